@@ -1,0 +1,317 @@
+"""Every model's tensors, declared once: `config.pbtxt` files are rendered from here and held against it by a test.
+
+Sources: the official `tensorrt_llm`, `preprocessing`, `postprocessing` and `ensemble` templates of tensorrtllm_backend
+(names of 0.20 and later); the tensors marked "ours" are additions that foreign clients never need to send.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+DataType = Literal["BOOL", "INT32", "UINT64", "FP32", "UINT8", "STRING"]
+
+_DTYPES: dict[str, str] = {
+    "BOOL": "bool",
+    "INT32": "int32",
+    "UINT64": "uint64",
+    "FP32": "float32",
+    "UINT8": "uint8",
+    "STRING": "object",
+}
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """One input or output of a model."""
+
+    name: str
+    data_type: DataType
+    dims: tuple[int, ...]
+    """Without the batch dimension; -1 is any length."""
+    optional: bool = False
+    scalar: bool = False
+    """Declared with dims [1] and reshape to [], as the official config has its scalars."""
+
+    @property
+    def numpy_dtype(self) -> str:
+        """Name of the numpy dtype; `object` holds bytes."""
+        return _DTYPES[self.data_type]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step of an ensemble."""
+
+    model: str
+    inputs: dict[str, str]
+    """The step model's input name → the ensemble's tensor name."""
+    outputs: dict[str, str]
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What Triton has to know of a model."""
+
+    name: str
+    max_batch_size: int
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    decoupled: bool = False
+    instances: int = 1
+    parameters: dict[str, str] = {}
+    """Literal values of the `parameters` section; the model's `settings` class says what each means."""
+    steps: tuple[Step, ...] = ()
+    """Set for an ensemble only."""
+    comment: str = ""
+
+
+def _scalar(name: str, data_type: DataType) -> Tensor:
+    return Tensor(name, data_type, (1,), optional=True, scalar=True)
+
+
+def _option(name: str, data_type: DataType, *dims: int) -> Tensor:
+    return Tensor(name, data_type, dims or (1,), optional=True)
+
+
+# What the postprocessing of a streamed ensemble needs to decode characters that several responses share: ours.
+DECODE_CONTEXT_LENGTH = 16
+"""Token ids in `decode_context`."""
+
+TENSORRT_LLM = Model(
+    name="tensorrt_llm",
+    max_batch_size=64,
+    decoupled=True,
+    inputs=(
+        _option("input_ids", "INT32", -1),
+        _scalar("input_lengths", "INT32"),
+        _scalar("request_output_len", "INT32"),
+        _scalar("num_return_sequences", "INT32"),
+        _scalar("end_id", "INT32"),
+        _scalar("pad_id", "INT32"),
+        _option("stop_words_list", "INT32", 2, -1),
+        _option("bad_words_list", "INT32", 2, -1),
+        _option("embedding_bias", "FP32", -1),
+        _scalar("beam_width", "INT32"),
+        _scalar("temperature", "FP32"),
+        _scalar("runtime_top_k", "INT32"),
+        _scalar("runtime_top_p", "FP32"),
+        _scalar("runtime_top_p_min", "FP32"),
+        _scalar("runtime_top_p_decay", "FP32"),
+        _scalar("runtime_top_p_reset_ids", "INT32"),
+        _scalar("len_penalty", "FP32"),
+        _scalar("early_stopping", "BOOL"),
+        _scalar("repetition_penalty", "FP32"),
+        _scalar("min_tokens", "INT32"),
+        _scalar("beam_search_diversity_rate", "FP32"),
+        _scalar("presence_penalty", "FP32"),
+        _scalar("frequency_penalty", "FP32"),
+        _scalar("seed", "UINT64"),
+        _scalar("random_seed", "UINT64"),
+        _scalar("return_log_probs", "BOOL"),
+        _scalar("return_context_logits", "BOOL"),
+        _scalar("return_generation_logits", "BOOL"),
+        _scalar("return_perf_metrics", "BOOL"),
+        _scalar("exclude_input_in_output", "BOOL"),
+        _scalar("stop", "BOOL"),
+        _scalar("streaming", "BOOL"),
+        _scalar("lora_task_id", "UINT64"),
+        _option("guided_decoding_guide_type", "STRING", 1),
+        _option("guided_decoding_guide", "STRING", 1),
+    ),
+    outputs=(
+        Tensor("output_ids", "INT32", (-1, -1)),
+        Tensor("sequence_length", "INT32", (-1,)),
+        Tensor("batch_index", "INT32", (1,)),
+        Tensor("sequence_index", "INT32", (1,)),
+        Tensor("decode_context", "INT32", (-1,)),
+        Tensor("decode_final", "BOOL", (1,)),
+    ),
+    parameters={"exclude_input_in_output": "true"},
+    comment="The engine. Its kind is read from 1/engine.json, which build/engine.py writes.",
+)
+
+PREPROCESSING = Model(
+    name="preprocessing",
+    max_batch_size=64,
+    inputs=(
+        _option("QUERY", "STRING", 1),
+        _option("REQUEST_OUTPUT_LEN", "INT32", 1),
+        _option("BAD_WORDS_DICT", "STRING", -1),
+        _option("STOP_WORDS_DICT", "STRING", -1),
+        _option("END_ID", "INT32", 1),
+        _option("PAD_ID", "INT32", 1),
+        # One packed PromptRequest: ours.
+        _option("PROMPT_REQUEST", "UINT8", -1),
+    ),
+    outputs=(
+        Tensor("INPUT_ID", "INT32", (-1,)),
+        Tensor("REQUEST_INPUT_LEN", "INT32", (1,)),
+        Tensor("BAD_WORDS_IDS", "INT32", (2, -1)),
+        Tensor("STOP_WORDS_IDS", "INT32", (2, -1)),
+        Tensor("REQUEST_OUTPUT_LEN", "INT32", (-1,)),
+        Tensor("OUT_END_ID", "INT32", (1,)),
+        Tensor("OUT_PAD_ID", "INT32", (1,)),
+        Tensor("PROMPT_RESULT", "UINT8", (-1,)),
+    ),
+    comment="Chat template and tokenization.",
+)
+
+POSTPROCESSING = Model(
+    name="postprocessing",
+    max_batch_size=64,
+    inputs=(
+        Tensor("TOKENS_BATCH", "INT32", (-1, -1)),
+        _option("SEQUENCE_LENGTH", "INT32", -1),
+        # The ids before TOKENS_BATCH in a stream, and whether these are the last: ours.
+        _option("DECODE_CONTEXT", "INT32", -1),
+        _option("DECODE_FINAL", "BOOL", 1),
+        _option("SKIP_SPECIAL_TOKENS", "BOOL", 1),
+    ),
+    outputs=(Tensor("OUTPUT", "STRING", (-1,)),),
+    comment="Detokenization, for the ensemble and direct users; openai_bls detokenizes by itself.",
+)
+
+# JSON text, as one element or (messages, tools) one element an item.
+JSON_INPUTS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "response_format",
+    "stream_options",
+    "logit_bias",
+    "chat_template_kwargs",
+    "metadata",
+)
+
+OPENAI_BLS = Model(
+    name="openai_bls",
+    max_batch_size=0,
+    decoupled=True,
+    inputs=(
+        _option("request", "STRING", 1),
+        _option("endpoint", "STRING", 1),
+        _option("prompt", "STRING", -1),
+        _option("stop", "STRING", -1),
+        *(_option(name, "STRING", -1) for name in JSON_INPUTS),
+    ),
+    outputs=(Tensor("response", "STRING", (1,)),),
+    parameters={
+        "http_host": "127.0.0.1",
+        "http_port": "9000",
+        "model_aliases": "openai_bls",
+        "max_concurrent_requests": "4096",
+    },
+    comment="The OpenAI API, on Triton's endpoints and on /v1. Every scalar field of a request is a request parameter.",
+)
+
+# The ensemble's name for a tensor → tensorrt_llm's, for inputs that pass through unchanged.
+_PASSED_THROUGH = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "temperature": "temperature",
+    "length_penalty": "len_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "min_tokens": "min_tokens",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "random_seed": "random_seed",
+    "seed": "seed",
+    "num_return_sequences": "num_return_sequences",
+    "beam_width": "beam_width",
+    "stream": "streaming",
+    "return_log_probs": "return_log_probs",
+    "return_context_logits": "return_context_logits",
+    "return_generation_logits": "return_generation_logits",
+}
+
+
+def _ensemble(name: str) -> Model:
+    by_name = {tensor.name: tensor for tensor in TENSORRT_LLM.inputs}
+    return Model(
+        name=name,
+        max_batch_size=64,
+        inputs=(
+            Tensor("text_input", "STRING", (1,)),
+            Tensor("max_tokens", "INT32", (1,)),
+            _option("bad_words", "STRING", -1),
+            _option("stop_words", "STRING", -1),
+            _option("end_id", "INT32", 1),
+            _option("pad_id", "INT32", 1),
+            *(_option(outer, by_name[inner].data_type, 1) for outer, inner in _PASSED_THROUGH.items()),
+        ),
+        outputs=(
+            Tensor("text_output", "STRING", (-1,)),
+            Tensor("batch_index", "INT32", (1,)),
+            Tensor("sequence_index", "INT32", (1,)),
+        ),
+        steps=(
+            Step(
+                "preprocessing",
+                {
+                    "QUERY": "text_input",
+                    "REQUEST_OUTPUT_LEN": "max_tokens",
+                    "BAD_WORDS_DICT": "bad_words",
+                    "STOP_WORDS_DICT": "stop_words",
+                    "END_ID": "end_id",
+                    "PAD_ID": "pad_id",
+                },
+                {
+                    "INPUT_ID": "_input_id",
+                    "REQUEST_INPUT_LEN": "_input_length",
+                    "BAD_WORDS_IDS": "_bad_words",
+                    "STOP_WORDS_IDS": "_stop_words",
+                    "REQUEST_OUTPUT_LEN": "_output_length",
+                    "OUT_END_ID": "_end_id",
+                    "OUT_PAD_ID": "_pad_id",
+                },
+            ),
+            Step(
+                "tensorrt_llm",
+                {
+                    "input_ids": "_input_id",
+                    "input_lengths": "_input_length",
+                    "request_output_len": "_output_length",
+                    "bad_words_list": "_bad_words",
+                    "stop_words_list": "_stop_words",
+                    "end_id": "_end_id",
+                    "pad_id": "_pad_id",
+                    **{inner: outer for outer, inner in _PASSED_THROUGH.items()},
+                },
+                {
+                    "output_ids": "_tokens",
+                    "sequence_length": "_sequence_length",
+                    "batch_index": "batch_index",
+                    "sequence_index": "sequence_index",
+                    "decode_context": "_decode_context",
+                    "decode_final": "_decode_final",
+                },
+            ),
+            Step(
+                "postprocessing",
+                {
+                    "TOKENS_BATCH": "_tokens",
+                    "SEQUENCE_LENGTH": "_sequence_length",
+                    "DECODE_CONTEXT": "_decode_context",
+                    "DECODE_FINAL": "_decode_final",
+                },
+                {"OUTPUT": "text_output"},
+            ),
+        ),
+        comment="The official ensemble: text_input → text_output, raw prompts, no chat template.",
+    )
+
+
+ENSEMBLE = _ensemble("ensemble")
+# The official repository's other name for the same inputs and outputs; guides use either.
+TENSORRT_LLM_BLS = _ensemble("tensorrt_llm_bls")
+
+MODELS: dict[str, Model] = {
+    model.name: model
+    for model in (
+        PREPROCESSING,
+        TENSORRT_LLM,
+        POSTPROCESSING,
+        OPENAI_BLS,
+        ENSEMBLE,
+        TENSORRT_LLM_BLS,
+    )
+}
