@@ -1,0 +1,1 @@
+"""Text on its way out: incremental detokenization, stop strings, tool calls."""

@@ -1,0 +1,140 @@
+"""Stop strings, found in the text across the borders of its chunks."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Automaton:
+    """Aho-Corasick over one set of stop strings; immutable, shared by all its matchers.
+
+    A state is the longest end of the text that begins some stop string: just what must be held
+    back. State 0 is the empty string.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self.next: list[dict[str, int]] = [{}]
+        self.fail = [0]
+        self.depth = [0]
+        self.match: list[str | None] = [None]
+        """The longest stop string that the text ends with in this state."""
+        self.held: list[str] = [""]
+        """A stop string that begins with the state's string."""
+        for stop in stops:
+            self._insert(stop)
+        self._link()
+        # Skips, at the speed of C, over text where nothing begins.
+        self.begin = re.compile("[" + "".join(map(re.escape, sorted(self.next[0]))) + "]").search
+
+    def _insert(self, stop: str) -> None:
+        state = 0
+        for char in stop:
+            target = self.next[state].get(char)
+            if target is None:
+                target = len(self.next)
+                self.next[state][char] = target
+                self.next.append({})
+                self.fail.append(0)
+                self.depth.append(self.depth[state] + 1)
+                self.match.append(None)
+                self.held.append(stop)
+            state = target
+        self.match[state] = stop
+
+    def _link(self) -> None:
+        queue = deque(self.next[0].values())
+        while queue:
+            state = queue.popleft()
+            for char, target in self.next[state].items():
+                self.fail[target] = self.step(self.fail[state], char)
+                if self.match[target] is None:
+                    self.match[target] = self.match[self.fail[target]]
+                queue.append(target)
+
+    def step(self, state: int, char: str) -> int:
+        """The state after one more character; constant time on average over a text."""
+        while (target := self.next[state].get(char)) is None:
+            if not state:
+                return 0
+            state = self.fail[state]
+        return target
+
+
+_automaton = lru_cache(maxsize=256)(_Automaton)
+
+
+class StopMatcher:
+    """Cuts one text at the first stop string.
+
+    The stop string that is complete first wins, since generation would have ended there; of
+    several that end at the same character, the longest. With stops "abcd" and "bc" the text
+    "xabcd" is cut to "xa"; with "abc" and "bc", to "x". How the text is cut into pushes never
+    matters, and the cost is linear in the text.
+
+    Args:
+        stops: at least one, none empty. Order is of no consequence.
+        include_stop_str_in_output: leave the matched stop string at the end of the text.
+
+    Raises:
+        ValueError: there is no stop string, or an empty one.
+    """
+
+    __slots__ = ("_automaton", "_include", "_state", "matched")
+
+    def __init__(self, stops: Sequence[str], include_stop_str_in_output: bool = False) -> None:
+        if not stops or not all(stops):
+            raise ValueError("stop strings must not be empty")
+        self._automaton = _automaton(tuple(sorted(set(stops))))
+        self._include = include_stop_str_in_output
+        self._state = 0
+        self.matched: str | None = None
+        """The stop string that ended the text."""
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Take the next text; return the text that may be sent, and the stop string if one matched.
+
+        Held back is only the end of the text that may yet become a stop string. After a match
+        nothing more comes out, and the match is told again.
+        """
+        if self.matched is not None:
+            return "", self.matched
+        automaton = self._automaton
+        start = state = self._state
+        step, match, begin = automaton.step, automaton.match, automaton.begin
+        place, end = 0, len(text)
+        while place < end:
+            if not state:
+                found = begin(text, place)
+                if found is None:
+                    break
+                place = found.start()
+            state = step(state, text[place])
+            place += 1
+            matched = match[state]
+            if matched is not None:
+                self.matched = matched
+                self._state = 0
+                kept = place if self._include else place - len(matched)
+                return self._emit(start, text, kept), matched
+        self._state = state
+        return self._emit(start, text, end - automaton.depth[state]), None
+
+    def finish(self) -> str:
+        """Return the held text, which did not become a stop string."""
+        state, self._state = self._state, 0
+        return self._automaton.held[state][: self._automaton.depth[state]]
+
+    def _emit(self, start: int, text: str, end: int) -> str:
+        """What was held in state `start`, then `text`, up to `text[end]`; end may be negative."""
+        if not start:
+            return text[:end]
+        held, depth = self._automaton.held[start], self._automaton.depth[start]
+        if end < 0:
+            return held[: depth + end]
+        return held[:depth] + text[:end]
