@@ -1,0 +1,180 @@
+"""The manifest `engine.json`: what the builder left in `model_repository/tensorrt_llm/1/`.
+
+::
+
+    tensorrt_llm/1/
+    ├── engine.json       this manifest, written last
+    └── checkpoint/       config.json, generation_config.json, *.safetensors
+
+A folder without a readable manifest holds no engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+MANIFEST_NAME = "engine.json"
+FORMAT_VERSION = 1
+BUILD_HINT = "run `make engine` or `python build/engine.py --model <checkpoint>`"
+
+ASIDE = ".aside-"
+"""Begins the names of what a build has in hand."""
+OLD = f"{ASIDE}old-"
+"""Begins the names of what a build is replacing. Beside a manifest, `OLD`checkpoint says that a build was cut short
+while it moved its folders into place, and that the tokenizers may not belong to the checkpoint."""
+
+# Files up to this size are compared by content when an engine is loaded, larger ones by size: start-up must not read
+# gigabytes twice.
+_HASHED_BYTES = 1 << 20
+
+EngineKind = Literal["transformers", "null", "tensorrt_llm"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
+
+
+class EngineLoadError(Exception):
+    """An engine that cannot be built or loaded; the message is one sentence for the operator's eyes."""
+
+
+class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of the checkpoint as the builder left it."""
+
+    size: NotNegative
+    """Bytes."""
+    sha256: str = ""
+    """Hexadecimal; empty for large files, which are checked by size alone."""
+
+
+class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much memory the KV cache takes; named as in the official backend."""
+
+    max_tokens_in_kv_cache: NotNegative = 0
+    """Tokens of all sequences together; 0 lets the engine choose."""
+    free_memory_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.8
+    """Share of the memory left beside the weights that a cache of the engine's choosing may take."""
+
+
+class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the null engine: what it emits, how fast, and how it fails."""
+
+    token_ids: tuple[NotNegative, ...] = ()
+    """Emitted in a cycle by every request; empty stands for a default."""
+    echo: bool = False
+    """Emit the request's own prompt instead, then finish as if by an end token."""
+    vocab_size: Positive = 4096
+    """Used where there is no checkpoint to take it from."""
+    step_delay_ms: Milliseconds = 0.0
+    """Time from one step to the next; 0 is as fast as possible."""
+    first_token_delay_ms: Milliseconds = 0.0
+    """Time from submission to a request's first token."""
+    fail_on_token_id: int = -1
+    """A request whose prompt holds this id fails at its first step; -1 is off."""
+    crash_at_step: NotNegative = 0
+    """The engine dies at this step, counted from 1; 0 is off."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an engine is made of and how it is to be run."""
+
+    engine: EngineKind
+    model_name: str
+    """The name under which the model is served."""
+    max_model_len: Positive
+    """The most tokens of prompt and output together."""
+    max_batch_size: Positive
+    """Sequences in flight at the same time."""
+    created: NotNegative
+    """Unix seconds."""
+    format_version: Positive = FORMAT_VERSION
+    checkpoint: str = "checkpoint"
+    """Folder beside the manifest."""
+    dtype: Dtype = "auto"
+    """Of the weights when loaded. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
+    kv_cache: KvCacheSettings = KvCacheSettings()
+    trust_remote_code: bool = False
+    """Run Python code that came with the checkpoint."""
+    files: dict[str, FileRecord] = {}
+    """Of the checkpoint folder, by name."""
+    source: str = ""
+    """Fingerprint of what this was built from and with, by which a second build sees that nothing changed."""
+    builder: dict[str, str] = {}
+    """Versions of the packages that built it."""
+    null: NullSettings = NullSettings()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """The one field that every format version has."""
+
+    format_version: int = 0
+
+
+def short(path: Path) -> str:
+    """The last three parts of a path: enough to find it, without the machine's layout."""
+    return "/".join(path.parts[-3:])
+
+
+def write_manifest(version_dir: Path, manifest: Manifest) -> None:
+    """Put `manifest` into `version_dir` so that readers see the old one or the new one, never half of one."""
+    aside = version_dir / f"{ASIDE}{MANIFEST_NAME}"
+    aside.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    aside.replace(version_dir / MANIFEST_NAME)
+
+
+def load_manifest(version_dir: Path) -> Manifest:
+    """The manifest in `version_dir`.
+
+    Raises:
+        EngineLoadError: there is none, it is not readable, or a newer release wrote it.
+    """
+    path = version_dir / MANIFEST_NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise EngineLoadError(f"no engine in {short(version_dir)}: {BUILD_HINT}") from None
+    except OSError as error:
+        raise EngineLoadError(f"cannot read {short(path)}: {error.strerror}") from None
+    try:
+        version = msgspec.json.decode(data, type=_Version).format_version
+        if version > FORMAT_VERSION:
+            raise EngineLoadError(
+                f"{short(path)} has format {version}, newer than this release's {FORMAT_VERSION}: "
+                f"update openai_bls, or {BUILD_HINT}"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise EngineLoadError(f"{short(path)} is not readable ({error}): {BUILD_HINT}") from None
+
+
+def record(path: Path) -> FileRecord:
+    """What a manifest says of the file at `path`."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _HASHED_BYTES else ""
+    return FileRecord(size=size, sha256=digest)
+
+
+def checkpoint_dir(version_dir: Path, manifest: Manifest) -> Path:
+    """The checkpoint folder of `manifest`, after a look at whether its files are the ones that were built.
+
+    Raises:
+        EngineLoadError: the folder or a file of it is missing or has changed, or a build was cut short.
+    """
+    folder = version_dir / manifest.checkpoint
+    if (version_dir / f"{OLD}checkpoint").exists():
+        raise EngineLoadError(f"the last build in {short(version_dir)} was cut short: {BUILD_HINT}")
+    for name, expected in manifest.files.items():
+        try:
+            found = record(folder / name)
+        except OSError:
+            raise EngineLoadError(f"{short(folder / name)} is missing: {BUILD_HINT}") from None
+        if found != expected:
+            raise EngineLoadError(f"{short(folder / name)} has changed since the engine was built: {BUILD_HINT}")
+    if not (folder / "config.json").is_file():
+        raise EngineLoadError(f"{short(folder)} has no config.json: {BUILD_HINT}")
+    return folder
