@@ -1,0 +1,250 @@
+"""The engine's end of the exchange, and the one listener of the engine: it hands every delta to its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from openai_bls.engine.base import Engine
+from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, ServerFrame, new_socket, pack
+from openai_bls.messages import GenerationRequest, TokenDelta
+
+logger = logging.getLogger(__name__)
+
+DeltaSink = Callable[[TokenDelta], None]
+
+# Connection 0 is the engine's own process: requests of the official contract.
+_LOCAL = 0
+
+_RETRY_S = 0.1
+# A client that does not read for so long is hung up on when the model is unloaded.
+_GRACE_S = 5.0
+
+
+class _Connection:
+    """One `openai_bls` instance: a thread that reads what it sends, and one that writes what there is for it."""
+
+    def __init__(self, number: int, connection: socket.socket, engine: Engine) -> None:
+        self._socket = connection
+        self._engine = engine
+        self._id_base = number << CONNECTION_SHIFT
+        self._changed = threading.Condition()
+        self._pending: list[TokenDelta] = []
+        self._live: set[int] = set()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._write, name=f"exchange-write-{number}", daemon=True),
+            threading.Thread(target=self._read, name=f"exchange-read-{number}", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def deliver(self, deltas: list[TokenDelta]) -> None:
+        """Queue what a step has brought; never waits for the client, however slow it is."""
+        with self._changed:
+            if self._closed:
+                return
+            self._pending += deltas
+            self._live.difference_update(d.request_id for d in deltas if d.finish_reason is not None)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Send what is pending, then hang up."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the client is still there."""
+        return not self._closed
+
+    def join(self) -> None:
+        """Wait for the threads, after `close`."""
+        self._threads[0].join(_GRACE_S)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self) -> None:
+        encoder = msgspec.msgpack.Encoder()
+        first = ServerFrame(info=self._engine.info, id_base=self._id_base)
+        try:
+            self._socket.sendall(pack(encoder.encode(first)))
+            while True:
+                with self._changed:
+                    while not self._pending and not self._closed:
+                        self._changed.wait()
+                    pending, self._pending = self._pending, []
+                    if not pending:
+                        break
+                self._socket.sendall(pack(encoder.encode(ServerFrame(deltas=pending))))
+        except OSError:
+            # The client has gone; the reader notices too and cleans up.
+            pass
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        decoder = msgspec.msgpack.Decoder(ClientFrame)
+        try:
+            with self._socket.makefile("rb") as stream:
+                while head := stream.read(LENGTH.size):
+                    (length,) = LENGTH.unpack(head)
+                    self._take(decoder.decode(stream.read(length)))
+        except (OSError, struct.error, msgspec.DecodeError) as error:
+            logger.warning("an openai_bls instance hung up: %s", error)
+        except Exception:
+            logger.exception("a request of an openai_bls instance could not be taken")
+        with self._changed:
+            self._closed = True
+            orphans, self._live = self._live, set()
+            self._changed.notify()
+        for request_id in orphans:
+            self._engine.cancel(request_id)
+        # Frees the writer if the client is there and does not read.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        self._socket.close()
+
+    def _take(self, frame: ClientFrame) -> None:
+        with self._changed:
+            self._live.update(request.request_id for request in frame.submissions)
+        for request in frame.submissions:
+            self._engine.submit(request)
+        for request_id in frame.cancels:
+            self._engine.cancel(request_id)
+
+
+class ExchangeServer:
+    """Routes between one engine and its clients.
+
+    Args:
+        address: to listen on, as `exchange.address` gives it. When a model is reloaded, the old one still has the
+            address while the new one starts: it is taken over as soon as it is free.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._listener = new_socket()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._connections: dict[int, _Connection] = {}
+        self._numbers = itertools.count(_LOCAL + 1)
+        self._local: dict[int, DeltaSink] = {}
+        self._local_ids = itertools.count(1)
+        self._engine: Engine | None = None
+        self._accepting = threading.Thread(target=self._accept, name="exchange-accept", daemon=True)
+
+    def start(self, engine: Engine) -> None:
+        """Begin to serve `engine`, which must have been constructed with `on_step` as its listener."""
+        self._engine = engine
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Send every client what is pending and hang up. The engine is closed by its owner, before this."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            # Wakes the accepting thread, which close alone does not.
+            self._listener.shutdown(socket.SHUT_RDWR)
+        if self._accepting.is_alive():
+            self._accepting.join()
+        self._listener.close()
+        with self._lock:
+            connections = list(self._connections.values())
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            connection.join()
+
+    def on_step(self, deltas: Sequence[TokenDelta]) -> None:
+        """The engine's listener: once a step, with what it brought to all requests."""
+        by_connection: dict[int, list[TokenDelta]] = {}
+        for delta in deltas:
+            by_connection.setdefault(delta.request_id >> CONNECTION_SHIFT, []).append(delta)
+        for number, group in by_connection.items():
+            if number == _LOCAL:
+                for delta in group:
+                    self._deliver_local(delta)
+                continue
+            with self._lock:
+                connection = self._connections.get(number)
+            if connection is not None:
+                connection.deliver(group)
+
+    def submit_local(self, make: Callable[[int], GenerationRequest], sink: DeltaSink) -> int:
+        """Submit a request of this process's own; its deltas go to `sink`, on the engine's thread."""
+        assert self._engine is not None
+        request_id = next(self._local_ids)
+        self._local[request_id] = sink
+        self._engine.submit(make(request_id))
+        return request_id
+
+    def cancel_local(self, request_id: int) -> None:
+        """Cancel what `submit_local` submitted; its sink still gets the last delta."""
+        assert self._engine is not None
+        self._engine.cancel(request_id)
+
+    def _deliver_local(self, delta: TokenDelta) -> None:
+        sink = self._local.get(delta.request_id)
+        if delta.finish_reason is not None:
+            self._local.pop(delta.request_id, None)
+        if sink is not None:
+            try:
+                sink(delta)
+            except Exception:
+                logger.exception("a stream of the official contract failed")
+
+    def _accept(self) -> None:
+        assert self._engine is not None
+        while not self._closing.is_set():
+            try:
+                self._listener.bind(self._address)
+                self._listener.listen()
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    logger.exception("the exchange cannot listen")
+                    return
+                self._closing.wait(_RETRY_S)
+        while not self._closing.is_set():
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError as error:
+                if not self._closing.is_set():
+                    # Too many open files, say, which may pass.
+                    logger.warning("an openai_bls instance could not connect: %s", error)
+                    self._closing.wait(_RETRY_S)
+                continue
+            if _peer_uid(accepted) not in (os.getuid(), 0):
+                logger.warning("a process of another user was turned away from the exchange")
+                accepted.close()
+                continue
+            number = next(self._numbers)
+            connection = _Connection(number, accepted, self._engine)
+            with self._lock:
+                # Those whose clients have gone are forgotten here.
+                self._connections = {n: c for n, c in self._connections.items() if c.alive}
+                self._connections[number] = connection
+            connection.start()
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    """The user at the other end: abstract addresses have no file permissions."""
+    format_ = "3i"
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(format_))
+    uid: int = struct.unpack(format_, raw)[1]
+    return uid
