@@ -1,0 +1,1 @@
+"""/v1: an ASGI server inside the `openai_bls` model process."""

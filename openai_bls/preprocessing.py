@@ -1,0 +1,97 @@
+"""The model `preprocessing` without Triton: input arrays in, output arrays out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from openai_bls import word_lists
+from openai_bls.errors import InvalidRequestError
+from openai_bls.messages import PromptRequest
+from openai_bls.prompting import PromptEncoder
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+class Preprocessing:
+    """Token ids for a packed `PromptRequest` (ours), or for the official tensors (the ensemble's).
+
+    Args:
+        tokenizer_dir: a tokenizer as `save_pretrained` writes it.
+    """
+
+    def __init__(self, tokenizer_dir: Path) -> None:
+        self._encoder = PromptEncoder(tokenizer_dir)
+        self._decoder = msgspec.msgpack.Decoder(PromptRequest)
+
+    def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Output arrays for one request.
+
+        Raises:
+            InvalidRequestError: neither QUERY nor PROMPT_REQUEST, or bad ones.
+        """
+        if "PROMPT_REQUEST" in arrays:
+            return self._packed(arrays["PROMPT_REQUEST"].tobytes())
+        if "QUERY" in arrays:
+            return self._official(arrays)
+        raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
+
+    def _packed(self, payload: bytes) -> dict[str, np.ndarray[Any, Any]]:
+        try:
+            request = self._decoder.decode(payload)
+        except msgspec.DecodeError as error:
+            raise InvalidRequestError(
+                f"PROMPT_REQUEST is openai_bls's own input: {error}", param="PROMPT_REQUEST"
+            ) from None
+        result = msgspec.msgpack.encode(self._encoder.prepare(request))
+        return {"PROMPT_RESULT": np.frombuffer(result, dtype=np.uint8)[np.newaxis, :]}
+
+    def _official(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Source of names and shapes: tensorrtllm_backend's all_models/inflight_batcher_llm/preprocessing."""
+        texts = [_text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
+        rows = [self._encoder.encode(text) for text in texts]
+        if not all(rows):
+            raise InvalidRequestError("'QUERY' holds an empty prompt.", param="QUERY")
+        batch = len(rows)
+        pad = self._encoder.pad_token_id
+        eos = self._encoder.eos_token_id
+        end_ids = arrays.get("END_ID", _column(-1 if eos is None else eos, batch))
+        pad_ids = arrays.get("PAD_ID", _column(0 if pad is None else pad, batch))
+        longest = max(len(row) for row in rows)
+        padded = [
+            row + [int(pad_id)] * (longest - len(row)) for row, pad_id in zip(rows, pad_ids.reshape(-1), strict=True)
+        ]
+        return {
+            "INPUT_ID": np.array(padded, dtype=np.int32),
+            "REQUEST_INPUT_LEN": np.array([[len(row)] for row in rows], dtype=np.int32),
+            "BAD_WORDS_IDS": self._words(arrays, "BAD_WORDS_DICT", batch),
+            "STOP_WORDS_IDS": self._words(arrays, "STOP_WORDS_DICT", batch),
+            "REQUEST_OUTPUT_LEN": arrays.get("REQUEST_OUTPUT_LEN", np.zeros((batch, 0), np.int32)),
+            "OUT_END_ID": end_ids.astype(np.int32),
+            "OUT_PAD_ID": pad_ids.astype(np.int32),
+        }
+
+    def _words(self, arrays: Arrays, name: str, batch: int) -> np.ndarray[Any, Any]:
+        """Shape [batch, 2, n], the same list for every row."""
+        if name not in arrays:
+            return np.zeros((batch, 2, 0), dtype=np.int32)
+        rows = arrays[name].reshape(batch, -1).tolist()
+        if any(row != rows[0] for row in rows[1:]):
+            raise InvalidRequestError(f"'{name}' must be the same for all rows.", param=name)
+        encoded = word_lists.encode(self._encoder.encode_words([_text(w, name) for w in rows[0]]))
+        return np.repeat(encoded[np.newaxis], batch, axis=0)
+
+
+def _text(value: Any, name: str) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"'{name}' is not UTF-8.", param=name) from None
+
+
+def _column(value: int, batch: int) -> np.ndarray[Any, Any]:
+    return np.full((batch, 1), value, dtype=np.int32)

@@ -1,0 +1,107 @@
+"""What `preprocessing` does: chat template and tokenization, through transformers' own tokenizer classes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from openai_bls.errors import InvalidRequestError
+from openai_bls.messages import PromptRequest, PromptResult
+from openai_bls.word_lists import WordList
+
+logger = logging.getLogger(__name__)
+
+# Arguments of apply_chat_template that are this module's to set.
+_RESERVED = {
+    "conversation",
+    "tools",
+    "documents",
+    "chat_template",
+    "tokenize",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+    "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+}
+
+
+class PromptEncoder:
+    """Turns conversations and texts into token ids.
+
+    Args:
+        tokenizer_dir: a tokenizer as `save_pretrained` writes it, with its chat template.
+    """
+
+    def __init__(self, tokenizer_dir: Path) -> None:
+        # Two seconds and 150 MB: no process but preprocessing's pays for them.
+        from transformers import AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True)
+        # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
+        self._tokenizer.model_max_length = 10**9
+        self.eos_token_id: int | None = self._tokenizer.eos_token_id
+        self.pad_token_id: int | None = self._tokenizer.pad_token_id
+
+    def prepare(self, request: PromptRequest) -> PromptResult:
+        """Token ids for `request`; what the request did wrong comes back in the result."""
+        try:
+            if request.messages is not None:
+                return PromptResult([self._encode_chat(request)])
+            return PromptResult([self.encode(text) for text in request.prompts or []])
+        except InvalidRequestError as error:
+            return PromptResult(error=error.message, param=error.param)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of raw text, with the special tokens that the tokenizer adds by itself (a BOS, say)."""
+        ids: list[int] = self._tokenizer(text)["input_ids"]
+        return ids
+
+    def encode_words(self, words: Sequence[str]) -> WordList:
+        """Stop or bad words as token sequences, each in both of its forms: at the start of a word and inside a text.
+
+        A word may be tokenized differently in context all the same: openai_bls matches stop strings in text instead.
+        """
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in words:
+            if not word:
+                continue
+            for form in (word, " " + word) if not word[0].isspace() else (word,):
+                ids = self._tokenizer.encode(form, add_special_tokens=False)
+                if ids:
+                    sequences[tuple(ids)] = None
+        return list(sequences)
+
+    def _encode_chat(self, request: PromptRequest) -> list[int]:
+        kwargs = {"add_generation_prompt": True, **request.chat_template_kwargs}
+        reserved = _RESERVED.intersection(kwargs)
+        if reserved:
+            raise InvalidRequestError(
+                f"'chat_template_kwargs' may not hold {', '.join(sorted(reserved))}.",
+                param="chat_template_kwargs",
+            )
+        if not getattr(self._tokenizer, "chat_template", None):
+            raise InvalidRequestError(
+                "This model has no chat template; use the completions endpoint.", param="messages"
+            )
+        try:
+            text = self._tokenizer.apply_chat_template(request.messages, tools=request.tools, tokenize=False, **kwargs)
+        except jinja2.TemplateError as error:
+            # Templates refuse with raise_exception what they do not support; that is for the client to read.
+            raise InvalidRequestError(
+                f"The model's chat template refuses the messages: {error}", param="messages"
+            ) from None
+        except Exception as error:
+            # A template is a program that runs on the client's data.
+            logger.warning("chat template failed", exc_info=True)
+            raise InvalidRequestError(
+                f"The model's chat template cannot render the messages: {error}", param="messages"
+            ) from None
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids

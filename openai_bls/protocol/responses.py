@@ -1,0 +1,161 @@
+"""OpenAI answers: whole ones as structs, stream chunks with their constant part encoded once a request.
+
+Rules kept here (see docs/architecture.md): the role comes once, in a choice's first delta; the last delta is `{}` with
+the finish_reason; the usage chunk stands alone with `choices: []`, and the others then say `usage: null`; fields that
+are not set are left out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of a request, summed over its choices; a prompt counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class FunctionText(msgspec.Struct, frozen=True):
+    """The function of a tool call in an answer."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool call in an answer."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionText
+
+
+class AnswerMessage(msgspec.Struct, frozen=True):
+    """The assistant's message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One answer of a chat completion."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: None
+    finish_reason: FinishReason
+
+
+class TextChoice(msgspec.Struct, frozen=True):
+    """One answer of a completion."""
+
+    index: int
+    text: str
+    logprobs: None
+    finish_reason: FinishReason
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A whole `chat.completion` or `text_completion`."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice] | list[TextChoice]
+    usage: Usage
+    system_fingerprint: str
+
+
+def new_id(prefix: Literal["chatcmpl", "cmpl"]) -> str:
+    """A response id, e.g. `chatcmpl-5f3c...` with 32 hexadecimal digits."""
+    return f"{prefix}-{secrets.token_hex(16)}"
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON in UTF-8."""
+    return _encode(value)
+
+
+class ChunkEncoder:
+    """Writes the chunks of one stream, in Triton's form (bare JSON) or as server-sent events.
+
+    The text chunk, of which there is one a token, is two joins around one encoded string.
+
+    Args:
+        chat: chat.completion.chunk, else text_completion.
+        usage_null: whether every chunk but the usage chunk says `"usage": null` (stream_options.include_usage).
+        sse: frame as `data: ...` and two line feeds.
+    """
+
+    def __init__(
+        self,
+        *,
+        chat: bool,
+        response_id: str,
+        created: int,
+        model: str,
+        fingerprint: str,
+        choices: int,
+        usage_null: bool,
+        sse: bool,
+    ) -> None:
+        head = _encode(
+            {
+                "id": response_id,
+                "object": "chat.completion.chunk" if chat else "text_completion",
+                "created": created,
+                "model": model,
+                "system_fingerprint": fingerprint,
+            }
+        )
+        self._chat = chat
+        self._head = (b"data: " if sse else b"") + head[:-1] + b',"choices":['
+        self._end = b"}\n\n" if sse else b"}"
+        self._tail = (b'],"usage":null' if usage_null else b"]") + self._end
+        opening = b',"delta":{"content":' if chat else b',"text":'
+        closing = b'},"logprobs":null,"finish_reason":null}' if chat else (b',"logprobs":null,"finish_reason":null}')
+        self._text_heads = [self._head + b'{"index":%d' % i + opening for i in range(choices)]
+        self._text_tail = closing + self._tail
+        self._closing = closing
+
+    def text(self, index: int, text: str, usage: Usage | None = None) -> bytes:
+        """A piece of text of choice `index`."""
+        if usage is None:
+            return self._text_heads[index] + _encode(text) + self._text_tail
+        return self._text_heads[index] + _encode(text) + self._closing + self._with_usage(usage)
+
+    def role(self, index: int, usage: Usage | None = None) -> bytes:
+        """The first delta of a chat choice."""
+        return self.delta(index, {"role": "assistant", "content": ""}, usage)
+
+    def delta(self, index: int, delta: dict[str, Any], usage: Usage | None = None) -> bytes:
+        """Any other delta of a chat choice."""
+        return self._choice({"index": index, "delta": delta, "logprobs": None, "finish_reason": None}, usage)
+
+    def finish(self, index: int, reason: FinishReason, usage: Usage | None = None) -> bytes:
+        """The last chunk of a choice."""
+        last: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+        return self._choice({"index": index, **last, "logprobs": None, "finish_reason": reason}, usage)
+
+    def usage(self, usage: Usage) -> bytes:
+        """The chunk of its own that carries the usage."""
+        return self._head + self._with_usage(usage)
+
+    def _choice(self, choice: dict[str, Any], usage: Usage | None) -> bytes:
+        return self._head + _encode(choice) + (self._tail if usage is None else self._with_usage(usage))
+
+    def _with_usage(self, usage: Usage) -> bytes:
+        return b'],"usage":' + _encode(usage) + self._end

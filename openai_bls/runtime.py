@@ -1,0 +1,320 @@
+"""What one `openai_bls` instance runs besides Triton's own threads: an event loop, the exchange, /v1.
+
+Thread by thread: Triton's calls `submit` and returns at once; the event loop's does all the work; a few wait for
+preprocessing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import uvloop
+
+from openai_bls.drain import DrainGuard, triton_http_address
+from openai_bls.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.exchange.client import ExchangeClient
+from openai_bls.http.server import HttpServer
+from openai_bls.http.sockets import SharedListener
+from openai_bls.messages import EngineInfo, PromptRequest, PromptResult
+from openai_bls.protocol.generate import assemble
+from openai_bls.protocol.requests import parse_object
+from openai_bls.protocol.responses import encode
+from openai_bls.server_process import is_listening
+from openai_bls.service import Service
+from openai_bls.settings import OpenAiBlsSettings
+from openai_bls.text import detokenizer
+
+logger = logging.getLogger(__name__)
+
+Call = Callable[[bytes], bytes]
+"""Carries a packed message to another model and its answer back; blocks; raises ApiError."""
+
+# Clients that have gone are noticed so often; each look costs about 30 µs a stream.
+_CANCELLATION_INTERVAL_S = 0.15
+_SERVER_RETRY_S = 0.1
+# A request that comes while the engine is still loading waits for it so long.
+_ENGINE_WAIT_S = 30.0
+
+
+class Reply(Protocol):
+    """A Triton request's way back; see `triton.ResponseStream`."""
+
+    def send(self, body: bytes, *, final: bool = False) -> None:
+        """One response."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """An error as the last response."""
+        ...
+
+    def close(self) -> None:
+        """End the stream."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone."""
+        ...
+
+
+class TritonSink:
+    """The sink of a stream on Triton's endpoints: a response a chunk."""
+
+    def __init__(self, reply: Reply, on_close: Callable[[], None]) -> None:
+        self._reply = reply
+        self._on_close = on_close
+        self._started = False
+
+    def write(self, chunk: bytes) -> None:
+        """One response."""
+        self._started = True
+        self._reply.send(chunk)
+
+    def end(self) -> None:
+        """Triton's own end of the stream; there is no [DONE]."""
+        self._on_close()
+        self._reply.close()
+
+    def fail(self, error: ApiError) -> None:
+        """Before any output an error of Triton's, after it a response that holds the error body."""
+        self._on_close()
+        if self._started:
+            self._reply.send(encode(error.body()), final=True)
+        else:
+            self._reply.fail(error)
+
+
+class PreprocessingClient:
+    """Calls preprocessing from a few threads, since a BLS call blocks."""
+
+    def __init__(self, call: Call, threads: int) -> None:
+        self._call = call
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocessing-client")
+        self._decoder = msgspec.msgpack.Decoder(PromptResult)
+
+    async def prepare(self, request: PromptRequest) -> PromptResult:
+        """Token ids for `request`."""
+        loop = asyncio.get_running_loop()
+        try:
+            payload = msgspec.msgpack.encode(request)
+        except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+            # JSON text knows larger integers and half surrogate pairs.
+            raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
+        return self._decoder.decode(await loop.run_in_executor(self._pool, self._call, payload))
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+class Runtime:
+    """One `openai_bls` instance.
+
+    Args:
+        settings: the model's.
+        engine_address: where the exchange of `tensorrt_llm` listens.
+        call_preprocessing: carries a `PromptRequest` to `preprocessing`.
+        tokenizer_dir: holds tokenizer.json.
+        owner: process id of the tritonserver.
+
+    Raises:
+        PortInUseError: /v1 cannot have its port.
+    """
+
+    def __init__(
+        self,
+        settings: OpenAiBlsSettings,
+        engine_address: str,
+        call_preprocessing: Call,
+        tokenizer_dir: Path,
+        owner: int,
+    ) -> None:
+        self._settings = settings
+        self._engine_address = engine_address
+        self._detokenizers = detokenizer.load(tokenizer_dir)
+        self._prompts = PreprocessingClient(call_preprocessing, settings.tokenizer_threads)
+        self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
+        self._loop = uvloop.new_event_loop()
+        self._service: asyncio.Future[Service] = self._loop.create_future()
+        self._watched: dict[Reply, Callable[[], None]] = {}
+        self._closing = threading.Event()
+        self._engine: ExchangeClient | None = None
+        self._http: HttpServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._owner = owner
+        self._server_up = False
+        self._answers: set[asyncio.Task[None]] = set()
+        self._guard: DrainGuard | None = None
+        self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
+
+    def start(self) -> None:
+        """Start the event loop; requests are taken from now on, and answered once the engine is there."""
+        self._thread.start()
+
+    def submit(
+        self,
+        tensors: Mapping[str, Sequence[bytes]],
+        parameters: Mapping[str, Any],
+        reply: Reply,
+    ) -> None:
+        """Take a request of Triton's endpoints; returns at once. From any thread.
+
+        Args:
+            tensors: the BYTES inputs by name, flattened.
+            parameters: the request parameters.
+        """
+        # A server without any front end of its own (in-process use) shows by its first request that it is up.
+        self._server_up = True
+        self._loop.call_soon_threadsafe(self._take, tensors, parameters, reply)
+
+    def close(self) -> None:
+        """End what runs with an error, stop listening, free the threads."""
+        self._closing.set()
+        if self._thread.is_alive():
+            try:
+                asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+        self._prompts.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._tasks = [
+            self._loop.create_task(self._begin()),
+            self._loop.create_task(self._watch_cancellation()),
+        ]
+        self._loop.run_forever()
+
+    async def _begin(self) -> None:
+        """Wait for the server, then connect to the engine; `_on_engine` goes on from there."""
+        # A BLS call, such as preprocessing needs, crashes a server that has not been created in full.
+        while not self._server_up and not is_listening(self._owner):
+            await asyncio.sleep(_SERVER_RETRY_S)
+        self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
+        self._guard.start()
+        self._engine = ExchangeClient(self._engine_address, self._on_engine)
+
+    def _on_engine(self, info: EngineInfo) -> None:
+        """The engine is there, for the first time or again: open /v1."""
+        assert self._engine is not None
+        assert self._guard is not None
+        if self._service.done():
+            self._service.result().use_engine(info)
+            return
+        service = Service(
+            info,
+            self._settings,
+            self._engine,
+            self._prompts,
+            self._detokenizers,
+            on_busy=self._guard.set_in_progress,
+        )
+        self._service.set_result(service)
+        if self._listener is not None:
+            self._http = HttpServer(service, self._listener)
+            self._http.start()
+            logger.info(
+                "/v1 listens on %s:%d for %s",
+                self._settings.http_host,
+                self._settings.http_port,
+                ", ".join(service.model_names),
+            )
+
+    def _on_drain(self) -> None:
+        service = self._service.result()
+        if not service.draining:
+            logger.info("shutting down: %d requests in progress end first", service.in_progress)
+            service.draining = True
+
+    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
+        task = self._loop.create_task(self._answer(tensors, parameters, reply))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _answer(
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply
+    ) -> None:
+        try:
+            await self._answer_or_raise(tensors, parameters, reply)
+        except ApiError as error:
+            reply.fail(error)
+        except asyncio.CancelledError:
+            if self._closing.is_set():
+                reply.fail(OverloadedError("The server is shutting down."))
+            else:
+                reply.close()
+        except Exception:
+            logger.exception("a request failed")
+            reply.fail(EngineError("The server had an error; see its log."))
+
+    async def _answer_or_raise(
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply
+    ) -> None:
+        endpoint, body = assemble(tensors, parameters)
+        request = parse_object(endpoint, body)
+        service = await self._ready_service()
+        if request.stream:
+            sink = TritonSink(reply, lambda: self._unwatch(reply))
+            # Triton notices that an HTTP client has gone only after a first response, hence the role at once.
+            generation = await service.stream(request, sink, sse=False, open_at_once=True)
+            self._watched[reply] = generation.cancel
+            return
+        task = self._loop.create_task(service.answer(request))
+        self._watched[reply] = functools.partial(_cancel, task)
+        try:
+            reply.send(encode(await task), final=True)
+        finally:
+            self._unwatch(reply)
+
+    def _unwatch(self, reply: Reply) -> None:
+        self._watched.pop(reply, None)
+
+    async def _ready_service(self) -> Service:
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._service), _ENGINE_WAIT_S)
+        except TimeoutError:
+            raise OverloadedError("The engine is not loaded (yet); try again later.") from None
+
+    async def _watch_cancellation(self) -> None:
+        """Cancel what nobody waits for any more: a look at every stream a few times a second, never one a token."""
+        while True:
+            await asyncio.sleep(_CANCELLATION_INTERVAL_S)
+            for reply, cancel in list(self._watched.items()):
+                try:
+                    if reply.is_cancelled():
+                        self._watched.pop(reply, None)
+                        cancel()
+                        reply.close()
+                except Exception:
+                    # One stream's failure must not end the watch over the others.
+                    self._watched.pop(reply, None)
+                    logger.exception("a request could not be cancelled")
+
+    async def _shut_down(self) -> None:
+        if self._service.done():
+            self._service.result().draining = True
+        if self._guard is not None:
+            await self._guard.stop()
+        if self._engine is not None:
+            await self._engine.close()
+        if self._http is not None:
+            await self._http.stop()
+        # Whoever still waits, for preprocessing or for the engine to load, is told.
+        tasks = [*self._tasks, *self._answers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
