@@ -1,0 +1,47 @@
+"""Triton model `openai_bls`: the OpenAI API on Triton's endpoints and on /v1. See docs/architecture.md."""
+
+import functools
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from openai_bls import exchange, settings, triton
+from openai_bls.errors import EngineError
+from openai_bls.http.sockets import PortInUseError
+from openai_bls.runtime import Runtime
+
+logger = logging.getLogger("openai_bls.model")
+
+
+class TritonPythonModel:
+    """Takes requests and hands them to the runtime, which answers them from its event loop."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Start the runtime; it waits for the engine by itself."""
+        triton.log_to_triton()
+        try:
+            self.runtime = Runtime(
+                settings.load(settings.OpenAiBlsSettings, triton.config_parameters(args), os.environ),
+                exchange.address("tensorrt_llm", os.getppid()),
+                functools.partial(triton.call, "preprocessing", "PROMPT_REQUEST", "PROMPT_RESULT"),
+                Path(args["model_repository"]) / args["model_version"] / "tokenizer",
+                owner=os.getppid(),
+            )
+        except (settings.SettingsError, PortInUseError, OSError, ValueError) as error:
+            raise triton.load_error(error) from None
+        self.runtime.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand every request to the runtime."""
+        for request in requests:
+            reply = triton.TextReply(request)
+            try:
+                self.runtime.submit(triton.text_inputs(request), triton.request_parameters(request), reply)
+            except Exception:
+                logger.exception("a request could not be read")
+                reply.fail(EngineError("The request could not be read; see the server's log."))
+
+    def finalize(self) -> None:
+        """End what runs."""
+        self.runtime.close()
