@@ -1,0 +1,92 @@
+# `make serve` and `make test` do everything from a fresh checkout, with Python 3.10 to 3.12, pip and make.
+#
+#   PYTHON=python3.11   the Python to make .venv with
+#   MODEL=path          the checkpoint to build the engine from
+#   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
+
+PYTHON ?= python3
+MODEL ?= demo/checkpoint
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+ENGINE := model_repository/tensorrt_llm/1/engine.json
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# In an NGC image its own tritonserver, Python and packages are used. This has not been run there.
+ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
+VENV_FLAGS := --system-site-packages
+# An image with TensorRT-LLM brings its engine, whose own transformers must not be replaced.
+EXTRAS ?= $(shell $(PYTHON) -c "import importlib.util as u; print('' if u.find_spec('tensorrt_llm') else 'engine')")
+else
+VENV_FLAGS :=
+EXTRAS ?= engine,server
+endif
+comma := ,
+TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,dev
+
+.DEFAULT_GOAL := help
+.PHONY: help env serve test lint format engine bench doctor clean distclean FORCE
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+env: $(VENV)/.installed ## make .venv with the server and the engine's packages
+
+serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path, ARGS="--host 0.0.0.0")
+	@$(BIN)/python -m openai_bls serve $(ARGS)
+
+test: lint engine ## lint, type-check and run all tests, those with a real tritonserver included
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-test ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-test engine ## run the benchmarks
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+doctor: $(VENV)/.installed ## check the machine and the environment
+	@$(BIN)/python -m openai_bls doctor $(ARGS)
+
+clean: ## remove what was built; .venv stays
+	rm -rf $(ENGINE) model_repository/tensorrt_llm/1/checkpoint model_repository/*/1/tokenizer
+	rm -rf $(VENV)/.engine-* .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find openai_bls tests build demo model_repository -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv as well
+	rm -rf $(VENV)
+
+# One stamp for each checkpoint, of which only the last one built exists, so that another MODEL builds again.
+ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(MODEL))
+
+engine: $(ENGINE_STAMP) ## build the engine from MODEL
+
+$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(if $(wildcard $(ENGINE)),,FORCE) | $(VENV)/.installed
+	$(BIN)/python build/engine.py --model $(MODEL)
+	@rm -f $(VENV)/.engine-*
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/.made
+	$(BIN)/python -m pip install -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
+	$(BIN)/python -m openai_bls install-server
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/.made
+	$(BIN)/python -m pip install -e '.[$(TEST_EXTRAS)]'
+	$(BIN)/python -m openai_bls install-server
+	@touch $(VENV)/.installed $@
+
+# Debian's Python comes without ensurepip; its pip can install into an environment from outside.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
+		echo "error: $(PYTHON) is not Python 3.10 to 3.12: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { \
+		$(PYTHON) -m venv --without-pip $(VENV_FLAGS) $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install pip; }
+	@touch $@

@@ -1,0 +1,1 @@
+"""Starting a tritonserver: finding one, preparing it, running it, and leaving nothing behind."""

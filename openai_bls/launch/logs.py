@@ -1,0 +1,116 @@
+"""Reading tritonserver's log: which lines a person should see, and why a model did not load."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PREFIXED = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ [\w.]+:\d+\] "?(.*?)"?$')
+_LOADING = re.compile(r"^loading: ([^:]+):\S+$")
+_LOADED = re.compile(r"^successfully loaded '([^']+)'")
+_FAILED = re.compile(r"^failed to load '([^']+)' version \d+: (.*)$")
+_POLL_FAILED = re.compile(r"^Poll failed for model directory '([^']+)': (.*)$")
+_FATAL = re.compile(r"^(?:error: |tritonserver: |\S*tritonserver: )(.*)$")
+_STATUS_CODE = re.compile(r"^(?:(?:Internal|Invalid argument|Unavailable|Not found|Unknown)(?:: | - ))+")
+
+# What every start prints on a machine without a GPU.
+_NOISE = (
+    "pinned_memory_manager.cc",
+    "CudaDriverHelper has not been initialized",
+    "Failed to initialize NVML",
+    "DCGM unable to start",
+    "unable to create stream for",
+    "Signal (15) received",
+    "Signal (2) received",
+    # A failure to load is told in words of our own.
+    "failed to load",
+    "Failed to create instance",
+    "Poll failed for model directory",
+    "error: creating server",
+)
+
+
+class LogFollower:
+    """Reads what has been added to a log file, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._rest = b""
+
+    def lines(self) -> list[str]:
+        """The complete lines since the last call."""
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        return [line.decode("utf-8", "replace").rstrip("\r") for line in lines]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class LoadWatcher:
+    """Follows the models of a starting server through its log."""
+
+    def __init__(self) -> None:
+        self.loading: list[str] = []
+        self.loaded: list[str] = []
+        self.failed: dict[str, str] = {}
+        self.fatal: str | None = None
+        self.in_usage = False
+
+    def feed(self, line: str) -> str | None:
+        """Take one line in; a short message if it is news about a model."""
+        prefixed = _PREFIXED.match(line)
+        text = prefixed.group(2) if prefixed else line
+        if match := _LOADING.match(text):
+            self.loading.append(match.group(1))
+            return None
+        if (match := _LOADED.match(text)) and match.group(1) not in self.loaded:
+            self.loaded.append(match.group(1))
+            return f"loaded {match.group(1)}"
+        if match := _FAILED.match(text) or _POLL_FAILED.match(text):
+            if match.group(1) not in self.failed:
+                self.failed[match.group(1)] = first_line(match.group(2))
+                return f"{match.group(1)} failed to load"
+        elif not prefixed and (match := _FATAL.match(line)):
+            self.fatal = self.fatal or first_line(match.group(1))
+        elif line.startswith("Usage: tritonserver"):
+            # After a bad flag the server prints some 400 lines of help.
+            self.in_usage = True
+        return None
+
+    @property
+    def waiting(self) -> list[str]:
+        """Models that have begun to load and have neither loaded nor failed."""
+        return [name for name in self.loading if name not in self.loaded and name not in self.failed]
+
+    def reason(self) -> str | None:
+        """Why the server did not start, in one line, or None if the log does not say."""
+        if self.failed:
+            # A model that failed takes down those that are made of it; the first failure is the
+            # cause.
+            causes = {name: why for name, why in self.failed.items() if "depends on" not in why}
+            return "; ".join(f"model {name} failed to load: {why}" for name, why in (causes or self.failed).items())
+        return self.fatal
+
+
+def first_line(escaped: str) -> str:
+    """The first line of a message that Triton logged on one line, less its status code."""
+    return _STATUS_CODE.sub("", escaped.replace("\\n", "\n").strip().partition("\n")[0]).strip()
+
+
+def worth_showing(line: str) -> bool:
+    """Whether it is a warning or worse, or printed by a model; not a table, not the usual noise."""
+    match = _PREFIXED.match(line)
+    if any(noise in line for noise in _NOISE):
+        return False
+    return match.group(1) != "I" if match else bool(line.strip()) and line[0] not in "+|"
+
+
+def tail(path: Path, count: int = 40) -> str:
+    """The last lines of a file."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return "".join(deque(file, count)).rstrip()
