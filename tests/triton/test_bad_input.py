@@ -1,0 +1,206 @@
+"""Bad input gets an OpenAI error body with the right status on every path, and harms nobody."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from openai_bls.launch.testing import RunningServer
+from tests.triton import triton_client
+from tests.triton.triton_client import TritonError
+
+pytestmark = pytest.mark.triton
+
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+
+# body → the field at fault
+BAD_CHATS: list[tuple[dict[str, Any], str | None]] = [
+    ({}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hello"}, "messages"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[0].content[0].type",
+    ),
+    ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+    ({"messages": HELLO, "max_tokens": "many"}, "max_tokens"),
+    ({"messages": HELLO, "max_tokens": 1_000_000}, "messages"),
+    ({"messages": HELLO, "temperature": -1}, "temperature"),
+    ({"messages": HELLO, "top_p": 0}, "top_p"),
+    ({"messages": HELLO, "n": 0}, "n"),
+    ({"messages": HELLO, "n": 100_000}, "n"),
+    ({"messages": HELLO, "stop": [""]}, "stop"),
+    ({"messages": HELLO, "stop": ["x"] * 50}, "stop"),
+    ({"messages": HELLO, "seed": 2**70}, "seed"),
+    ({"messages": HELLO, "logprobs": True}, "logprobs"),
+    ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+    ({"messages": HELLO, "frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"messages": HELLO, "tool_choice": "required", "tools": []}, "tool_choice"),
+    ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
+    ({"messages": HELLO, "frobnicate": 1}, "frobnicate"),
+    ({"messages": HELLO, "chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
+    ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
+]
+
+
+def check_error(body: Any, param: str | None) -> None:
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+    assert "Traceback" not in error["message"]
+    assert "/model_repository/" not in error["message"]
+
+
+@pytest.mark.parametrize(("body", "param"), BAD_CHATS, ids=lambda value: json.dumps(value)[:60])
+def test_chat_on_v1(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
+    for stream in (False, True):
+        given = {**body, "stream": True} if stream else body
+        if stream and param == "stream_options":
+            continue
+        response = httpx.post(f"{server.openai_url}/chat/completions", json=given, timeout=60)
+        assert response.status_code == 400
+        check_error(response.json(), param)
+
+
+@pytest.mark.parametrize(("body", "param"), BAD_CHATS[1:], ids=lambda value: json.dumps(value)[:60])
+def test_chat_on_triton(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
+    """The whole body in `request`; Triton's front ends show the error body as text."""
+    text = json.dumps(body)
+    with pytest.raises(TritonError) as caught:
+        triton_client.generate(server.http_url, "openai_bls", {"request": text})
+    assert caught.value.status == 400
+    check_error(caught.value.body, param)
+    with pytest.raises(TritonError) as caught:
+        list(triton_client.generate_stream(server.http_url, "openai_bls", {"request": text}))
+    assert caught.value.status == 400
+    check_error(caught.value.body, param)
+    with pytest.raises(TritonError) as caught:
+        triton_client.grpc_chat(server.grpc_url, [triton_client.infer_input("request", [text], "BYTES")], {})
+    check_error(caught.value.body, param)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"x"', b"nul", b'{"model": "\xff"}'])
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_not_an_object(server: RunningServer, body: bytes, path: str) -> None:
+    response = httpx.post(f"{server.openai_url}/{path}", content=body, timeout=60)
+    assert response.status_code == 400
+    check_error(response.json(), None)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [10_000_000]}, "prompt"),
+        ({"prompt": [-1]}, "prompt[0]"),
+        ({"prompt": "x", "best_of": 3}, "best_of"),
+        ({"prompt": "x", "suffix": "y"}, "suffix"),
+        ({"prompt": "x", "logprobs": 0}, "logprobs"),
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)
+def test_completions(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
+    response = httpx.post(f"{server.openai_url}/completions", json=body, timeout=60)
+    assert response.status_code == 400
+    check_error(response.json(), param)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"request": "{"}, "request"),
+        ({"request": "[]"}, "request"),
+        ({"request": json.dumps({"messages": HELLO, "n": 1}), "n": 2}, "n"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": json.dumps(HELLO), "prompt": "x"}, "prompt"),
+        ({"messages": json.dumps(HELLO), "endpoint": "telepathy"}, "endpoint"),
+        ({"messages": json.dumps(HELLO), "endpoint": "completions"}, "messages"),
+        ({"messages": json.dumps(HELLO), "tools": "{"}, "tools"),
+        ({"messages": json.dumps(HELLO), "frobnicate": 1}, "frobnicate"),
+        ({"messages": json.dumps(HELLO), "model": "gpt-4o"}, "model"),
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)
+def test_the_contract_on_triton(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
+    with pytest.raises(TritonError) as caught:
+        triton_client.generate(server.http_url, "openai_bls", body)
+    assert caught.value.status == 400
+    check_error(caught.value.body, param)
+
+
+def test_stream_on_generate(server: RunningServer) -> None:
+    """Triton itself says what to use instead; a model cannot tell the two endpoints apart."""
+    body = {"messages": json.dumps(HELLO), "stream": True, "max_tokens": 3}
+    with pytest.raises(TritonError, match="generate stream"):
+        triton_client.generate(server.http_url, "openai_bls", body)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"text_input": "", "max_tokens": 5}, "QUERY"),
+        ({"text_input": "x", "max_tokens": 0}, None),
+        ({"text_input": "x", "max_tokens": 100_000}, None),
+        ({"text_input": "x", "max_tokens": 5, "beam_width": 4}, "beam_width"),
+        ({"text_input": "x", "max_tokens": 5, "repetition_penalty": 1.5}, "repetition_penalty"),
+        ({"text_input": "x", "max_tokens": 5, "return_log_probs": True}, "return_log_probs"),
+        ({"text_input": "x", "max_tokens": 5, "temperature": -1.0}, "temperature"),
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)
+def test_ensemble(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
+    with pytest.raises(TritonError) as caught:
+        triton_client.generate(server.http_url, "ensemble", body)
+    assert caught.value.status == 400
+    assert "Traceback" not in caught.value.error
+    if param is not None:
+        assert param in caught.value.error
+
+
+def test_paths_and_methods(server: RunningServer) -> None:
+    base = server.openai_url
+    assert httpx.get(f"{base}/no/such").status_code == 404
+    check_error(httpx.get(f"{base}/no/such").json(), None)
+    wrong = httpx.get(f"{base}/chat/completions")
+    assert wrong.status_code == 405
+    check_error(wrong.json(), None)
+
+
+def test_body_too_large(server: RunningServer) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x" * (33 * 1024 * 1024)}]})
+    response = httpx.post(f"{server.openai_url}/chat/completions", content=body, timeout=60)
+    assert response.status_code == 413
+    check_error(response.json(), None)
+
+
+def test_half_a_request(server: RunningServer) -> None:
+    """A client that stops in the middle of its request, and one that sends garbage."""
+    host, port = server.openai_url.removeprefix("http://").removesuffix("/v1").split(":")
+    for data in (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", b"\x00\x01garbage\r\n\r\n"):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(data)
+
+
+def test_the_server_is_unharmed(server: RunningServer) -> None:
+    """After all of the above (tests run in the order of the file) everything still answers."""
+    assert httpx.get(f"{server.http_url}/v2/health/ready").status_code == 200
+    body = {"messages": HELLO, "max_tokens": 5}
+    assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
+    triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 5})
+    triton_client.generate(server.http_url, "ensemble", {"text_input": "Hello", "max_tokens": 5})
+    log = server.log_path.read_text(errors="replace")
+    assert "Traceback" not in log

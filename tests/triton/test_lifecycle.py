@@ -1,0 +1,161 @@
+"""Starting and stopping with streams in the air, clients that go away, a server without /v1."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from openai_bls.launch.testing import RunningServer, run_server
+from tests.triton import triton_client
+
+pytestmark = pytest.mark.triton
+
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+# A null engine that echoes its prompt at a steady pace: streams last as long as the test needs.
+SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
+
+
+def stream_bytes(server: RunningServer, tokens: int, started: threading.Event) -> bytes:
+    """The whole of one /v1 stream; `started` is set with its first byte."""
+    body = {"messages": HELLO, "max_tokens": tokens, "stream": True, "ignore_eos": True}
+    received = b""
+    with httpx.stream("POST", f"{server.openai_url}/chat/completions", json=body, timeout=60) as response:
+        for piece in response.iter_bytes():
+            received += piece
+            started.set()
+    return received
+
+
+def test_sigterm_lets_streams_end(repository: Path) -> None:
+    """A bare tritonserver that is told to stop finishes every stream of /v1 and takes no new ones."""
+    results: list[bytes] = []
+    with run_server(repository, env=SLOW_NULL) as server:
+        events = [threading.Event() for _ in range(16)]
+        threads = [
+            threading.Thread(target=lambda e=event: results.append(stream_bytes(server, 150, e))) for event in events
+        ]
+        for thread in threads:
+            thread.start()
+        for event in events:
+            assert event.wait(60)
+        server.process.drain()
+        for thread in threads:
+            thread.join(60)
+        assert server.process.wait(60) == 0
+        assert server.process.leftovers() == []
+    assert len(results) == 16
+    for received in results:
+        assert received.endswith(b"data: [DONE]\n\n")
+        assert received.count(b'"finish_reason":"length"') == 1
+
+
+def test_a_dropped_client_frees_the_engine(repository: Path) -> None:
+    """One slot in the engine, held by a client that goes away: the next request is answered."""
+    env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
+    endless = {"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with (
+        run_server(repository, env=env) as server,
+        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0, timeout=20) as client,
+    ):
+        for url, body in (
+            (f"{server.openai_url}/chat/completions", endless),
+            (
+                f"{server.http_url}/v2/models/openai_bls/generate_stream",
+                {**endless, "messages": json.dumps(HELLO)},
+            ),
+            (
+                f"{server.http_url}/v2/models/tensorrt_llm/generate_stream",
+                {"input_ids": [1, 2], "request_output_len": 2000, "end_id": -1, "streaming": True},
+            ),
+        ):
+            with httpx.stream("POST", url, json=body, timeout=60) as response:
+                next(response.iter_bytes())
+            # 2,000 tokens would take 40 seconds: this comes only after the first has been cancelled.
+            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
+            assert answer.choices[0].finish_reason == "length"
+
+
+def test_engine_failures_reach_the_client(repository: Path) -> None:
+    """An engine that dies ends every stream with an error event and [DONE], and later requests with a 5xx."""
+    env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_NULL_CRASH_AT_STEP": "30"}
+    with run_server(repository, env=env) as server:
+        received = stream_bytes(server, 1000, threading.Event())
+        assert b'data: {"error":' in received
+        assert received.endswith(b"data: [DONE]\n\n")
+        body = {"messages": HELLO, "max_tokens": 2}
+        response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+        assert response.status_code >= 500
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+        with pytest.raises(triton_client.TritonError):
+            triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
+
+
+def test_engine_reload(repository: Path) -> None:
+    """Unloading the engine under a stream ends it with an error; after the reload requests are answered again."""
+    with run_server(repository, env=SLOW_NULL, args=["--model-control-mode=explicit", "--load-model=*"]) as server:
+        started = threading.Event()
+        results: list[bytes] = []
+        thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
+        thread.start()
+        assert started.wait(60)
+        control = f"{server.http_url}/v2/repository/models/tensorrt_llm"
+        assert httpx.post(f"{control}/unload", timeout=60).status_code == 200
+        thread.join(60)
+        assert results[0].endswith(b"data: [DONE]\n\n")
+        assert b'data: {"error":' in results[0]
+        assert httpx.post(f"{control}/load", timeout=60).status_code == 200
+        body = {"messages": HELLO, "max_tokens": 3}
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+        response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+        assert response.status_code == 200
+
+
+def test_api_key(repository: Path) -> None:
+    env = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_API_KEY": "secret"}
+    with run_server(repository, env=env) as server:
+        with (
+            openai.OpenAI(base_url=server.openai_url, api_key="wrong", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError) as caught,
+        ):
+            client.models.list()
+        assert caught.value.code == "invalid_api_key"
+        with openai.OpenAI(base_url=server.openai_url, api_key="secret", max_retries=0) as client:
+            assert client.models.list().data
+
+
+def test_without_v1(repository: Path) -> None:
+    """Port 0 turns /v1 off; Triton's endpoints answer all the same."""
+    with run_server(repository, env={**SLOW_NULL, "OPENAI_BLS_HTTP_PORT": "0"}, wait_openai=False) as server:
+        answer = triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
+        assert answer["choices"][0]["finish_reason"] == "length"
+        host, port = server.openai_url.removeprefix("http://").removesuffix("/v1").split(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+
+
+def test_concurrency_limit(repository: Path) -> None:
+    """One request more than allowed is a 503 that OpenAI clients know to retry."""
+    env = {**SLOW_NULL, "OPENAI_BLS_MAX_CONCURRENT_REQUESTS": "1"}
+    with run_server(repository, env=env) as server:
+        started = threading.Event()
+        results: list[bytes] = []
+        thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 150, started)))
+        thread.start()
+        assert started.wait(60)
+        body = {"messages": HELLO, "max_tokens": 2}
+        response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+        assert response.status_code == 503
+        assert response.headers["retry-after"]
+        assert response.json()["error"]["code"] == "server_overloaded"
+        thread.join(60)
+        assert results[0].endswith(b"data: [DONE]\n\n")
+        assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200

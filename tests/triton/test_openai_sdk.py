@@ -1,0 +1,266 @@
+"""The official `openai` SDK, unmodified, against /v1."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from openai_bls.launch.testing import RunningServer
+from tests.triton.conftest import CHATS, TOOL_CHATS, Reference
+
+pytestmark = pytest.mark.triton
+
+QUESTION: Any = [{"role": "user", "content": "What is machine learning?"}]
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "The city"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+def test_models(client: openai.OpenAI) -> None:
+    names = [model.id for model in client.models.list()]
+    assert "openai_bls" in names
+    for name in names:
+        assert client.models.retrieve(name).id == name
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("no/such-model")
+    assert caught.value.code == "model_not_found"
+
+
+def test_unknown_model(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="gpt-4o", messages=QUESTION)
+    assert caught.value.code == "model_not_found"
+    assert caught.value.param == "model"
+
+
+def test_answer_shape(client: openai.OpenAI) -> None:
+    response = client.chat.completions.with_raw_response.create(
+        model="openai_bls", messages=QUESTION, temperature=0, user="u", metadata={"a": "b"}, store=False
+    )
+    body = json.loads(response.content)
+    assert body["object"] == "chat.completion"
+    assert body["id"].startswith("chatcmpl-")
+    assert body["model"] == "openai_bls"
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["logprobs"] is None
+    assert choice["message"]["refusal"] is None
+    assert "tool_calls" not in choice["message"]
+    usage = body["usage"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_stream_shape(server: RunningServer) -> None:
+    """Byte by byte what the rules of good servers say."""
+    body = {
+        "model": "openai_bls",
+        "messages": QUESTION,
+        "temperature": 0,
+        "n": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = response.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    *rest, last = chunks
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] > 0
+    assert all(chunk["usage"] is None for chunk in rest)
+    for index in (0, 1):
+        deltas = [c["choices"][0] for c in rest if c["choices"][0]["index"] == index]
+        assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
+        assert all("role" not in delta["delta"] for delta in deltas[1:])
+        assert deltas[-1]["delta"] == {}
+        assert [d["finish_reason"] for d in deltas] == [None] * (len(deltas) - 1) + ["stop"]
+
+
+def test_usage_in_every_chunk(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="openai_bls",
+        messages=QUESTION,
+        stream=True,
+        temperature=0,
+        stream_options={"include_usage": True},
+        extra_body={"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    )
+    counts = [c.usage.completion_tokens for c in stream if c.usage is not None]
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+
+
+def test_async_streams_side_by_side(server: RunningServer, reference: Reference) -> None:
+    async def ask(client: openai.AsyncOpenAI, messages: Any) -> str:
+        stream = await client.chat.completions.create(
+            model="openai_bls", messages=messages, stream=True, temperature=0, max_tokens=1200
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def everyone() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=server.openai_url, api_key="none") as client:
+            return await asyncio.gather(*(ask(client, golden.messages) for golden in CHATS))
+
+    assert asyncio.run(everyone()) == [reference.text(golden) for golden in CHATS]
+
+
+def test_sdk_streaming_helper(client: openai.OpenAI, reference: Reference) -> None:
+    with client.chat.completions.stream(model="openai_bls", messages=QUESTION, temperature=0) as stream:
+        for _ in stream:
+            pass
+        completion = stream.get_final_completion()
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    assert completion.choices[0].message.content == reference.text(golden)
+
+
+def test_n(client: openai.OpenAI, reference: Reference) -> None:
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    answer = client.chat.completions.create(model="openai_bls", messages=QUESTION, n=3, temperature=0)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert {choice.message.content for choice in answer.choices} == {reference.text(golden)}
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(reference.prompt_token_ids(golden))
+    assert answer.usage.completion_tokens == 3 * len(reference.token_ids(golden))
+
+
+def test_several_prompts(client: openai.OpenAI) -> None:
+    prompts = ["What is machine learning?", "Born in north-east France, Soyer trained as a"]
+    options: dict[str, Any] = {"model": "openai_bls", "max_tokens": 20, "temperature": 0}
+    alone = [client.completions.create(prompt=prompt, **options).choices[0].text for prompt in prompts]
+    together = client.completions.create(prompt=prompts, n=2, **options)
+    assert [choice.text for choice in together.choices] == [alone[0], alone[0], alone[1], alone[1]]
+
+
+@pytest.mark.parametrize("stop", ["patterns", ["patterns", "rules"], ["fixed rules. A"], ["zzz", " many "]])
+def test_stop(client: openai.OpenAI, reference: Reference, stop: Any) -> None:
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    whole = reference.text(golden)
+    stops = [stop] if isinstance(stop, str) else stop
+    cut = min((whole.find(s) for s in stops if s in whole), default=len(whole))
+    options: dict[str, Any] = {"model": "openai_bls", "messages": QUESTION, "temperature": 0, "stop": stop}
+    answer = client.chat.completions.create(**options)
+    assert answer.choices[0].message.content == whole[:cut]
+    assert answer.choices[0].finish_reason == "stop"
+    stream = client.chat.completions.create(stream=True, **options)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole[:cut]
+
+
+def test_seed_and_sampling(client: openai.OpenAI) -> None:
+    # The checkpoint's own defaults, top_k 20 and top_p 0.8, would leave little to chance.
+    wide: dict[str, Any] = {"temperature": 2.0, "top_p": 1.0, "extra_body": {"top_k": -1}}
+    options: dict[str, Any] = {"model": "openai_bls", "messages": QUESTION, "max_tokens": 30, **wide}
+    first = client.chat.completions.create(seed=7, **options).choices[0].message.content
+    again = client.chat.completions.create(seed=7, **options).choices[0].message.content
+    other = client.chat.completions.create(seed=8, **options).choices[0].message.content
+    assert first == again
+    assert first != other
+    several = client.chat.completions.create(seed=7, n=4, **options)
+    texts = [choice.message.content for choice in several.choices]
+    assert texts[0] == first
+    assert len(set(texts)) > 1
+    greedy = client.chat.completions.create(
+        model="openai_bls", messages=QUESTION, temperature=2.0, max_tokens=30, extra_body={"top_k": 1}
+    )
+    plain = client.chat.completions.create(model="openai_bls", messages=QUESTION, temperature=0, max_tokens=30)
+    assert greedy.choices[0].message.content == plain.choices[0].message.content
+
+
+def test_max_completion_tokens(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="openai_bls", messages=QUESTION, max_completion_tokens=4, temperature=0
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_echo(client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"model": "openai_bls", "prompt": "What is 你好?", "max_tokens": 5, "temperature": 0}
+    plain = client.completions.create(**options).choices[0].text
+    assert client.completions.create(echo=True, **options).choices[0].text == "What is 你好?" + plain
+    stream = client.completions.create(echo=True, stream=True, **options)
+    assert "".join(chunk.choices[0].text for chunk in stream) == "What is 你好?" + plain
+
+
+def _calls(text: str) -> list[dict[str, Any]]:
+    """The tool calls in a raw answer of the demo model."""
+    return [json.loads(part.split("</tool_call>")[0]) for part in text.split("<tool_call>")[1:]]
+
+
+def test_tool_calls(client: openai.OpenAI, reference: Reference) -> None:
+    """Streamed and whole, the calls are those in the model's raw text."""
+    seen = 0
+    for golden in TOOL_CHATS:
+        options: Any = {
+            "model": "openai_bls",
+            "messages": golden.messages,
+            "tools": golden.tools,
+            "temperature": 0,
+            "max_tokens": 256,
+        }
+        expected = _calls(reference.text(golden))
+        choice = client.chat.completions.create(**options).choices[0]
+        calls = choice.message.tool_calls or []
+        got: list[Any] = [{"name": c.function.name, "arguments": json.loads(c.function.arguments)} for c in calls]
+        assert got == expected
+        assert choice.finish_reason == ("tool_calls" if expected else "stop")
+        with client.chat.completions.stream(**options) as stream:
+            final: Any = stream.get_final_completion().choices[0]
+        streamed = final.message.tool_calls or []
+        assert [(c.function.name, c.function.arguments) for c in streamed] == [
+            (c.function.name, c.function.arguments) for c in calls
+        ]
+        assert len({c.id for c in calls}) == len(calls)
+        assert final.finish_reason == choice.finish_reason
+        seen += len(expected)
+    assert seen > 0
+
+
+def test_tool_round_trip(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "What's the weather in Paris?"}]
+    options: dict[str, Any] = {"model": "openai_bls", "temperature": 0, "max_tokens": 100}
+    first = client.chat.completions.create(messages=messages, tools=[WEATHER], **options).choices[0]
+    assert first.finish_reason == "tool_calls"
+    (call,) = first.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    messages += [
+        first.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "condition": "sunny"}'},
+    ]
+    second = client.chat.completions.create(messages=messages, tools=[WEATHER], **options).choices[0]
+    assert second.finish_reason == "stop"
+    assert "21" in (second.message.content or "")
+
+
+def test_tool_choice_none(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "What's the weather in Paris?"}]
+    choice = client.chat.completions.create(
+        model="openai_bls", messages=messages, tools=[WEATHER], tool_choice="none", temperature=0, max_tokens=60
+    ).choices[0]
+    assert choice.message.tool_calls is None
+    assert choice.finish_reason in ("stop", "length")
+
+
+def test_health_and_version(server: RunningServer) -> None:
+    base = server.openai_url.removesuffix("/v1")
+    assert httpx.get(f"{base}/health").json() == {"status": "ok"}
+    assert "transformers" in httpx.get(f"{base}/version").json()["engine"]

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+
+import pytest
+
+from benchmarks.stats import Measurement, Trace, analyse, grouped, measurement, merge, percentile_ms, spread
+from benchmarks.target import Layout, Plan, http_target
+
+_PLAN = Plan(
+    http_target("chat", "http://127.0.0.1:1/v1", model="m"),
+    concurrency=1,
+    requests=1,
+    prompt_words=1,
+    output_tokens=3,
+    layout=Layout(lead=1, trail=2),
+)
+
+
+def _trace(events_at: list[tuple[float, int]], *, tokens: int | None = 3, done: bool = True, start: float = 0) -> Trace:
+    trace = Trace(start)
+    for now, count in events_at:
+        trace.add(now, [b"data: {}"] * count, keep=3)
+        trace.ended = now
+    usage = {"usage": tokens if tokens is None else {"prompt_tokens": 7, "completion_tokens": tokens}}
+    trace.tail = [b"data: " + json.dumps(usage).encode(), *([b"data: [DONE]"] if done else [])]
+    return trace
+
+
+def test_times_of_text_events_only() -> None:
+    # role and first text together, then a text, then the last text with usage and [DONE]
+    trace = _trace([(1.0, 2), (1.5, 1), (1.6, 3)], start=0.25)
+    report = analyse([trace], _PLAN, cpu_s=0.5)
+    assert not report.failures
+    assert report.first_token.tolist() == [0.75]
+    assert report.gaps.tolist() == pytest.approx([0.5, 0.1])
+    assert (report.text_events, report.completion_tokens, report.prompt_tokens) == (3, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("trace", "problem"),
+    [
+        (_trace([(1.0, 6)], tokens=None), "incomplete: no usage"),
+        (_trace([(1.0, 6)], tokens=2), "incomplete: 2 of 3 tokens"),
+        (_trace([(1.0, 6)], done=False), "incomplete: no [DONE]"),
+        (_trace([(1.0, 3)]), "incomplete: 0 text events for 3 tokens"),
+        (_trace([(1.0, 7)]), "incomplete: 4 text events for 3 tokens"),
+        (_trace([]), "incomplete: 0 text events for 3 tokens"),
+    ],
+)
+def test_what_is_not_complete_has_failed(trace: Trace, problem: str) -> None:
+    report = analyse([trace, _trace([(1.0, 6)])], _PLAN, cpu_s=0)
+    assert report.failures == {problem: 1}
+    assert report.requests == 2
+    assert report.completion_tokens == 3
+
+
+def test_the_clients_own_finding_comes_first() -> None:
+    trace = _trace([])
+    trace.tail = [b"data: {"]
+    trace.failure = "status 503: busy"
+    assert analyse([trace], _PLAN, cpu_s=0).failures == {"status 503: busy": 1}
+
+
+def test_traces_keep_the_last_events() -> None:
+    trace = Trace(0)
+    for count in (2, 0, 1, 5):
+        trace.add(1.0, [b"%d" % i for i in range(count)], keep=3)
+    assert trace.tail == [b"2", b"3", b"4"]
+    trace.add(2.0, [b"x"], keep=3)
+    assert trace.tail == [b"3", b"4", b"x"]
+
+
+def test_clients_add_up() -> None:
+    one = analyse([_trace([(1.0, 6)])], _PLAN, cpu_s=0.5)
+    two = analyse([_trace([(3.0, 6)], start=1), _trace([(2.0, 6)], tokens=2)], _PLAN, cpu_s=0.25)
+    both = measurement("p", 2, merge([one, two]), {"tritonserver": 0.6})
+    assert (both.requests, both.failed, both.tokens, both.wall_s) == (3, 1, 6, 3.0)
+    assert both.tokens_per_s == 2.0
+    assert both.server_cpu_per_1k == pytest.approx(100)
+    assert both.client_cpu_s == 0.75
+    assert both.client_load == 0.25
+
+
+def test_nothing_good_is_not_a_number() -> None:
+    report = analyse([_trace([(1.0, 6)], tokens=2)], _PLAN, cpu_s=0)
+    nothing = measurement("p", 1, report, None)
+    assert math.isnan(nothing.first_token_ms_p50)
+    assert math.isnan(nothing.tokens_per_event)
+    assert nothing.server_cpu_per_1k is None
+    assert isinstance(nothing.failures, dict)
+    assert not isinstance(nothing.failures, Counter)
+
+
+def test_percentiles_are_interpolated_milliseconds() -> None:
+    import numpy as np
+
+    assert percentile_ms(np.array([0.001, 0.002, 0.003, 0.005]), 50) == pytest.approx(2.5)
+    assert percentile_ms(np.arange(101) / 1000, 99) == pytest.approx(99)
+    assert math.isnan(percentile_ms(np.array([]), 50))
+
+
+def test_spread() -> None:
+    result = spread([3.0, 1.0, 2.0])
+    assert result is not None
+    assert (result.median, result.low, result.high) == (2.0, 1.0, 3.0)
+    assert spread([1.0, None]) is None
+    assert spread([]) is None
+
+
+def test_repeats_are_grouped() -> None:
+    report = analyse([_trace([(1.0, 6)])], _PLAN, cpu_s=0)
+
+    def one(path: str, concurrency: int) -> Measurement:
+        return measurement(path, concurrency, report, None)
+
+    groups = grouped([one("b", 16), one("a", 1), one("b", 1), one("b", 16), one("a", 1)])
+    assert [(g[0].path, g[0].concurrency, len(g)) for g in groups] == [("b", 1, 1), ("b", 16, 2), ("a", 1, 2)]

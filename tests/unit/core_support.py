@@ -1,0 +1,389 @@
+"""Stand-ins for what the core modules talk to: an engine, preprocessing, a stream's reader; and a tiny tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from openai_bls.engine.base import EngineStats, StepListener
+from openai_bls.errors import ApiError
+from openai_bls.messages import EngineInfo, GenerationRequest, PromptRequest, PromptResult, TokenDelta
+from openai_bls.protocol.requests import ValidRequest, parse_object
+from openai_bls.service import Service
+from openai_bls.settings import OpenAiBlsSettings
+from openai_bls.text import detokenizer
+
+_numbers = itertools.count()
+
+WAIT_S = 20.0
+"""For waits that end as soon as the condition holds: generous, since the machine may be busy."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'forbidden' %}{{ raise_exception('no forbidden role') }}{% endif %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if thinking is defined %}{{ thinking }}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@cache
+def tiny_tokenizer() -> Tokenizer:
+    """A token a byte, ChatML's special tokens, and the markers of tool calls."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: at for at, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in ("<tool_call>", "</tool_call>")])
+    return tokenizer
+
+
+EOS: int = tiny_tokenizer().get_vocab()["<|im_end|>"]
+VOCAB_SIZE: int = tiny_tokenizer().get_vocab_size()
+
+
+def token_ids(text: str) -> list[int]:
+    ids: list[int] = tiny_tokenizer().encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def write_tokenizer(folder: Path, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "chat_template": chat_template,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def engine_info(**changes: Any) -> EngineInfo:
+    values: dict[str, Any] = {
+        "engine": "fake",
+        "model_name": "tiny",
+        "max_model_len": 1000,
+        "max_batch_size": 8,
+        "vocab_size": VOCAB_SIZE,
+        "eos_token_ids": (EOS,),
+        "supported": ("temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids"),
+        "version": "fake 1",
+        "created": 7,
+    }
+    return EngineInfo(**(values | changes))
+
+
+class FakeEngine:
+    """An `Engine` whose steps the test makes; like a real one it ends every request exactly once."""
+
+    def __init__(self, on_step: StepListener, info: EngineInfo | None = None) -> None:
+        self._on_step = on_step
+        self._info = info or engine_info()
+        self._lock = threading.Lock()
+        self.live: dict[int, GenerationRequest] = {}
+        self.submitted: list[GenerationRequest] = []
+        self.cancelled: list[int] = []
+        self.closed = False
+        self.changed = threading.Condition()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def submit(self, request: GenerationRequest) -> None:
+        self.submitted.append(request)
+        if self.closed:
+            self._on_step([TokenDelta(request.request_id, [], finish_reason="cancelled")])
+            return
+        with self._lock:
+            self.live[request.request_id] = request
+        self._notify()
+
+    def cancel(self, request_id: int) -> None:
+        self.cancelled.append(request_id)
+        with self._lock:
+            known = self.live.pop(request_id, None)
+        if known is not None:
+            self._on_step([TokenDelta(request_id, [], finish_reason="cancelled")])
+        self._notify()
+
+    def stats(self) -> EngineStats:
+        return EngineStats(len(self.live), 0, 0.0, 0, 0)
+
+    def close(self) -> None:
+        self.closed = True
+        for request_id in list(self.live):
+            self.cancel(request_id)
+
+    def step(self, *deltas: TokenDelta) -> None:
+        """What one step brings; deltas of requests that have ended are left out, as a real engine would."""
+        with self._lock:
+            alive = [delta for delta in deltas if delta.request_id in self.live]
+            for delta in alive:
+                if delta.finish_reason is not None:
+                    self.live.pop(delta.request_id)
+        if alive:
+            self._on_step(alive)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, WAIT_S)
+
+    def _notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+
+class FakeEngineClient:
+    """An `EngineClient` whose deltas the test delivers."""
+
+    def __init__(self) -> None:
+        self.requests: list[GenerationRequest] = []
+        self.listeners: dict[int, Callable[[TokenDelta], None]] = {}
+        self.cancelled: list[int] = []
+        self._next = 0
+
+    def new_request_id(self) -> int:
+        self._next += 1
+        return self._next
+
+    def submit(self, request: GenerationRequest, listener: Callable[[TokenDelta], None]) -> None:
+        self.requests.append(request)
+        self.listeners[request.request_id] = listener
+
+    def cancel(self, request_id: int) -> None:
+        if self.listeners.pop(request_id, None) is not None:
+            self.cancelled.append(request_id)
+
+    def deliver(
+        self,
+        at: int,
+        tokens: str | list[int],
+        finish_reason: Any = None,
+        *,
+        stop_token_id: int | None = None,
+        error: str | None = None,
+        invalid: bool = False,
+    ) -> None:
+        """A delta for the request submitted as number `at`, if anybody still listens."""
+        request_id = self.requests[at].request_id
+        listener = self.listeners.get(request_id)
+        if finish_reason is not None:
+            self.listeners.pop(request_id, None)
+        if listener is not None:
+            ids = token_ids(tokens) if isinstance(tokens, str) else tokens
+            listener(TokenDelta(request_id, ids, finish_reason, stop_token_id, error, invalid))
+
+
+class FakePrompts:
+    """A `PromptClient` that tokenizes by the tiny tokenizer; chats are joined contents."""
+
+    def __init__(self) -> None:
+        self.result: PromptResult | Exception | None = None
+        self.hold: Awaitable[Any] | None = None
+        self.requests: list[PromptRequest] = []
+
+    async def prepare(self, request: PromptRequest) -> PromptResult:
+        self.requests.append(request)
+        if self.hold is not None:
+            await self.hold
+        if isinstance(self.result, Exception):
+            raise self.result
+        if self.result is not None:
+            return self.result
+        if request.messages is not None:
+            return PromptResult([token_ids("".join(m["content"] for m in request.messages))])
+        return PromptResult([token_ids(text) for text in request.prompts or []])
+
+
+class FakeSink:
+    """A `Sink` that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.raw: list[bytes] = []
+        self.ends = 0
+        self.errors: list[ApiError] = []
+
+    def write(self, chunk: bytes) -> None:
+        assert not self.ended
+        self.raw.append(chunk)
+
+    def end(self) -> None:
+        self.ends += 1
+
+    def fail(self, error: ApiError) -> None:
+        self.errors.append(error)
+
+    @property
+    def ended(self) -> bool:
+        return self.ends + len(self.errors) > 0
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        return [json.loads(chunk) for chunk in self.raw]
+
+
+class FakeReply:
+    """A Triton request's way back (`runtime.Reply`), which the test may wait on."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.error: ApiError | None = None
+        self.finals = 0
+        self.cancelled = False
+        self.changed = threading.Condition()
+
+    def send(self, body: bytes, *, final: bool = False) -> None:
+        assert not self.finals, "sent after the end"
+        self._keep(json.loads(body), final)
+
+    def fail(self, error: ApiError) -> None:
+        if not self.finals:
+            self.error = error
+            self._keep(None, True)
+
+    def close(self) -> None:
+        if not self.finals:
+            self._keep(None, True)
+
+    def is_cancelled(self) -> bool:
+        assert not self.finals, "asked after the end"
+        return self.cancelled
+
+    def _keep(self, body: dict[str, Any] | None, final: bool) -> None:
+        with self.changed:
+            if body is not None:
+                self.bodies.append(body)
+            self.finals += final
+            self.changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, WAIT_S)
+
+    def wait_end(self) -> None:
+        self.wait_for(lambda: self.finals > 0)
+
+
+class Bench:
+    """A `Service` on a fake engine and fake preprocessing."""
+
+    def __init__(self, info: EngineInfo | None = None, **settings: Any) -> None:
+        self.engine = FakeEngineClient()
+        self.prompts = FakePrompts()
+        self.busy: list[int] = []
+        self.service = Service(
+            info or engine_info(),
+            OpenAiBlsSettings(**settings),
+            self.engine,
+            self.prompts,
+            detokenizer.from_tokenizer(tiny_tokenizer()),
+            on_busy=self.busy.append,
+        )
+
+
+def chat(**fields: Any) -> ValidRequest:
+    return parse_object("chat.completions", {"messages": [{"role": "user", "content": "hi"}], **fields})
+
+
+def completion(**fields: Any) -> ValidRequest:
+    return parse_object("completions", {"prompt": "hi", **fields})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def exchange_address() -> str:
+    """An address of an exchange that nobody else uses."""
+    return f"\0openai_bls-test/{os.getpid()}/{next(_numbers)}"
+
+
+class Answered:
+    """What an ASGI application answered."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+App = Callable[..., Awaitable[None]]
+
+
+async def ask(
+    app: App,
+    method: str,
+    path: str,
+    body: bytes | dict[str, Any] = b"",
+    headers: Sequence[tuple[str, str]] = (),
+) -> Answered:
+    """One request to an ASGI application, in process."""
+    payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+    messages = [{"type": "http.request", "body": payload, "more_body": False}]
+    parts: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        # An open connection on which nothing more comes.
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        parts.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "scheme": "http",
+        "query_string": b"",
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+        "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 1),
+    }
+    await app(scope, receive, send)
+    start = parts[0]
+    return Answered(
+        start["status"],
+        {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]},
+        b"".join(part.get("body", b"") for part in parts[1:]),
+    )
+
+
+def events(body: bytes) -> list[str]:
+    """The data of server-sent events; comments are left out."""
+    blocks = body.decode().split("\n\n")
+    assert blocks[-1] == ""
+    result = []
+    for block in blocks[:-1]:
+        if not block.startswith(":"):
+            assert block.startswith("data: ")
+            assert "\n" not in block
+            result.append(block.removeprefix("data: "))
+    return result

@@ -1,0 +1,261 @@
+"""Building: what lands where, what is refused, and that the last engine survives a failed build."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from openai_bls.engine import package
+from openai_bls.engine.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.engine.package import TOKENIZER_MODELS, BuildOptions, build
+from openai_bls.engine.select import create_engine
+from tests.unit.engine.engine_support import Recorder, request
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in ("tensorrt_llm", *TOKENIZER_MODELS):
+        (tmp_path / "model_repository" / name).mkdir(parents=True)
+    return tmp_path / "model_repository"
+
+
+@pytest.fixture
+def source(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoint, to be spoilt."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "source" / "tiny-qwen"))
+
+
+def run(source: Path | str, repository: Path, **options: object) -> tuple[Manifest, list[str]]:
+    lines: list[str] = []
+    manifest = build(BuildOptions(str(source), repository, **options), lines.append)  # type: ignore[arg-type]
+    return manifest, lines
+
+
+def refusal(source: Path | str, repository: Path, **options: object) -> str:
+    with pytest.raises(EngineLoadError) as caught:
+        run(source, repository, **options)
+    assert "\n" not in str(caught.value)
+    assert not leftovers(repository)
+    return str(caught.value)
+
+
+def leftovers(repository: Path) -> list[Path]:
+    return list(repository.rglob(".aside-*"))
+
+
+def answer(repository: Path) -> list[int]:
+    """What the engine in the repository generates."""
+    recorder = Recorder()
+    engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
+    engine.submit(request(1))
+    recorder.wait_end(1)
+    engine.close()
+    return recorder.tokens[1]
+
+
+def test_files_and_manifest(source: Path, repository: Path) -> None:
+    manifest, lines = run(source, repository, max_model_len=300, max_batch_size=8, dtype="float32")
+    assert manifest.model_name == "tiny-qwen"
+    assert (manifest.max_model_len, manifest.max_batch_size) == (300, 8)
+    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
+    assert set(manifest.files) == {"config.json", "generation_config.json", "model.safetensors"}
+    for name in TOKENIZER_MODELS:
+        held = {path.name for path in (repository / name / "1" / "tokenizer").iterdir()}
+        assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"} <= held
+    assert any("model.safetensors" in line for line in lines)
+    assert not leftovers(repository)
+    assert len(answer(repository)) == 8
+
+
+def test_second_run_does_nothing(source: Path, repository: Path) -> None:
+    first, _ = run(source, repository)
+    weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
+    inode = weights.stat().st_ino
+    again, lines = run(source, repository)
+    assert again == first
+    assert "up to date" in lines[0]
+    assert weights.stat().st_ino == inode
+    run(source, repository, force=True)
+    assert weights.stat().st_ino != inode
+
+
+def test_a_change_builds_again(source: Path, repository: Path) -> None:
+    first, _ = run(source, repository)
+    assert run(source, repository, max_model_len=100)[0].max_model_len == 100
+    assert run(source, repository)[0].source == first.source
+    os.utime(source / "model.safetensors", ns=(1, 1))
+    assert run(source, repository)[0].source != first.source
+    shutil.rmtree(repository / "preprocessing" / "1" / "tokenizer")
+    run(source, repository)
+    assert (repository / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
+
+
+def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -> None:
+    run(source, repository)
+    wanted = answer(repository)
+    with (source / "model.safetensors").open("r+b") as file:
+        file.seek(-4000, os.SEEK_END)
+        file.write(b"\x00" * 4000)
+    assert answer(repository) == wanted
+
+
+@pytest.mark.parametrize("name", ["place_tokenizer", "place_weights", "_versions", "write_manifest"])
+def test_a_failed_build_leaves_the_last_engine(
+    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    first, _ = run(source, repository)
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+    def interrupt(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(package, name, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(source, repository, max_model_len=99)
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+    assert load_manifest(repository / "tensorrt_llm" / "1") == first
+
+
+@pytest.mark.parametrize("name", ["place_weights", "write_manifest"])
+def test_a_killed_build(source: Path, repository: Path, name: str) -> None:
+    """Killed while preparing: the last engine loads. Killed while moving: the loader says so. Either way the next
+    build repairs everything."""
+    run(source, repository)
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        import openai_bls.engine.package as package
+        def die(*args, **kwargs):
+            os.kill(os.getpid(), signal.SIGKILL)
+        package.{name} = die
+        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert leftovers(repository)
+    if name == "place_weights":
+        assert len(answer(repository)) == 8
+    else:
+        with pytest.raises(EngineLoadError, match="cut short"):
+            answer(repository)
+    assert run(source, repository)[0].max_model_len == 512
+    assert not leftovers(repository)
+    assert len(answer(repository)) == 8
+
+
+def test_weights_in_parts(source: Path, repository: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    run(source, repository)
+    wanted = answer(repository)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    (source / "model.safetensors").unlink()
+    model.save_pretrained(source, max_shard_size="100KB")
+    parts = sorted(path.name for path in source.glob("model-*.safetensors"))
+    assert len(parts) > 1
+    run(source, repository)
+    assert answer(repository) == wanted
+    (source / parts[0]).unlink()
+    assert parts[0] in refusal(source, repository)
+    assert answer(repository) == wanted
+
+
+def test_pytorch_weights_are_converted(source: Path, repository: Path) -> None:
+    run(source, repository)
+    wanted = answer(repository)
+    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    run(source, repository)
+    assert (repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors").is_file()
+    assert answer(repository) == wanted
+
+
+def test_null_engine_without_weights(source: Path, repository: Path) -> None:
+    (source / "model.safetensors").unlink()
+    manifest, _ = run(source, repository, engine="null", served_model_name="nobody")
+    assert (manifest.engine, manifest.model_name) == ("null", "nobody")
+    assert len(answer(repository)) == 8
+
+
+def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "cannot build TensorRT-LLM engines yet" in refusal(source, repository, engine="tensorrt_llm")
+    assert "not a directory" in refusal("./no/such/place", repository)
+    assert "not a directory" in refusal(source / "config.json", repository)
+    (tmp_path / "empty").mkdir()
+    assert "no config.json" in refusal(tmp_path / "empty", repository)
+    assert "no folder tensorrt_llm" in refusal(source, tmp_path)
+    assert "--max-model-len 513" in refusal(source, repository, max_model_len=513)
+    assert "--max-model-len 0" in refusal(source, repository, max_model_len=0)
+    assert "--max-batch-size" in refusal(source, repository, max_batch_size=0)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in refusal("nobody/no-such-model", repository)
+
+
+def test_refused_checkpoints(source: Path, repository: Path) -> None:
+    config = json.loads((source / "config.json").read_text())
+
+    def with_config(**changes: object) -> str:
+        (source / "config.json").write_text(json.dumps(config | changes))
+        return refusal(source, repository)
+
+    assert "no causal language model" in with_config(model_type="vit", architectures=["ViTModel"])
+    assert "Qwen2ForSequenceClassification" in with_config(architectures=["Qwen2ForSequenceClassification"])
+    assert "--trust-remote-code" in with_config(auto_map={"AutoModelForCausalLM": "modeling.Model"})
+    assert "no vocab_size" in with_config(vocab_size=None)
+    (source / "config.json").write_text("{")
+    assert "cannot read" in refusal(source, repository)
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "model.safetensors").unlink()
+    assert "no weights" in refusal(source, repository)
+
+
+def test_no_tokenizer(source: Path, repository: Path) -> None:
+    for path in source.glob("*token*"):
+        path.unlink()
+    assert "no tokenizer.json" in refusal(source, repository)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("/srv/models/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+        ("demo/checkpoint", "demo"),
+        ("runs/tiny/checkpoint-500", "tiny"),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+    ],
+)
+def test_served_name(model: str, name: str) -> None:
+    assert package._default_name(model) == name
+
+
+def command_line() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_engine", ROOT / "build" / "engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main = command_line().main
+    arguments = ["--model", str(source), "--model-repository", str(repository), "--max-seq-len", "64"]
+    assert main(arguments) == 0
+    assert load_manifest(repository / "tensorrt_llm" / "1").max_model_len == 64
+    assert main([*arguments, "--engine", "tensorrt_llm"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from openai_bls.launch import checks, server
+from openai_bls.launch.errors import LaunchError
+from openai_bls.launch.ports import PortLease, Ports, is_free, local_host
+from openai_bls.launch.server import Server
+
+WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
+IMAGE = Server("image", Path("/i/tritonserver"), "1")
+
+
+def failure(error: pytest.ExceptionInfo[LaunchError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_numpy_2_is_refused_with_the_wheel() -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_numpy(WHEEL, "2.1.0")
+    assert "pip install 'numpy<2'" in failure(error)
+    assert "2.1.0" in failure(error)
+
+
+def test_numpy_2_is_fine_in_an_image() -> None:
+    assert checks.check_numpy(IMAGE, "2.1.0") == "numpy 2.1.0"
+    assert checks.check_numpy(WHEEL, "1.26.4") == "numpy 1.26.4"
+
+
+def test_python_without_a_stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "python_version", lambda: "3.7")
+    with pytest.raises(LaunchError) as error:
+        checks.check_python(WHEEL)
+    assert "this is 3.7" in failure(error)
+    assert "make PYTHON=" in failure(error)
+
+
+def test_python_without_shared_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "library_folder", lambda: None)
+    with pytest.raises(LaunchError) as error:
+        checks.check_python(WHEEL)
+    assert f"libpython{server.python_version()}.so.1.0" in failure(error)
+
+
+def test_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(LaunchError) as error:
+        checks.check_platform()
+    assert "aarch64" in failure(error)
+
+
+def test_shared_memory_too_small(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_shm(tmp_path, minimum=2**62)
+    assert "--shm-size" in failure(error)
+
+
+def test_shared_memory_missing(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_shm(tmp_path / "none")
+    assert "not writable" in failure(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "variable"),
+    [
+        ("http", "--http-port", "OPENAI_BLS_TRITON_HTTP_PORT"),
+        ("grpc", "--grpc-port", "OPENAI_BLS_TRITON_GRPC_PORT"),
+        ("metrics", "--metrics-port", "OPENAI_BLS_TRITON_METRICS_PORT"),
+        ("openai", "--openai-port", "OPENAI_BLS_HTTP_PORT"),
+    ],
+)
+def test_busy_port_is_named_with_its_settings(name: str, flag: str, variable: str) -> None:
+    with PortLease() as lease, socket.socket() as busy:
+        port = getattr(lease.ports, name)
+        busy.bind(("127.0.0.1", port))
+        busy.listen()
+        with pytest.raises(LaunchError) as error:
+            checks.check_ports(lease.ports)
+        message = failure(error)
+    assert str(port) in message
+    assert flag in message
+    assert variable in message
+
+
+def test_free_ports_pass_and_zero_turns_v1_off() -> None:
+    with PortLease() as lease:
+        ports = Ports(lease.ports.http, lease.ports.grpc, lease.ports.metrics, 0)
+        assert "/v1" not in checks.check_ports(ports)
+        assert "/v1" in checks.check_ports(lease.ports)
+
+
+def test_one_port_for_two() -> None:
+    with PortLease() as lease:
+        ports = Ports(lease.ports.http, lease.ports.http, lease.ports.metrics, 0)
+        with pytest.raises(LaunchError, match="both HTTP and gRPC"):
+            checks.check_ports(ports)
+
+
+def test_port_out_of_range() -> None:
+    with pytest.raises(LaunchError, match="between 1 and 65535"):
+        checks.check_ports(Ports(http=70000))
+
+
+def test_leases_share_no_port() -> None:
+    leases = [PortLease() for _ in range(20)]
+    taken = [
+        port
+        for lease in leases
+        for port in (
+            lease.ports.http,
+            lease.ports.grpc,
+            lease.ports.metrics,
+            lease.ports.openai,
+        )
+    ]
+    for lease in leases:
+        lease.close()
+    assert len(set(taken)) == 80
+
+
+def test_a_port_shared_by_reuseport_is_not_free() -> None:
+    with PortLease() as lease, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", lease.ports.http))
+        other.listen()
+        assert not is_free(lease.ports.http)
+
+
+def test_local_host() -> None:
+    assert [local_host(host) for host in ("0.0.0.0", "::", "10.0.0.7")] == [
+        "127.0.0.1",
+        "::1",
+        "10.0.0.7",
+    ]
+
+
+def test_repository(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_repository(tmp_path / "none")
+    assert "--model-repository" in failure(error)
+    with pytest.raises(LaunchError, match="is empty"):
+        checks.check_repository(tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "README.md").touch()
+    assert checks.model_names(tmp_path) == ["a", "b"]
+    assert checks.check_repository(tmp_path).startswith("models a, b in ")
+
+
+def test_missing_engine(tmp_path: Path) -> None:
+    assert checks.check_engine(tmp_path) is None
+    version = tmp_path / "tensorrt_llm" / "1"
+    version.mkdir(parents=True)
+    with pytest.raises(LaunchError) as error:
+        checks.check_engine(tmp_path)
+    assert failure(error).endswith("make engine")
+    (version / "engine.json").touch()
+    assert checks.check_engine(tmp_path) is not None

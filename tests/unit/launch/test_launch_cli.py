@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from openai_bls import __main__ as cli
+from openai_bls.launch.console import Console
+from openai_bls.launch.doctor import doctor
+from openai_bls.launch.errors import LaunchError
+from openai_bls.launch.examples import examples
+from openai_bls.launch.ports import Ports
+from openai_bls.launch.readiness import expected_models, get, not_ready
+from openai_bls.launch.serve import ServeOptions, triton_flags
+
+PORTS = Ports(1, 2, 3, 4)
+
+
+def capture(monkeypatch: pytest.MonkeyPatch, *argv: str) -> ServeOptions:
+    seen: list[ServeOptions] = []
+
+    def fake(options: ServeOptions) -> int:
+        seen.append(options)
+        return 7
+
+    monkeypatch.setattr(cli, "serve", fake)
+    assert cli.main(["serve", *argv]) == 7
+    return seen[0]
+
+
+def test_serve_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PORT", "HTTP_HOST", "TRITON_HTTP_PORT", "MODEL_REPOSITORY"):
+        monkeypatch.delenv(f"OPENAI_BLS_{name}", raising=False)
+    assert capture(monkeypatch) == ServeOptions(extra=[])
+
+
+def test_serve_reads_flags_environment_and_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "9100")
+    monkeypatch.setenv("OPENAI_BLS_TRITON_GRPC_PORT", "9200")
+    options = capture(monkeypatch, "--grpc-port", "9300", "--", "--log-verbose=1", "--", "x")
+    assert options.ports == Ports(8000, 9300, 8002, 9100)
+    assert options.extra == ["--log-verbose=1", "--", "x"]
+
+
+def test_bad_port_variable_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "nine")
+    with pytest.raises(SystemExit):
+        cli.main(["serve"])
+    assert "--openai-port: invalid int value: 'nine'" in capsys.readouterr().err
+
+
+def test_failed_check_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_triton_flags() -> None:
+    options = ServeOptions(Path("r"), PORTS, "0.0.0.0", exit_timeout=5, extra=["--log-info=false"])
+    assert triton_flags(options) == [
+        "--model-repository=r",
+        "--http-port=1",
+        "--grpc-port=2",
+        "--metrics-port=3",
+        "--http-address=0.0.0.0",
+        "--grpc-address=0.0.0.0",
+        "--metrics-address=0.0.0.0",
+        "--exit-timeout-secs=5",
+        "--log-info=false",
+    ]
+
+
+def test_own_options_are_refused_among_tritons() -> None:
+    with pytest.raises(LaunchError, match="give --host before it"):
+        triton_flags(ServeOptions(extra=["--http-address", "::"]))
+
+
+def test_expected_models(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    explicit = ["--model-control-mode=explicit"]
+    assert expected_models(tmp_path) == ["a", "b"]
+    assert expected_models(tmp_path, explicit) == []
+    assert expected_models(tmp_path, [*explicit, "--load-model=b"]) == ["b"]
+    assert expected_models(tmp_path, [*explicit, "--load-model", "*"]) == ["a", "b"]
+
+
+def test_nothing_listens() -> None:
+    assert get("127.0.0.1", 1, "/") is None
+    assert not_ready("127.0.0.1", PORTS, ["a"], openai=True) == ["tritonserver"]
+
+
+def test_examples_follow_the_repository() -> None:
+    assert examples("127.0.0.1", PORTS, ["echo"], "") == ""
+    text = examples("0.0.0.0", PORTS, ["ensemble", "openai_bls"], "demo")
+    for part in (
+        "http://127.0.0.1:1/v2/models/openai_bls/generate_stream",
+        "http://127.0.0.1:1/v2/models/ensemble/generate",
+        "http://127.0.0.1:4/v1/chat/completions",
+        'OpenAI(base_url="http://127.0.0.1:4/v1"',
+    ):
+        assert part in text
+    off = examples("127.0.0.1", Ports(openai=0), ["openai_bls"], "demo")
+    assert "/v1" not in off
+
+
+def test_example_bodies_survive_a_shell() -> None:
+    text = examples("127.0.0.1", PORTS, ["openai_bls"], "demo")
+    command = next(part for part in text.split("\n\n") if "generate_stream" in part)
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    body = json.loads(words[words.index("-d") + 1])
+    assert json.loads(body["messages"])[0]["role"] == "user"
+
+
+def test_doctor_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "tensorrt_llm").mkdir()
+    assert doctor(Console(), tmp_path, Ports(http=70000), "127.0.0.1") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("FAIL") and "make engine" in line]
+    assert lines[-1] == "2 to mend"

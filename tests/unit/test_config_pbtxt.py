@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from openai_bls.config_pbtxt import render, with_parameters, write_repository
+from openai_bls.tensors import MODELS, Model, Tensor
+
+REPOSITORY = Path(__file__).parents[2] / "model_repository"
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+def test_the_committed_file_is_the_rendered_one(model: Model) -> None:
+    assert (REPOSITORY / model.name / "config.pbtxt").read_text(encoding="utf-8") == render(model)
+
+
+def test_the_repository_holds_these_models_and_no_others() -> None:
+    assert {path.name for path in REPOSITORY.iterdir() if path.is_dir()} == set(MODELS)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+def test_every_model_has_a_version_folder_and_no_placeholder(model: Model) -> None:
+    assert (REPOSITORY / model.name / "1").is_dir()
+    assert "${" not in render(model)
+    # Triton takes the folder of a package for the model's own.
+    assert not (REPOSITORY / model.name / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+def test_brackets_balance_and_no_section_ends_in_a_comma(model: Model) -> None:
+    text = re.sub(r'"(\\.|[^"\\])*"', '""', render(model))
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    for left, right in ("[]", "{}"):
+        assert text.count(left) == text.count(right)
+    assert not re.search(r",\s*[\]}]", text)
+
+
+def test_values_are_quoted() -> None:
+    model = Model("m", 0, (Tensor("i", "BOOL", (1,)),), (Tensor("o", "FP32", (-1, 2)),), parameters={"k": 'a"\\b'})
+    text = render(model)
+    assert 'string_value: "a\\"\\\\b"' in text
+    assert '{ name: "i" data_type: TYPE_BOOL dims: [ 1 ] }' in text
+    assert '{ name: "o" data_type: TYPE_FP32 dims: [ -1, 2 ] }' in text
+
+
+def test_other_parameter_values() -> None:
+    model = with_parameters(MODELS["openai_bls"], {"http_port": "0"})
+    assert 'key: "http_port" value { string_value: "0" }' in render(model)
+    assert MODELS["openai_bls"].parameters["http_port"] == "9000"
+    with pytest.raises(KeyError, match=r"no parameter 'prt'.*http_port"):
+        with_parameters(MODELS["openai_bls"], {"prt": "0"})
+
+
+def test_writing_twice_changes_nothing(tmp_path: Path) -> None:
+    written = write_repository(tmp_path)
+    assert written == [tmp_path / name / "config.pbtxt" for name in MODELS]
+    assert all((path.parent / "1").is_dir() for path in written)
+    assert write_repository(tmp_path) == []
+    written[0].write_text("x", encoding="utf-8")
+    assert write_repository(tmp_path) == written[:1]

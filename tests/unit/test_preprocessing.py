@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from openai_bls import word_lists
+from openai_bls.errors import InvalidRequestError
+from openai_bls.messages import PromptRequest, PromptResult
+from openai_bls.preprocessing import Preprocessing
+from openai_bls.tensors import PREPROCESSING
+from tests.unit.core_support import EOS, tiny_tokenizer, token_ids
+
+PAD = tiny_tokenizer().token_to_id("<|endoftext|>")
+
+
+@pytest.fixture(scope="module")
+def preprocessing(tokenizer_dir: Path) -> Preprocessing:
+    return Preprocessing(tokenizer_dir)
+
+
+def strings(*rows: list[Any]) -> np.ndarray[Any, Any]:
+    array = np.empty((len(rows), len(rows[0])), dtype=np.object_)
+    for at, row in enumerate(rows):
+        array[at] = [item.encode() if isinstance(item, str) else item for item in row]
+    return array
+
+
+def packed(request: PromptRequest) -> dict[str, np.ndarray[Any, Any]]:
+    return {"PROMPT_REQUEST": np.frombuffer(msgspec.msgpack.encode(request), dtype=np.uint8)[np.newaxis, :]}
+
+
+def test_packed(preprocessing: Preprocessing) -> None:
+    outputs = preprocessing(packed(PromptRequest(prompts=["a", "bé"])))
+    assert set(outputs) == {"PROMPT_RESULT"}
+    assert outputs["PROMPT_RESULT"].dtype == np.uint8
+    assert outputs["PROMPT_RESULT"].shape[0] == 1
+    result = msgspec.msgpack.decode(outputs["PROMPT_RESULT"].tobytes(), type=PromptResult)
+    assert result.prompt_token_ids == [token_ids("a"), token_ids("bé")]
+
+
+def test_a_packed_requests_own_fault_comes_back_packed(preprocessing: Preprocessing) -> None:
+    request = PromptRequest(messages=[{"role": "user", "content": "x"}], chat_template_kwargs={"tokenize": True})
+    result = msgspec.msgpack.decode(preprocessing(packed(request))["PROMPT_RESULT"].tobytes(), type=PromptResult)
+    assert result.param == "chat_template_kwargs"
+    assert result.prompt_token_ids == []
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80junk", msgspec.msgpack.encode({"other": 1}), b"\x91\x01"])
+def test_a_foreign_message_at_the_packed_door_is_refused(preprocessing: Preprocessing, payload: bytes) -> None:
+    with pytest.raises(InvalidRequestError) as info:
+        preprocessing({"PROMPT_REQUEST": np.frombuffer(payload, dtype=np.uint8)[np.newaxis, :]})
+    assert info.value.param == "PROMPT_REQUEST"
+
+
+def test_official_tensors(preprocessing: Preprocessing) -> None:
+    outputs = preprocessing(
+        {
+            "QUERY": strings(["abc"], ["é"]),
+            "REQUEST_OUTPUT_LEN": np.array([[5], [5]], dtype=np.int32),
+            "STOP_WORDS_DICT": strings(["x", ""], ["x", ""]),
+        }
+    )
+    assert set(outputs) == {t.name for t in PREPROCESSING.outputs} - {"PROMPT_RESULT"}
+    assert all(array.dtype == np.int32 for array in outputs.values())
+    assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
+    assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]
+    assert outputs["REQUEST_OUTPUT_LEN"].tolist() == [[5], [5]]
+    assert outputs["OUT_END_ID"].tolist() == [[EOS], [EOS]]
+    assert outputs["OUT_PAD_ID"].tolist() == [[PAD], [PAD]]
+    assert outputs["BAD_WORDS_IDS"].shape == (2, 2, 0)
+    for row in outputs["STOP_WORDS_IDS"]:
+        assert word_lists.decode(row, "w") == [tuple(token_ids("x")), tuple(token_ids(" x"))]
+
+
+def test_given_ids_win(preprocessing: Preprocessing) -> None:
+    outputs = preprocessing(
+        {
+            "QUERY": strings(["a"], ["bc"]),
+            "END_ID": np.array([[1], [2]], dtype=np.int32),
+            "PAD_ID": np.array([[8], [9]], dtype=np.int32),
+        }
+    )
+    assert outputs["OUT_END_ID"].tolist() == [[1], [2]]
+    assert outputs["INPUT_ID"].tolist() == [[*token_ids("a"), 8], token_ids("bc")]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "param"),
+    [
+        ({}, "QUERY"),
+        ({"QUERY": strings([""])}, "QUERY"),
+        ({"QUERY": strings(["a"], [""])}, "QUERY"),
+        ({"QUERY": strings([b"\xff"])}, "QUERY"),
+        ({"QUERY": strings(["a"]), "STOP_WORDS_DICT": strings([b"\xff"])}, "STOP_WORDS_DICT"),
+        ({"QUERY": strings(["a"], ["b"]), "BAD_WORDS_DICT": strings(["x"], ["y"])}, "BAD_WORDS_DICT"),
+    ],
+)
+def test_bad_official_tensors(preprocessing: Preprocessing, arrays: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as info:
+        preprocessing(arrays)
+    assert info.value.param == param
+
+
+def test_a_missing_tokenizer_is_an_os_or_value_error(tmp_path: Path) -> None:
+    with pytest.raises((OSError, ValueError)):
+        Preprocessing(tmp_path)

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from openai_bls import runtime as runtime_module
+from openai_bls.exchange.server import ExchangeServer
+from openai_bls.http.sockets import PortInUseError
+from openai_bls.messages import PromptRequest, PromptResult, TokenDelta
+from openai_bls.runtime import Runtime
+from openai_bls.settings import OpenAiBlsSettings
+from tests.unit.core_support import EOS, WAIT_S, FakeEngine, FakeReply, exchange_address, free_port, token_ids
+
+CHAT = {"messages": [json.dumps([{"role": "user", "content": "hi"}]).encode()]}
+
+
+class World:
+    """A runtime, connected in process to a fake engine and to a preprocessing that joins contents."""
+
+    engine: FakeEngine
+    server: ExchangeServer
+
+    def __init__(
+        self, tokenizer_dir: Path, *, engine: bool = True, start: bool = True, owner: int = os.getpid(), **settings: Any
+    ) -> None:
+        self.address = exchange_address()
+        if engine:
+            self.load_engine()
+        self.held = threading.Event()
+        self.held.set()
+        self.preparing = threading.Semaphore(0)
+        self.closed = False
+        self.runtime = Runtime(
+            OpenAiBlsSettings(**{"http_port": 0, **settings}),
+            self.address,
+            self._prepare,
+            tokenizer_dir,
+            owner=owner or os.getpid(),
+        )
+        if start:
+            self.runtime.start()
+
+    def load_engine(self) -> None:
+        self.server = ExchangeServer(self.address)
+        self.engine = FakeEngine(self.server.on_step)
+        self.server.start(self.engine)
+
+    def unload_engine(self) -> None:
+        self.engine.close()
+        self.server.close()
+
+    def _prepare(self, payload: bytes) -> bytes:
+        self.preparing.release()
+        assert self.held.wait(WAIT_S)
+        request = msgspec.msgpack.decode(payload, type=PromptRequest)
+        texts = request.prompts or ["".join(m["content"] for m in request.messages or [])]
+        return msgspec.msgpack.encode(PromptResult([token_ids(text) for text in texts]))
+
+    def submit(self, tensors: dict[str, list[bytes]] | None = None, **parameters: Any) -> FakeReply:
+        reply = FakeReply()
+        self.runtime.submit(CHAT if tensors is None else tensors, parameters, reply)
+        return reply
+
+    def deliver(self, at: int, text: str, reason: Any = None, stop_token_id: int | None = None) -> None:
+        self.engine.wait_for(lambda: len(self.engine.submitted) > at)
+        request_id = self.engine.submitted[at].request_id
+        self.engine.wait_for(lambda: request_id in self.engine.live)
+        self.engine.step(TokenDelta(request_id, token_ids(text), reason, stop_token_id))
+
+    def idle(self) -> bool:
+        service = self.runtime._service
+        return not self.runtime._watched and (not service.done() or service.result().in_progress == 0)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.held.set()
+            self.runtime.close()
+            if hasattr(self, "engine"):
+                self.unload_engine()
+
+
+@pytest.fixture
+def make(tokenizer_dir: Path) -> Iterator[Callable[..., World]]:
+    worlds: list[World] = []
+
+    def make(**options: Any) -> World:
+        worlds.append(World(tokenizer_dir, **options))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()
+        assert world.idle()
+        assert not world.runtime._answers
+
+
+def test_a_whole_answer(make: Callable[..., World]) -> None:
+    world = make()
+    reply = world.submit(max_tokens=5)
+    world.deliver(0, "hé", "stop", EOS)
+    reply.wait_end()
+    (body,) = reply.bodies
+    assert body["object"] == "chat.completion"
+    assert body["choices"][0]["message"]["content"] == "hé"
+    assert (reply.finals, reply.error) == (1, None)
+    assert world.engine.submitted[0].max_tokens == 5
+
+
+def test_a_stream_opens_with_the_role_at_once_and_ends_without_done(make: Callable[..., World]) -> None:
+    world = make()
+    reply = world.submit(stream=True)
+    reply.wait_for(lambda: len(reply.bodies) == 1)
+    assert reply.bodies[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    world.deliver(0, "a")
+    world.deliver(0, "b", "length")
+    reply.wait_end()
+    deltas = [body["choices"][0]["delta"] for body in reply.bodies]
+    assert deltas[1:] == [{"content": "a"}, {"content": "b"}, {}]
+    assert (reply.finals, reply.error) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "parameters", "param"),
+    [
+        ({}, {}, "messages"),
+        ({"request": [b"{"]}, {}, "request"),
+        ({"prompt": [b"x"]}, {"n": 0}, "n"),
+        ({"prompt": [b"x"]}, {"what": 1}, "what"),
+        ({"prompt": [b"x"]}, {"model": "other"}, "model"),
+        ({"prompt": [b"x"]}, {"n": 2**31 - 1}, "n"),
+        ({"prompt": [b""]}, {}, "prompt"),
+    ],
+)
+def test_bad_requests_are_refused(
+    make: Callable[..., World], tensors: dict[str, list[bytes]], parameters: dict[str, Any], param: str
+) -> None:
+    world = make()
+    for stream in (False, True):
+        reply = world.submit(tensors, **parameters, stream=stream)
+        reply.wait_end()
+        assert reply.error is not None
+        assert reply.error.param == param
+        assert (reply.bodies, reply.finals) == ([], 1)
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1000000000000000000000000}', '{"a": "\\\\ud800"}'])
+def test_values_that_the_wire_to_preprocessing_cannot_carry(make: Callable[..., World], arguments: str) -> None:
+    world = make()
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments.replace("\\\\", "\\")}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+    reply = world.submit({"messages": [json.dumps(messages).encode()]})
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 400
+
+
+def test_an_engine_error_before_and_after_output(make: Callable[..., World]) -> None:
+    world = make()
+    whole, stream = world.submit(), world.submit(stream=True)
+    stream.wait_for(lambda: stream.bodies)
+    for at in (0, 1):
+        world.deliver(at, "", "error")
+    whole.wait_end()
+    stream.wait_end()
+    assert whole.error is not None
+    assert whole.error.status == 500
+    assert whole.bodies == []
+    # After output the error is a response of its own.
+    assert stream.error is None
+    assert set(stream.bodies[-1]["error"]) == {"message", "type", "param", "code"}
+    assert stream.finals == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_has_gone_stops_the_engines_work(make: Callable[..., World], stream: bool) -> None:
+    world = make()
+    reply, other = world.submit(stream=stream), world.submit(stream=stream)
+    world.engine.wait_for(lambda: len(world.engine.live) == 2)
+    reply.cancelled = True
+    reply.wait_end()
+    world.engine.wait_for(lambda: len(world.engine.cancelled) == 1)
+    assert not other.finals
+    (left,) = world.engine.live
+    world.engine.step(TokenDelta(left, [], "stop"))
+    other.wait_end()
+    assert other.error is None
+
+
+def test_a_reply_that_raises_when_asked_does_not_end_the_watch_over_others(make: Callable[..., World]) -> None:
+    class Broken(FakeReply):
+        asked = threading.Event()
+
+        def is_cancelled(self) -> bool:
+            self.asked.set()
+            raise RuntimeError("gone")
+
+    world = make()
+    broken = Broken()
+    world.runtime.submit(CHAT, {"stream": True}, broken)
+    assert broken.asked.wait(WAIT_S)
+    reply = world.submit(stream=True)
+    reply.wait_for(lambda: reply.bodies)
+    reply.cancelled = True
+    reply.wait_end()
+
+
+def test_requests_wait_for_an_engine_that_loads_later(make: Callable[..., World]) -> None:
+    world = make(engine=False)
+    reply = world.submit()
+    bad = world.submit({})
+    bad.wait_end()
+    assert not reply.finals
+    world.load_engine()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+    assert reply.error is None
+
+
+def test_a_lost_engine_ends_what_runs_and_is_found_again(make: Callable[..., World]) -> None:
+    world = make()
+    whole, stream = world.submit(), world.submit(stream=True)
+    world.engine.wait_for(lambda: len(world.engine.live) == 2)
+    # As if it had died: nobody is told of anything.
+    world.server.close()
+    whole.wait_end()
+    stream.wait_end()
+    assert whole.error is not None
+    assert whole.error.status == 503
+    assert "error" in stream.bodies[-1]
+    refused = world.submit()
+    refused.wait_end()
+    assert refused.error is not None
+    assert refused.error.status == 503
+    world.load_engine()
+    # Until it has been found again.
+    while not world.engine.submitted:
+        again = world.submit()
+        while not world.engine.submitted and not again.finals:
+            time.sleep(0.002)
+    world.deliver(0, "a", "stop")
+    again.wait_end()
+    assert again.error is None
+
+
+def test_closing_answers_everybody(make: Callable[..., World]) -> None:
+    world = make()
+    running, stream = world.submit(), world.submit(stream=True)
+    world.engine.wait_for(lambda: len(world.engine.live) == 2)
+    for _ in range(2):
+        assert world.preparing.acquire(timeout=WAIT_S)
+    world.held.clear()
+    preparing = [world.submit(stream=streamed) for streamed in (False, True)]
+    for _ in range(2):
+        assert world.preparing.acquire(timeout=WAIT_S)
+    world.runtime.close()
+    world.held.set()
+    for reply in (running, stream, *preparing):
+        reply.wait_end()
+        assert reply.finals == 1
+    for reply in (running, *preparing):
+        assert reply.error is not None
+        assert reply.error.status == 503
+    assert "error" in stream.bodies[-1]
+
+
+def test_closing_without_an_engine_answers_who_waits_for_it(make: Callable[..., World]) -> None:
+    world = make(engine=False)
+    reply = world.submit()
+    world.close()
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 503
+
+
+def test_the_engine_is_looked_for_once_the_server_is_up(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    enough = threading.Event()
+
+    def is_listening(pid: int) -> bool:
+        asked.append(pid)
+        if len(asked) == 3:
+            enough.set()
+        return False
+
+    monkeypatch.setattr(runtime_module, "is_listening", is_listening)
+    monkeypatch.setattr(runtime_module, "_SERVER_RETRY_S", 0.005)
+    world = make(owner=77)
+    assert enough.wait(WAIT_S)
+    assert set(asked) == {77}
+    assert world.runtime._engine is None
+    # A first request of Triton's own shows that it is up.
+    reply = world.submit()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+    assert reply.error is None
+
+
+def test_closing_before_the_start(make: Callable[..., World]) -> None:
+    make(start=False).close()
+
+
+def test_v1_listens_as_soon_as_the_engine_is_there(make: Callable[..., World]) -> None:
+    port = free_port()
+    world = make(http_port=port)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    connection.request("GET", "/v1/models")
+    body = json.loads(connection.getresponse().read())
+    assert [card["id"] for card in body["data"]] == ["tiny", "openai_bls"]
+    connection.close()
+    world.close()
+    with pytest.raises(OSError, match="refused"):
+        http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S).request("GET", "/")
+
+
+def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokenizer_dir: Path) -> None:
+    port = free_port()
+    make(http_port=port)
+    with pytest.raises(PortInUseError):
+        Runtime(OpenAiBlsSettings(http_port=port), exchange_address(), bytes, tokenizer_dir, owner=2)
