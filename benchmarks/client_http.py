@@ -1,0 +1,196 @@
+"""The HTTP client: server-sent events over keep-alive connections, one connection for each request at a time.
+
+It shares the machine with the server, so it does as little as it can: no tasks, no awaits, one write a request, and no
+look into the events beyond where they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import cycle
+from typing import cast
+
+import httptools
+
+from benchmarks.events import EventSplitter, error_message
+from benchmarks.stats import Trace
+from benchmarks.target import Plan, bodies, http_request
+
+_WATCH_INTERVAL_S = 1.0
+
+
+class HttpLoad:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.traces: list[Trace] = []
+        self._requests = cycle([http_request(plan.target, body) for body in bodies(plan)])
+        self._left = plan.requests
+        self._connections: set[_Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> list[Trace]:
+        """Open all connections, then make all requests.
+
+        Raises:
+            OSError: the server cannot be reached.
+        """
+        workers = min(self.plan.concurrency, self.plan.requests)
+        await asyncio.gather(*(self._open() for _ in range(workers)))
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            for connection in list(self._connections):
+                connection.next_request()
+            await self._finished
+        finally:
+            watch.cancel()
+            for connection in self._connections:
+                connection.close()
+        return self.traces
+
+    def take(self) -> bytes | None:
+        """The next request, or None if all have been taken."""
+        if not self._left:
+            return None
+        self._left -= 1
+        return next(self._requests)
+
+    def finish(self, trace: Trace) -> None:
+        """One request has ended, well or not."""
+        self.traces.append(trace)
+        if len(self.traces) == self.plan.requests and not self._finished.done():
+            self._finished.set_result(None)
+
+    def lost(self, connection: _Connection) -> None:
+        """A connection has closed; another takes its place while there are requests left."""
+        self._connections.discard(connection)
+        if self._left and not self._finished.done():
+            task = asyncio.ensure_future(self._reopen())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        target = self.plan.target
+        _, connection = await loop.create_connection(lambda: _Connection(self), target.host, target.port)
+        self._connections.add(connection)
+        return connection
+
+    async def _reopen(self) -> None:
+        try:
+            connection = await self._open()
+        except OSError as error:
+            if not self._finished.done():
+                self._finished.set_exception(error)
+            return
+        connection.next_request()
+
+    async def _watch(self) -> None:
+        """Give up on requests that take too long; one timer for all."""
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            too_old = time.monotonic() - self.plan.timeout_s
+            for connection in list(self._connections):
+                connection.give_up_if_started_before(too_old)
+
+
+class _Connection(asyncio.Protocol):
+    """A connection and the request on it. httptools calls the on_... methods."""
+
+    def __init__(self, load: HttpLoad) -> None:
+        self._load = load
+        self._keep = load.plan.tail
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._trace: Trace | None = None
+        self._events = EventSplitter()
+        self._error_body = b""
+        self._status = 0
+        self._now = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def next_request(self) -> None:
+        """Send the next request, if there is one."""
+        request = self._load.take()
+        if request is None or self._transport is None:
+            return
+        self._events = EventSplitter()
+        self._error_body = b""
+        self._trace = Trace(time.monotonic())
+        self._transport.write(request)
+
+    def close(self) -> None:
+        """Close without waiting."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def give_up_if_started_before(self, moment: float) -> None:
+        """Close if the request on this connection was sent before `moment`."""
+        if self._trace is not None and self._trace.started < moment:
+            self._fail("incomplete: timed out")
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._now = time.monotonic()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(f"bad HTTP: {error}")
+            self.close()
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        if self._trace is None:
+            return
+        if self._status != 200:
+            self._error_body += body
+            return
+        events = self._events.feed(body)
+        if events:
+            self._trace.add(self._now, events, self._keep)
+
+    def on_message_complete(self) -> None:
+        if self._status != 200:
+            self._fail(f"status {self._status}: {error_message(self._error_body)}")
+        elif self._events.rest.strip():
+            # A whole answer instead of a stream, or an event without an end.
+            self._fail(f"incomplete event: {error_message(self._events.rest)}")
+        else:
+            self._end()
+        if self._parser.should_keep_alive():
+            self.next_request()
+        else:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail("incomplete: connection closed")
+        self._transport = None
+        self._load.lost(self)
+
+    def _fail(self, failure: str) -> None:
+        if self._trace is not None:
+            self._trace.failure = failure
+            self._end()
+
+    def _end(self) -> None:
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.ended = time.monotonic()
+            self._load.finish(trace)
+
+
+async def run_http(plan: Plan) -> list[Trace]:
+    """Carry out `plan` over HTTP.
+
+    Raises:
+        OSError: the server cannot be reached.
+    """
+    return await HttpLoad(plan).run()

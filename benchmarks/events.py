@@ -1,0 +1,140 @@
+"""What comes back: streams cut into events, and the few events that are looked into.
+
+Clients only count events while the clock runs. The first and the last ones are decoded afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from benchmarks.target import Api, Layout
+
+DONE = b"[DONE]"
+_DATA = b"data:"
+
+
+class EventSplitter:
+    """Cuts the body of a `text/event-stream` response into events, however it was cut on the way."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events with data that `data` completes. Comments are left out."""
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        return [event for event in events if event.startswith(_DATA)]
+
+    @property
+    def rest(self) -> bytes:
+        """What has come of the next event."""
+        return self._rest
+
+
+class StreamFailure(Exception):  # noqa: N818  # a finding, not a fault of this program
+    """An event that reports an error; the message is the server's."""
+
+
+def sse_payload(event: bytes) -> bytes:
+    """The OpenAI chunk, or [DONE], in an event of /v1."""
+    return event[len(_DATA) :].strip()
+
+
+def generate_payload(event: bytes) -> bytes:
+    """The OpenAI chunk in an event of Triton's generate_stream.
+
+    Raises:
+        StreamFailure: an error of Triton's own.
+    """
+    outer = msgspec.json.decode(sse_payload(event))
+    if "error" in outer:
+        raise StreamFailure(str(outer["error"]))
+    response: str = outer["response"]
+    return response.encode()
+
+
+PayloadReader = Callable[[bytes], bytes]
+
+
+def payload_reader(api: Api) -> PayloadReader:
+    """From an event of `api` to the OpenAI chunk in it."""
+    if api == "grpc":
+        from benchmarks.client_grpc import grpc_payload
+
+        return grpc_payload
+    return generate_payload if api == "generate_stream" else sse_payload
+
+
+@dataclass
+class Ending:
+    """What the last events of a stream say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    done: bool = False
+
+
+def read_ending(tail: Sequence[bytes], payload: PayloadReader) -> Ending:
+    """Look into a stream's last events.
+
+    Raises:
+        StreamFailure: one of them reports an error, or is no OpenAI chunk.
+    """
+    ending = Ending()
+    for event in tail:
+        text = payload(event)
+        if text == DONE:
+            ending.done = True
+            continue
+        usage = _chunk(text).get("usage")
+        if usage:
+            ending.prompt_tokens = usage["prompt_tokens"]
+            ending.completion_tokens = usage["completion_tokens"]
+    return ending
+
+
+def find_layout(events: Sequence[bytes], payload: PayloadReader) -> Layout:
+    """How many events stand before and after the text of a whole stream.
+
+    Raises:
+        StreamFailure: an event reports an error, or there is no text at all.
+    """
+    texts = [i for i, event in enumerate(events) if _has_text(payload(event))]
+    if not texts:
+        raise StreamFailure(f"no text in {len(events)} events")
+    return Layout(lead=texts[0], trail=len(events) - 1 - texts[-1])
+
+
+def _has_text(text: bytes) -> bool:
+    if text == DONE:
+        return False
+    choices = _chunk(text).get("choices")
+    if not choices:
+        return False
+    choice = choices[0]
+    return bool(choice.get("text") or choice.get("delta", {}).get("content"))
+
+
+def _chunk(text: bytes) -> dict[str, Any]:
+    try:
+        chunk = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise StreamFailure(f"not JSON: {text[:80]!r}") from None
+    if not isinstance(chunk, dict) or "error" in chunk:
+        raise StreamFailure(error_message(text))
+    return chunk
+
+
+def error_message(body: bytes) -> str:
+    """The message in an OpenAI or Triton error body, or the body's beginning."""
+    try:
+        # Triton's generate_stream has its errors in an event, whatever the status.
+        error = msgspec.json.decode(body.removeprefix(_DATA))["error"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
+    return str(error["message"] if isinstance(error, dict) and "message" in error else error)[:200]

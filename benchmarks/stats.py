@@ -1,0 +1,238 @@
+"""From the traces of requests to numbers, and from repeated measurements to medians."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.events import Ending, StreamFailure, payload_reader, read_ending
+from benchmarks.target import Plan
+
+Seconds = NDArray[np.float64]
+
+
+class Trace:
+    """One request as the client saw it. Times are seconds of the monotonic clock."""
+
+    __slots__ = ("counts", "ended", "failure", "started", "tail", "times")
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self.ended = started
+        self.times = array("d")
+        """When data came in ..."""
+        self.counts = array("L")
+        """... and how many events it completed."""
+        self.tail: list[bytes] = []
+        """The last events."""
+        self.failure = ""
+
+    def add(self, now: float, events: list[bytes], keep: int) -> None:
+        """Take the events that came in at `now`; remember the last `keep`."""
+        self.times.append(now)
+        self.counts.append(len(events))
+        self.tail = events[-keep:] if len(events) >= keep else (self.tail + events)[-keep:]
+
+
+@dataclass
+class ClientReport:
+    """What one or more client processes saw."""
+
+    requests: int
+    failures: Counter[str]
+    """By message."""
+    prompt_tokens: int
+    completion_tokens: int
+    """From usage, of requests that did not fail."""
+    text_events: int
+    first_token: Seconds
+    """From sending a request to its first text, for each request."""
+    gaps: Seconds
+    """From one text event to the next of the same request."""
+    started: float
+    ended: float
+    cpu_s: float
+    """CPU time of the client processes."""
+
+
+def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
+    """The report of one client process."""
+    payload = payload_reader(plan.target.api)
+    failures: Counter[str] = Counter()
+    first: list[float] = []
+    gaps: list[Seconds] = []
+    prompt_tokens = completion_tokens = text_events = 0
+    for trace in traces:
+        arrivals = np.repeat(np.array(trace.times), np.array(trace.counts, dtype=np.int64))
+        texts = arrivals[plan.layout.lead : max(plan.layout.lead, len(arrivals) - plan.layout.trail)]
+        try:
+            ending = read_ending(trace.tail, payload)
+            problem = trace.failure or _problem(ending, len(texts), plan)
+        except StreamFailure as failure:
+            problem = trace.failure or f"error event: {failure}"
+        if problem:
+            failures[problem] += 1
+            continue
+        prompt_tokens += ending.prompt_tokens or 0
+        completion_tokens += ending.completion_tokens or 0
+        text_events += len(texts)
+        first.append(texts[0] - trace.started)
+        gaps.append(np.diff(texts))
+    return ClientReport(
+        requests=len(traces),
+        failures=failures,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        text_events=text_events,
+        first_token=np.array(first),
+        gaps=np.concatenate(gaps) if gaps else np.array([]),
+        started=min(trace.started for trace in traces),
+        ended=max(trace.ended for trace in traces),
+        cpu_s=cpu_s,
+    )
+
+
+def _problem(ending: Ending, text_events: int, plan: Plan) -> str:
+    """Why a stream is not complete, or an empty string."""
+    if plan.target.ends_with_done and not ending.done:
+        return "incomplete: no [DONE]"
+    if ending.completion_tokens is None:
+        return "incomplete: no usage"
+    if ending.completion_tokens != plan.output_tokens:
+        return f"incomplete: {ending.completion_tokens} of {plan.output_tokens} tokens"
+    if not 0 < text_events <= ending.completion_tokens:
+        return f"incomplete: {text_events} text events for {ending.completion_tokens} tokens"
+    return ""
+
+
+def merge(reports: Sequence[ClientReport]) -> ClientReport:
+    """One report of several client processes that ran at the same time."""
+    return ClientReport(
+        requests=sum(report.requests for report in reports),
+        failures=sum((report.failures for report in reports), Counter()),
+        prompt_tokens=sum(report.prompt_tokens for report in reports),
+        completion_tokens=sum(report.completion_tokens for report in reports),
+        text_events=sum(report.text_events for report in reports),
+        first_token=np.concatenate([report.first_token for report in reports]),
+        gaps=np.concatenate([report.gaps for report in reports]),
+        started=min(report.started for report in reports),
+        ended=max(report.ended for report in reports),
+        cpu_s=sum(report.cpu_s for report in reports),
+    )
+
+
+def percentile_ms(seconds: Seconds, percent: float) -> float:
+    """A percentile, interpolated, in milliseconds; NaN of nothing."""
+    return float(np.percentile(seconds, percent)) * 1000 if len(seconds) else float("nan")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One target at one concurrency, once."""
+
+    path: str
+    concurrency: int
+    requests: int
+    failed: int
+    failures: dict[str, int]
+    wall_s: float
+    """From the first request sent to the last stream ended."""
+    prompt_tokens: float
+    """Mean of a request."""
+    tokens: int
+    text_events: int
+    first_token_ms_p50: float
+    first_token_ms_p99: float
+    gap_ms_p50: float
+    """Between the text events of a request: the inter-token latency."""
+    gap_ms_p99: float
+    gap_ms_mean: float
+    tokens_per_s: float
+    client_cpu_s: float
+    server_cpu_s: float | None
+    """Of the whole process tree; None if the server is not on this machine."""
+    server_cpu_by_process: dict[str, float] = field(default_factory=dict)
+    """Seconds by process: `tritonserver`, and the models' own processes by model."""
+
+    @property
+    def server_cpu_per_1k(self) -> float | None:
+        """Server CPU seconds per 1,000 tokens, which is milliseconds a token."""
+        return None if self.server_cpu_s is None or not self.tokens else self.server_cpu_s / self.tokens * 1000
+
+    @property
+    def client_cpu_per_1k(self) -> float:
+        """Client CPU seconds per 1,000 tokens."""
+        return self.client_cpu_s / self.tokens * 1000 if self.tokens else float("nan")
+
+    @property
+    def client_load(self) -> float:
+        """CPU time of the clients over wall time: one busy process is 1."""
+        return self.client_cpu_s / self.wall_s if self.wall_s else float("nan")
+
+    @property
+    def tokens_per_event(self) -> float:
+        """1 if every token came in an event of its own; more where some had no text or came together."""
+        return self.tokens / self.text_events if self.text_events else float("nan")
+
+
+def measurement(
+    path: str,
+    concurrency: int,
+    report: ClientReport,
+    server_cpu: dict[str, float] | None,
+) -> Measurement:
+    """The numbers of `report`."""
+    wall = report.ended - report.started
+    good = len(report.first_token)
+    return Measurement(
+        path=path,
+        concurrency=concurrency,
+        requests=report.requests,
+        failed=report.failures.total(),
+        failures=dict(report.failures),
+        wall_s=wall,
+        prompt_tokens=report.prompt_tokens / good if good else float("nan"),
+        tokens=report.completion_tokens,
+        text_events=report.text_events,
+        first_token_ms_p50=percentile_ms(report.first_token, 50),
+        first_token_ms_p99=percentile_ms(report.first_token, 99),
+        gap_ms_p50=percentile_ms(report.gaps, 50),
+        gap_ms_p99=percentile_ms(report.gaps, 99),
+        gap_ms_mean=float(report.gaps.mean()) * 1000 if len(report.gaps) else float("nan"),
+        tokens_per_s=report.completion_tokens / wall if wall > 0 else float("nan"),
+        client_cpu_s=report.cpu_s,
+        server_cpu_s=None if server_cpu is None else sum(server_cpu.values()),
+        server_cpu_by_process=server_cpu or {},
+    )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over repeated measurements."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Median and range; None if a value is missing."""
+    numbers = list(values)
+    known = [number for number in numbers if number is not None]
+    if not known or len(known) < len(numbers):
+        return None
+    return Spread(float(np.median(known)), min(known), max(known))
+
+
+def grouped(measurements: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Repeats of the same path and concurrency together, by path in order of appearance, then by concurrency."""
+    groups: dict[tuple[str, int], list[Measurement]] = {}
+    for one in measurements:
+        groups.setdefault((one.path, one.concurrency), []).append(one)
+    paths = list(dict.fromkeys(one.path for one in measurements))
+    return [groups[key] for key in sorted(groups, key=lambda key: (paths.index(key[0]), key[1]))]

@@ -1,0 +1,142 @@
+"""What is driven: an address, an API, and the requests that are sent to it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+Api = Literal["chat", "completions", "generate_stream", "grpc"]
+APIS: tuple[Api, ...] = ("chat", "completions", "generate_stream", "grpc")
+
+_DISTINCT_PROMPTS = 64
+# Common words, so that most tokenizers have a token for each of them.
+_WORDS = (  # noqa: SIM905  # reads better than fifty lines
+    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
+    "one you were all her she there would their we him been has when who will no more if out so up said what its"
+).split()
+
+
+@dataclass(frozen=True)
+class Target:
+    """One API of one server."""
+
+    api: Api
+    host: str
+    port: int
+    path: str = ""
+    """Path of the HTTP endpoint; empty for gRPC."""
+    model: str = "openai_bls"
+    """The `model` of the OpenAI request."""
+    triton_model: str = "openai_bls"
+    """The Triton model that takes OpenAI requests."""
+    api_key: str = field(default="", repr=False)
+
+    @property
+    def ends_with_done(self) -> bool:
+        """Whether a complete stream ends with `data: [DONE]`."""
+        return self.api in ("chat", "completions")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Events of a stream that carry no generated text."""
+
+    lead: int = 0
+    """Before the first text, such as the role chunk."""
+    trail: int = 0
+    """After the last text, such as finish reason, usage and [DONE]."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one client process does: `concurrency` requests at a time until `requests` have been made."""
+
+    target: Target
+    concurrency: int
+    requests: int
+    prompt_words: int
+    output_tokens: int
+    layout: Layout = Layout()
+    timeout_s: float = 120.0
+    """Seconds after which a request that has not ended counts as incomplete."""
+    tail: int = 3
+    """How many of a stream's last events are kept for a look at them after the run."""
+    seed: int = 0
+    """Different prompts for different seeds."""
+
+
+def http_target(api: Api, base_url: str, *, model: str, triton_model: str = "openai_bls", api_key: str = "") -> Target:
+    """The target for `api` under `base_url`: `http://host:port/v1`, or Triton's `http://host:port`.
+
+    Raises:
+        ValueError: not a plain http URL.
+    """
+    url = urlsplit(base_url)
+    if url.scheme != "http" or not url.hostname:
+        raise ValueError(f"not an http:// URL: {base_url}")
+    endpoint = {
+        "chat": "/chat/completions",
+        "completions": "/completions",
+        "generate_stream": f"/v2/models/{triton_model}/generate_stream",
+    }[api]
+    return Target(api, url.hostname, url.port or 80, url.path.rstrip("/") + endpoint, model, triton_model, api_key)
+
+
+def grpc_target(address: str, *, model: str, triton_model: str = "openai_bls") -> Target:
+    """The target for gRPC at `host:port`, with or without a scheme.
+
+    Raises:
+        ValueError: no port.
+    """
+    url = urlsplit(address if "//" in address else f"//{address}")
+    if not url.hostname or not url.port:
+        raise ValueError(f"not host:port: {address}")
+    return Target("grpc", url.hostname, url.port, model=model, triton_model=triton_model)
+
+
+def prompt_text(words: int, rng: random.Random) -> str:
+    """`words` common English words in random order."""
+    return " ".join(rng.choices(_WORDS, k=words))
+
+
+def openai_body(target: Target, prompt: str, output_tokens: int) -> bytes:
+    """A streaming OpenAI request for exactly `output_tokens` tokens, as JSON text."""
+    body: dict[str, Any] = {
+        "model": target.model,
+        "max_tokens": output_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if target.api == "completions":
+        body["prompt"] = prompt
+    else:
+        body["messages"] = [{"role": "user", "content": prompt}]
+    return msgspec.json.encode(body)
+
+
+def bodies(plan: Plan) -> list[bytes]:
+    """The bodies that a client sends in turn, made before the clock starts."""
+    rng = random.Random(plan.seed)
+    count = min(plan.requests, _DISTINCT_PROMPTS)
+    return [openai_body(plan.target, prompt_text(plan.prompt_words, rng), plan.output_tokens) for _ in range(count)]
+
+
+def http_request(target: Target, body: bytes) -> bytes:
+    """The whole HTTP/1.1 request that carries an OpenAI `body` to `target`."""
+    if target.api == "generate_stream":
+        body = msgspec.json.encode({"request": body.decode()})
+    head = [
+        f"POST {target.path} HTTP/1.1",
+        f"Host: {target.host}:{target.port}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    if target.api_key:
+        head.append(f"Authorization: Bearer {target.api_key}")
+    return "\r\n".join([*head, "", ""]).encode() + body
