@@ -163,23 +163,32 @@ def test_stop(client: openai.OpenAI, reference: Reference, stop: Any) -> None:
 
 
 def test_seed_and_sampling(client: openai.OpenAI) -> None:
-    # The checkpoint's own defaults, top_k 20 and top_p 0.8, would leave little to chance.
-    wide: dict[str, Any] = {"temperature": 2.0, "top_p": 1.0, "extra_body": {"top_k": -1}}
-    options: dict[str, Any] = {"model": "openai_bls", "messages": QUESTION, "max_tokens": 30, **wide}
-    first = client.chat.completions.create(seed=7, **options).choices[0].message.content
-    again = client.chat.completions.create(seed=7, **options).choices[0].message.content
-    other = client.chat.completions.create(seed=8, **options).choices[0].message.content
-    assert first == again
-    assert first != other
-    several = client.chat.completions.create(seed=7, n=4, **options)
-    texts = [choice.message.content for choice in several.choices]
-    assert texts[0] == first
-    assert len(set(texts)) > 1
-    greedy = client.chat.completions.create(
-        model="openai_bls", messages=QUESTION, temperature=2.0, max_tokens=30, extra_body={"top_k": 1}
+    def texts(**options: Any) -> list[str]:
+        # A prompt of which the demo model knows nothing; its own defaults, top_k 20 and top_p 0.8, are put aside.
+        answer = client.completions.create(
+            model="openai_bls",
+            prompt="zyx",
+            temperature=2.0,
+            top_p=1.0,
+            max_tokens=30,
+            extra_body={"top_k": options.pop("top_k", -1), "ignore_eos": True},
+            **options,
+        )
+        return [choice.text for choice in answer.choices]
+
+    first = texts(seed=7)
+    assert texts(seed=7) == first
+    assert texts(seed=8) != first
+    # Choices have seeds of their own, the first the request's.
+    several = texts(seed=7, n=4)
+    assert several[:1] == first
+    assert len(set(several)) == 4
+    assert texts() != texts()
+    # Only the likeliest token left is greedy, whatever the temperature.
+    plain = client.completions.create(
+        model="openai_bls", prompt="zyx", temperature=0, max_tokens=30, extra_body={"ignore_eos": True}
     )
-    plain = client.chat.completions.create(model="openai_bls", messages=QUESTION, temperature=0, max_tokens=30)
-    assert greedy.choices[0].message.content == plain.choices[0].message.content
+    assert texts(top_k=1) == [plain.choices[0].text]
 
 
 def test_max_completion_tokens(client: openai.OpenAI) -> None:
