@@ -29,7 +29,12 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str) -> str:
         url = f"{triton}/models/{OPENAI_MODEL}"
         jq = "jq -r '.response | fromjson | .choices[0].message.content'"
         parts.append(("Triton, one answer", f"{_curl('-s', f'{url}/generate', body)} \\\n  | {jq}"))
-        parts.append(("Triton, streamed", _curl("-sN", f"{url}/generate_stream", {**body, "stream": True})))
+        # The role chunk has no content, and jq shall not wait for the end of its input.
+        delta = (
+            "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"
+        )
+        streamed = _curl("-sN", f"{url}/generate_stream", {**body, "stream": True})
+        parts.append(("Triton, streamed", f"{streamed} \\\n  | {delta}"))
     if "ensemble" in names:
         body = {"text_input": "What is machine learning?", "max_tokens": 64}
         jq = "jq -r .text_output"
