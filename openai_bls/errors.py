@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from openai_bls.messages import TokenDelta
+
 # A value echoed into a message is cut here, so that a large bad input does not come back as a large error.
 _MAX_MESSAGE_LENGTH = 600
 _MAX_PARAM_LENGTH = 200
@@ -97,3 +99,17 @@ class OverloadedError(ApiError):
 
 class EngineError(ApiError):
     """500: the engine failed; the client did nothing wrong."""
+
+
+def engine_failure(delta: TokenDelta, cancelled: str) -> ApiError | None:
+    """What a client is told of a delta that brings a failure; None if it brings tokens or a regular end.
+
+    Args:
+        cancelled: the message if the engine gave the request up without saying why.
+    """
+    if delta.finish_reason == "cancelled":
+        return OverloadedError(delta.error or cancelled)
+    if delta.finish_reason == "error":
+        kind = InvalidRequestError if delta.invalid else EngineError
+        return kind(delta.error or "The engine failed.")
+    return None

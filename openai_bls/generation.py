@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from openai_bls.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.errors import ApiError, EngineError, engine_failure
 from openai_bls.messages import GenerationRequest, TokenDelta
 from openai_bls.protocol.responses import FinishReason, Usage
 from openai_bls.text.detokenizer import Detokenizer
@@ -123,13 +123,10 @@ class Sequence:
             self._generation.fail(EngineError("The server had an error; see its log."))
 
     def _take(self, generation: Generation, delta: TokenDelta) -> None:
-        if delta.finish_reason == "cancelled":
-            # Not by this request's client, whose cancelling ends the listening: the engine is going away.
-            generation.fail(OverloadedError(delta.error or "The engine is shutting down."))
-            return
-        if delta.finish_reason == "error":
-            kind = InvalidRequestError if delta.invalid else EngineError
-            generation.fail(kind(delta.error or "The engine failed."))
+        # Cancelled, but not by this request's client, whose cancelling ends the listening: the engine is going away.
+        failure = engine_failure(delta, cancelled="The engine is shutting down.")
+        if failure is not None:
+            generation.fail(failure)
             return
         self.completion_tokens += len(delta.token_ids)
         text = self._detokenizer.push(delta.token_ids)

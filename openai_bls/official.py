@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from openai_bls import word_lists
-from openai_bls.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.errors import ApiError, InvalidRequestError, engine_failure
 from openai_bls.messages import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
 from openai_bls.tensors import DECODE_CONTEXT_LENGTH
 
@@ -178,12 +178,9 @@ class Sequence:
     def __call__(self, delta: TokenDelta) -> None:
         """Take what an engine step brought."""
         responder, request = self._responder, self._responder.request
-        if delta.finish_reason == "error":
-            kind = InvalidRequestError if delta.invalid else EngineError
-            responder.error(kind(delta.error or "The engine failed."))
-            return
-        if delta.finish_reason == "cancelled" and not responder.ended:
-            responder.error(OverloadedError(delta.error or "The request was cancelled."))
+        failure = engine_failure(delta, cancelled="The request was cancelled.")
+        if failure is not None:
+            responder.error(failure)
             return
         final = delta.finish_reason is not None
         if request.streaming:

@@ -1,13 +1,29 @@
-"""How other threads reach an engine's thread."""
+"""How other threads reach an engine's thread, and how that thread reaches its listener."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from openai_bls.engine.base import StepListener
+from openai_bls.messages import TokenDelta
+
+logger = logging.getLogger(__name__)
+
 CommandT = TypeVar("CommandT")
+
+
+def emit(on_step: StepListener, deltas: list[TokenDelta]) -> None:
+    """Tell the listener what a step has brought, if anything; its failure is not the engine's."""
+    if not deltas:
+        return
+    try:
+        on_step(deltas)
+    except Exception:
+        logger.exception("the step listener raised")
 
 
 class Inbox(Generic[CommandT]):

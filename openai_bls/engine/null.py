@@ -13,7 +13,7 @@ from collections import deque
 
 from openai_bls.engine.admission import ALL_FIELDS, ENGINE_FAILED, refusal
 from openai_bls.engine.base import EngineStats, StepListener
-from openai_bls.engine.inbox import Inbox
+from openai_bls.engine.inbox import Inbox, emit
 from openai_bls.engine.manifest import NullSettings
 from openai_bls.messages import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
 
@@ -126,12 +126,7 @@ class NullEngine:
             self._thread.join()
 
     def _emit(self, deltas: list[TokenDelta]) -> None:
-        if not deltas:
-            return
-        try:
-            self._on_step(deltas)
-        except Exception:
-            logger.exception("the step listener raised")
+        emit(self._on_step, deltas)
 
     def _run(self) -> None:
         next_step = time.monotonic()

@@ -27,7 +27,7 @@ from openai_bls.engine.batching import (
     SequenceOutput,
 )
 from openai_bls.engine.checkpoint import read_checkpoint
-from openai_bls.engine.inbox import Inbox
+from openai_bls.engine.inbox import Inbox, emit
 from openai_bls.engine.manifest import EngineLoadError, Manifest, checkpoint_dir
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
 
@@ -182,12 +182,7 @@ class TransformersEngine:
         self._answers.set()
 
     def _emit(self, deltas: list[TokenDelta]) -> None:
-        if not deltas:
-            return
-        try:
-            self._on_step(deltas)
-        except Exception:
-            logger.exception("the step listener raised")
+        emit(self._on_step, deltas)
 
     # Everything below runs on the engine's thread.
 

@@ -91,7 +91,6 @@ def serve(options: ServeOptions) -> int:
     checks.check_ports(options.ports, options.host)
     environment["OPENAI_BLS_HTTP_HOST"] = options.host
     environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
-    environment["OPENAI_BLS_TRITON_HTTP_PORT"] = str(options.ports.http)
     log_path = _log_path(options)
     console.step(f"tritonserver ({server.version}) from {server.binary}; log in {log_path}")
     with _StopRequests() as stops:

@@ -153,7 +153,6 @@ class _Plan:
         checks.check_runtime(server)
         environment["OPENAI_BLS_HTTP_HOST"] = _HOST
         environment["OPENAI_BLS_HTTP_PORT"] = str(ports.openai)
-        environment["OPENAI_BLS_TRITON_HTTP_PORT"] = str(ports.http)
         self.log_path.unlink(missing_ok=True)
         return ServerProcess(command, {**environment, **self.env}, self.log_path)
 
