@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 class EngineClient(Protocol):
     """The way to an engine; see `exchange.client.ExchangeClient`."""
 
+    async def ready(self) -> None:
+        """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
+        ...
+
     def new_request_id(self) -> int:
         """An id that is unique among the engine's requests."""
         ...

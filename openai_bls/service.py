@@ -177,6 +177,7 @@ class Service:
         """Everything before the engine: the prompt, its length, the sequences."""
         self._count(1)
         try:
+            await self._engine.ready()
             prompts = await self._prompt_token_ids(request)
             sequences = [
                 self._sequence(request, writer, index, prompts[index // request.n])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import cast
 
 import msgspec
 
+from openai_bls.errors import OverloadedError
 from openai_bls.exchange import LENGTH, ClientFrame, ServerFrame, new_socket, pack
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
 
@@ -18,6 +20,8 @@ DeltaListener = Callable[[TokenDelta], None]
 
 # Models load in any order, and an engine may be reloaded: a missing one is looked for so often.
 _RETRY_S = 0.1
+# A request that comes while the engine is being reloaded waits for it so long.
+_ENGINE_WAIT_S = 5.0
 
 _UNAVAILABLE = "The engine is not available."
 _SHUTTING_DOWN = "The server is shutting down."
@@ -77,6 +81,7 @@ class ExchangeClient:
         self._flush_scheduled = False
         # Set once the engine has introduced itself, for request ids begin at what it says.
         self._transport: asyncio.Transport | None = None
+        self._found_or_closed = asyncio.Event()
         self._next_id = 1
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -86,6 +91,25 @@ class ExchangeClient:
     def live(self) -> int:
         """Requests that have a listener."""
         return len(self._listeners)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine is there."""
+        return self._transport is not None
+
+    async def ready(self) -> None:
+        """Wait for the engine, if it is being reloaded just now.
+
+        Raises:
+            OverloadedError: it does not come back.
+        """
+        if self._transport is None and not self._closed:
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(self._found_or_closed.wait(), _ENGINE_WAIT_S)
+        if self._closed:
+            raise OverloadedError(_SHUTTING_DOWN)
+        if self._transport is None:
+            raise OverloadedError(_UNAVAILABLE)
 
     def new_request_id(self) -> int:
         """An id that is unique among the engine's requests."""
@@ -117,6 +141,7 @@ class ExchangeClient:
     async def close(self) -> None:
         """Hang up; live requests end with a cancelled delta."""
         self._closed = True
+        self._found_or_closed.set()
         self.fail_all()
         self._flush()
         self._task.cancel()
@@ -129,6 +154,7 @@ class ExchangeClient:
             # Cancels meant for the engine before this one: a reloaded engine counts from the beginning again.
             self._submissions, self._cancels = [], []
             self._transport = transport
+            self._found_or_closed.set()
             self._on_engine(frame.info)
         listeners = self._listeners
         for delta in frame.deltas:
@@ -154,6 +180,7 @@ class ExchangeClient:
                 await frames.lost
             finally:
                 self._transport = None
+                self._found_or_closed.clear()
                 # Not the socket, which is the transport's now: it still sends what is buffered.
                 transport.close()
             logger.warning("the connection to the engine is lost")

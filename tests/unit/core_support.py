@@ -158,6 +158,9 @@ class FakeEngineClient:
         self.cancelled: list[int] = []
         self._next = 0
 
+    async def ready(self) -> None:
+        pass
+
     def new_request_id(self) -> int:
         self._next += 1
         return self._next

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls import exchange
+from openai_bls.errors import OverloadedError
 from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, ServerFrame, pack
 from openai_bls.exchange import client as client_module
 from openai_bls.exchange import server as server_module
@@ -229,6 +230,38 @@ def test_a_lost_engine_is_told_to_everybody_and_found_again() -> None:
         world.engine.step(TokenDelta(again.request_id, [5], "stop"))
         await until(lambda: again.reasons)
         assert again.tokens == [5]
+
+    run(test)
+
+
+def test_a_request_waits_for_an_engine_that_is_being_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: World) -> None:
+        await world.client.ready()
+        lost = world.submit()
+        await until(lambda: world.engine.live)
+        await world.hang_up()
+        await until(lambda: lost.reasons)
+        waiting = asyncio.ensure_future(world.client.ready())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        world.load()
+        await waiting
+        again = world.submit()
+        await until(lambda: world.engine.live)
+        world.engine.step(TokenDelta(again.request_id, [5], "stop"))
+        await until(lambda: again.reasons)
+        # One that does not come back is not waited for in vain; a closing client not at all.
+        await world.hang_up()
+        monkeypatch.setattr(client_module, "_ENGINE_WAIT_S", 0.01)
+        await until(lambda: not world.client.connected)
+        with pytest.raises(OverloadedError, match="not available"):
+            await world.client.ready()
+        monkeypatch.setattr(client_module, "_ENGINE_WAIT_S", WAIT_S)
+        waiting = asyncio.ensure_future(world.client.ready())
+        await asyncio.sleep(0)
+        await world.client.close()
+        with pytest.raises(OverloadedError, match="shutting down"):
+            await waiting
 
     run(test)
 
