@@ -1,7 +1,7 @@
 """What one `openai_bls` instance runs besides Triton's own threads: an event loop, the exchange, /v1.
 
 Thread by thread: Triton's calls `submit` and returns at once; the event loop's does all the work; a few wait for
-preprocessing.
+preprocessing, and a few send responses to Triton.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import uvloop
@@ -24,6 +24,8 @@ from openai_bls.exchange.client import ExchangeClient
 from openai_bls.http.server import HttpServer
 from openai_bls.http.sockets import SharedListener
 from openai_bls.messages import EngineInfo, PromptRequest, PromptResult
+from openai_bls.outbox import Outbox, Reply, Senders
+from openai_bls.pacer import Pacer
 from openai_bls.protocol.generate import assemble
 from openai_bls.protocol.requests import parse_object
 from openai_bls.protocol.responses import encode
@@ -37,58 +39,9 @@ logger = logging.getLogger(__name__)
 Call = Callable[[bytes], bytes]
 """Carries a packed message to another model and its answer back; blocks; raises ApiError."""
 
-# Clients that have gone are noticed so often; each look costs about 30 µs a stream.
-_CANCELLATION_INTERVAL_S = 0.15
 _SERVER_RETRY_S = 0.1
 # A request that comes while the engine is still loading waits for it so long.
 _ENGINE_WAIT_S = 30.0
-
-
-class Reply(Protocol):
-    """A Triton request's way back; see `triton.ResponseStream`."""
-
-    def send(self, body: bytes, *, final: bool = False) -> None:
-        """One response."""
-        ...
-
-    def fail(self, error: ApiError) -> None:
-        """An error as the last response."""
-        ...
-
-    def close(self) -> None:
-        """End the stream."""
-        ...
-
-    def is_cancelled(self) -> bool:
-        """Whether the client has gone."""
-        ...
-
-
-class TritonSink:
-    """The sink of a stream on Triton's endpoints: a response a chunk."""
-
-    def __init__(self, reply: Reply, on_close: Callable[[], None]) -> None:
-        self._reply = reply
-        self._on_close = on_close
-        self._started = False
-
-    def write(self, chunk: bytes) -> None:
-        """One response."""
-        self._started = True
-        self._reply.send(chunk)
-
-    def end(self) -> None:
-        """Triton's own end of the stream; there is no [DONE]."""
-        self._on_close()
-        self._reply.close()
-
-    def fail(self, error: ApiError) -> None:
-        """Before any output an error of Triton's, after it a response that holds the error body."""
-        self._on_close()
-        if self._started:
-            self._reply.send(encode(error.body()), final=True)
-        else:
-            self._reply.fail(error)
 
 
 class PreprocessingClient:
@@ -112,10 +65,6 @@ class PreprocessingClient:
     def close(self) -> None:
         """Let the threads go."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
 
 
 class Runtime:
@@ -147,7 +96,8 @@ class Runtime:
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._loop = uvloop.new_event_loop()
         self._service: asyncio.Future[Service] = self._loop.create_future()
-        self._watched: dict[Reply, Callable[[], None]] = {}
+        self._pacer = Pacer(self._loop)
+        self._senders = Senders(settings.sender_threads, self._loop, self._pacer)
         self._closing = threading.Event()
         self._engine: ExchangeClient | None = None
         self._http: HttpServer | None = None
@@ -187,16 +137,14 @@ class Runtime:
             finally:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
+        self._senders.close()
         self._prompts.close()
         if self._listener is not None:
             self._listener.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._tasks = [
-            self._loop.create_task(self._begin()),
-            self._loop.create_task(self._watch_cancellation()),
-        ]
+        self._tasks = [self._loop.create_task(self._begin())]
         self._loop.run_forever()
 
     async def _begin(self) -> None:
@@ -225,7 +173,7 @@ class Runtime:
         )
         self._service.set_result(service)
         if self._listener is not None:
-            self._http = HttpServer(service, self._listener)
+            self._http = HttpServer(service, self._listener, self._pacer)
             self._http.start()
             logger.info(
                 "/v1 listens on %s:%d for %s",
@@ -241,68 +189,43 @@ class Runtime:
             service.draining = True
 
     def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
-        task = self._loop.create_task(self._answer(tensors, parameters, reply))
+        outbox = self._senders.outbox(reply)
+        task = self._loop.create_task(self._answer(tensors, parameters, outbox))
+        outbox.when_cancelled(functools.partial(_cancel, task))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
     async def _answer(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], outbox: Outbox
     ) -> None:
         try:
-            await self._answer_or_raise(tensors, parameters, reply)
+            await self._answer_or_raise(tensors, parameters, outbox)
         except ApiError as error:
-            reply.fail(error)
+            outbox.fail(error)
         except asyncio.CancelledError:
-            if self._closing.is_set():
-                reply.fail(OverloadedError("The server is shutting down."))
-            else:
-                reply.close()
+            # If it was the client that has gone, this is not sent any more.
+            outbox.fail(OverloadedError("The server is shutting down."))
         except Exception:
             logger.exception("a request failed")
-            reply.fail(EngineError("The server had an error; see its log."))
+            outbox.fail(EngineError("The server had an error; see its log."))
 
     async def _answer_or_raise(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], outbox: Outbox
     ) -> None:
         endpoint, body = assemble(tensors, parameters)
         request = parse_object(endpoint, body)
         service = await self._ready_service()
         if request.stream:
-            sink = TritonSink(reply, lambda: self._unwatch(reply))
-            # Triton notices that an HTTP client has gone only after a first response, hence the role at once.
-            generation = await service.stream(request, sink, sse=False, open_at_once=True)
-            self._watched[reply] = generation.cancel
-            return
-        task = self._loop.create_task(service.answer(request))
-        self._watched[reply] = functools.partial(_cancel, task)
-        try:
-            reply.send(encode(await task), final=True)
-        finally:
-            self._unwatch(reply)
-
-    def _unwatch(self, reply: Reply) -> None:
-        self._watched.pop(reply, None)
+            generation = await service.stream(request, outbox)
+            outbox.when_cancelled(generation.cancel)
+        else:
+            outbox.answer(encode(await service.answer(request)))
 
     async def _ready_service(self) -> Service:
         try:
             return await asyncio.wait_for(asyncio.shield(self._service), _ENGINE_WAIT_S)
         except TimeoutError:
             raise OverloadedError("The engine is not loaded (yet); try again later.") from None
-
-    async def _watch_cancellation(self) -> None:
-        """Cancel what nobody waits for any more: a look at every stream a few times a second, never one a token."""
-        while True:
-            await asyncio.sleep(_CANCELLATION_INTERVAL_S)
-            for reply, cancel in list(self._watched.items()):
-                try:
-                    if reply.is_cancelled():
-                        self._watched.pop(reply, None)
-                        cancel()
-                        reply.close()
-                except Exception:
-                    # One stream's failure must not end the watch over the others.
-                    self._watched.pop(reply, None)
-                    logger.exception("a request could not be cancelled")
 
     async def _shut_down(self) -> None:
         if self._service.done():
@@ -318,3 +241,8 @@ class Runtime:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._pacer.run()
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()

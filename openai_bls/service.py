@@ -107,18 +107,16 @@ class Service:
         finally:
             generation.cancel()
 
-    async def stream(self, request: ValidRequest, sink: Sink, *, sse: bool, open_at_once: bool) -> Generation:
+    async def stream(self, request: ValidRequest, sink: Sink) -> Generation:
         """Begin a streamed answer into `sink`; returns once it has begun, the rest comes by itself.
-
-        Args:
-            sse: write server-sent events instead of bare JSON.
-            open_at_once: write the role chunks now instead of with the first token.
 
         Raises:
             ApiError: it cannot be honoured; nothing has been written to the sink.
         """
         choices = self._admit(request)
-        encoder = ChunkEncoder(**self._constants(request), choices=choices, usage_null=request.include_usage, sse=sse)
+        encoder = ChunkEncoder(
+            **self._constants(request), choices=choices, usage_null=request.include_usage, sse=sink.sse
+        )
         writer = StreamWriter(
             encoder,
             sink,
@@ -130,7 +128,7 @@ class Service:
         if request.continuous_usage_stats:
             writer.usage = lambda: generation.usage
         try:
-            if open_at_once:
+            if sink.opens_at_once:
                 writer.open()
             generation.start()
         except BaseException:

@@ -41,6 +41,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The most sequences (prompts × n) of one request."""
     tokenizer_threads: Positive = 4
     """Calls to preprocessing at the same time."""
+    sender_threads: Positive = 4
+    """Threads that send responses on Triton's endpoints."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds after which an idle /v1 stream gets a comment line, so that proxies keep it open."""
     api_key: str = ""

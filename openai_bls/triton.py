@@ -135,11 +135,12 @@ class ResponseStream:
         with self._lock:
             if self._closed:
                 return
-            self._closed = final
             if message is None:
                 self._sender.send(flags=flags)
             else:
                 self._sender.send(message, flags=flags)
+            # Not before: if that failed, for want of shared memory say, the stream still needs its end.
+            self._closed = final
 
 
 def call(model: str, input_name: str, output_name: str, payload: bytes) -> bytes:

@@ -26,6 +26,19 @@ from openai_bls.protocol.responses import (
 class Sink(Protocol):
     """Where a stream's chunks go: a /v1 connection or a Triton response stream. Never raises, never blocks."""
 
+    sse: bool
+    """Whether chunks are server-sent events instead of bare JSON."""
+    opens_at_once: bool
+    """Whether the role chunks are written before the first token."""
+
+    def begin(self, encoder: ChunkEncoder) -> None:
+        """Before everything else: what writes this stream's text."""
+        ...
+
+    def text(self, index: int, text: str, usage: Usage | None) -> None:
+        """A piece of text of choice `index`; one that has not gone out yet may be joined to the next."""
+        ...
+
     def write(self, chunk: bytes) -> None:
         """One encoded chunk."""
         ...
@@ -57,6 +70,7 @@ class StreamWriter:
     ) -> None:
         self._encoder = encoder
         self._sink = sink
+        sink.begin(encoder)
         self._include_usage = include_usage
         # Chat choices whose first delta, the one with the role, is still to come.
         self._roleless = set(range(choices)) if chat else set()
@@ -72,7 +86,7 @@ class StreamWriter:
         """A piece of content."""
         if self._roleless:
             self._role(sequence.index)
-        self._sink.write(self._encoder.text(sequence.index, text, self._usage()))
+        self._sink.text(sequence.index, text, None if self.usage is None else self.usage())
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """The name and id of a tool call, which come once."""

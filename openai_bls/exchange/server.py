@@ -31,14 +31,22 @@ _GRACE_S = 5.0
 
 
 class _Connection:
-    """One `openai_bls` instance: a thread that reads what it sends, and one that writes what there is for it."""
+    """One `openai_bls` instance: a thread that reads what it sends, and one that writes what it is slow to take.
+
+    A frame goes out on the engine's own thread if the socket has room, which it nearly always has: waking another thread
+    for it would cost both the interpreter lock. Only what does not fit is left to the writing thread.
+    """
 
     def __init__(self, number: int, connection: socket.socket, engine: Engine) -> None:
         self._socket = connection
         self._engine = engine
         self._id_base = number << CONNECTION_SHIFT
+        self._encoder = msgspec.msgpack.Encoder()
         self._changed = threading.Condition()
         self._pending: list[TokenDelta] = []
+        # Bytes of a frame, or of its rest, that the writer has to send before anything else; None if there are none and
+        # the writer sleeps.
+        self._unsent: bytes | None = pack(self._encoder.encode(ServerFrame(info=engine.info, id_base=self._id_base)))
         self._live: set[int] = set()
         self._closed = False
         self._threads = [
@@ -51,13 +59,25 @@ class _Connection:
             thread.start()
 
     def deliver(self, deltas: list[TokenDelta]) -> None:
-        """Queue what a step has brought; never waits for the client, however slow it is."""
+        """Send what a step has brought, or queue it; never waits for the client, however slow it is."""
         with self._changed:
             if self._closed:
                 return
-            self._pending += deltas
-            self._live.difference_update(d.request_id for d in deltas if d.finish_reason is not None)
-            self._changed.notify()
+            self._live.difference_update([d.request_id for d in deltas if d.finish_reason is not None])
+            if self._unsent is not None:
+                self._pending += deltas
+                return
+            frame = self._frame(deltas)
+            try:
+                sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                # The client has gone; the reader notices too and cleans up.
+                return
+            if sent < len(frame):
+                self._unsent = frame[sent:]
+                self._changed.notify()
 
     def close(self) -> None:
         """Send what is pending, then hang up."""
@@ -78,19 +98,22 @@ class _Connection:
         for thread in self._threads:
             thread.join()
 
+    def _frame(self, deltas: list[TokenDelta]) -> bytes:
+        return pack(self._encoder.encode(ServerFrame(deltas=deltas)))
+
     def _write(self) -> None:
-        encoder = msgspec.msgpack.Encoder()
-        first = ServerFrame(info=self._engine.info, id_base=self._id_base)
         try:
-            self._socket.sendall(pack(encoder.encode(first)))
             while True:
                 with self._changed:
-                    while not self._pending and not self._closed:
+                    while self._unsent is None and not self._closed:
                         self._changed.wait()
-                    pending, self._pending = self._pending, []
-                    if not pending:
+                    unsent = self._unsent
+                    if unsent is None:
                         break
-                self._socket.sendall(pack(encoder.encode(ServerFrame(deltas=pending))))
+                self._socket.sendall(unsent)
+                with self._changed:
+                    pending, self._pending = self._pending, []
+                    self._unsent = self._frame(pending) if pending else None
         except OSError:
             # The client has gone; the reader notices too and cleans up.
             pass

@@ -23,6 +23,7 @@ from openai_bls.errors import (
     NotFoundError,
 )
 from openai_bls.http.sse import EventStream, disconnected
+from openai_bls.pacer import Pacer
 from openai_bls.protocol.requests import Endpoint, parse_json
 from openai_bls.protocol.responses import encode
 from openai_bls.service import Service
@@ -48,8 +49,8 @@ def error_response(error: ApiError) -> JsonResponse:
     return JsonResponse(error.body(), status_code=error.status, headers=headers)
 
 
-def create_app(service: Service) -> Starlette:
-    """The application for `service`."""
+def create_app(service: Service, pacer: Pacer) -> Starlette:
+    """The application for `service`; `pacer` belongs to the event loop that both run on."""
     settings = service.settings
 
     def guarded(handler: Handler) -> Handler:
@@ -70,10 +71,10 @@ def create_app(service: Service) -> Starlette:
         return endpoint
 
     async def chat_completions(request: Request) -> Response:
-        return await _generate(service, request, "chat.completions")
+        return await _generate(service, pacer, request, "chat.completions")
 
     async def completions(request: Request) -> Response:
-        return await _generate(service, request, "completions")
+        return await _generate(service, pacer, request, "completions")
 
     async def list_models(request: Request) -> Response:
         cards = [service.model_card(name) for name in service.model_names]
@@ -134,14 +135,14 @@ async def _read_body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-async def _generate(service: Service, request: Request, endpoint: Endpoint) -> Response:
+async def _generate(service: Service, pacer: Pacer, request: Request, endpoint: Endpoint) -> Response:
     body = await _read_body(request, service.settings.max_request_bytes)
     valid = parse_json(endpoint, body)
     if not valid.stream:
         answer = await _unless_disconnected(request, service.answer(valid))
         return JsonResponse(answer)
-    stream = EventStream(service.settings.keep_alive_interval_s)
-    generation = await service.stream(valid, stream, sse=True, open_at_once=False)
+    stream = EventStream(service.settings.keep_alive_interval_s, pacer)
+    generation = await service.stream(valid, stream)
     stream.on_disconnect = generation.cancel
     # An error before the first token still gets its own status.
     error = await _unless_disconnected(request, stream.first())

@@ -7,7 +7,9 @@ import asyncio
 import uvicorn
 
 from openai_bls.http.app import create_app
+from openai_bls.http.connection import StreamConnection
 from openai_bls.http.sockets import SharedListener
+from openai_bls.pacer import Pacer
 from openai_bls.service import Service
 
 # Seconds that connections get to finish once the model is being unloaded.
@@ -17,11 +19,11 @@ _GRACE_S = 5
 class HttpServer:
     """/v1 on one listening socket."""
 
-    def __init__(self, service: Service, listener: SharedListener) -> None:
+    def __init__(self, service: Service, listener: SharedListener, pacer: Pacer) -> None:
         self._listener = listener
         config = uvicorn.Config(
-            create_app(service),
-            http="httptools",
+            create_app(service, pacer),
+            http=StreamConnection,
             ws="none",
             lifespan="off",
             log_config=None,

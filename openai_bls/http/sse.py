@@ -9,7 +9,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from openai_bls.errors import ApiError
-from openai_bls.protocol.responses import encode
+from openai_bls.http.connection import EXTENSION, StreamConnection
+from openai_bls.pacer import Pacer
+from openai_bls.protocol.responses import ChunkEncoder, Usage, encode
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -18,14 +20,19 @@ KEEP_ALIVE = b": keep-alive\n\n"
 class EventStream(Response):
     """The sink of a streamed generation and the response that sends it.
 
-    One coroutine for each connection sleeps until there is something to send and sends all there is: no task, timer or
-    queue entry a token.
+    All that one turn of the pacer brings is written at once, straight to the connection where the server offers it (see
+    `connection`), else through ASGI. No task, timer or coroutine a token.
 
     Args:
         keep_alive_interval_s: a comment is sent after so many seconds of silence.
+        pacer: says when to write.
     """
 
-    def __init__(self, keep_alive_interval_s: float) -> None:
+    sse = True
+    # Later, an error before the first token can still have its own status.
+    opens_at_once = False
+
+    def __init__(self, keep_alive_interval_s: float, pacer: Pacer) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
@@ -33,11 +40,23 @@ class EventStream(Response):
         # The length is not known; Starlette has set it to that of the empty body.
         del self.headers["content-length"]
         self._interval = keep_alive_interval_s
+        self._pacer = pacer
         self._pending: list[bytes] = []
         self._ended = False
         self._error: ApiError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._connection: StreamConnection | None = None
+        self._flush_scheduled = False
+        self._written_at = 0.0
         self.on_disconnect: Callable[[], None] = lambda: None
+
+    def begin(self, encoder: ChunkEncoder) -> None:
+        """Write text with `encoder`."""
+        self._encode_text = encoder.text
+
+    def text(self, index: int, text: str, usage: Usage | None) -> None:
+        """A piece of text of choice `index`: one event."""
+        self.write(self._encode_text(index, text, usage))
 
     def write(self, chunk: bytes) -> None:
         """One event."""
@@ -71,7 +90,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the end, or until the client goes away."""
-        sender = asyncio.ensure_future(self._send(send))
+        connection = scope.get("extensions", {}).get(EXTENSION)
+        sender = asyncio.ensure_future(self._send(send, connection))
         gone = asyncio.ensure_future(disconnected(receive))
         try:
             await asyncio.wait((sender, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -83,18 +103,14 @@ class EventStream(Response):
             sender.cancel()
             gone.cancel()
 
-    async def _send(self, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
+    async def _send(self, send: Send, connection: StreamConnection | None) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if connection is not None:
+            await self._write_to(connection)
         while True:
-            if not self._pending:
+            if not self._pending and not self._ended:
                 await self._wait()
-            if not self._pending:
+            if not self._pending and not self._ended:
                 self._pending.append(KEEP_ALIVE)
             body = b"".join(self._pending)
             self._pending.clear()
@@ -103,16 +119,58 @@ class EventStream(Response):
             if not more:
                 return
 
+    async def _write_to(self, connection: StreamConnection) -> None:
+        """Let `_flush` write to the connection until the last events, which are left to the caller."""
+        self._loop = asyncio.get_running_loop()
+        self._last_events = self._loop.create_future()
+        self._connection = connection
+        connection.on_writable = self._flush
+        self._written_at = self._loop.time()
+        self._timer = self._loop.call_later(self._interval, self._keep_alive)
+        try:
+            self._flush()
+            await self._last_events
+        finally:
+            self._connection = connection.on_writable = None
+            self._timer.cancel()
+
+    def _flush(self) -> None:
+        """Write what is pending; if the client does not read, the connection calls again when it does."""
+        self._flush_scheduled = False
+        connection = self._connection
+        if connection is None:
+            return
+        if self._ended:
+            if not self._last_events.done():
+                self._last_events.set_result(None)
+        elif self._pending and connection.writable:
+            body = b"".join(self._pending)
+            self._pending.clear()
+            connection.write_chunk(body)
+            self._written_at = self._loop.time()
+
+    def _keep_alive(self) -> None:
+        """Break the silence, if there is one. One timer an interval, not one an event."""
+        silence = self._loop.time() - self._written_at
+        left = self._interval - silence
+        if left <= 0:
+            left = self._interval
+            if not self._pending:
+                self.write(KEEP_ALIVE)
+        self._timer = self._loop.call_later(left, self._keep_alive)
+
     def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self._connection is not None:
+            if not self._flush_scheduled:
+                self._flush_scheduled = True
+                self._pacer.schedule(self._flush)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def _wait(self) -> None:
         """Until there is something to send, or the interval is over."""
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
-        # A bare timer is a third of the cost of asyncio.wait_for, which this is once a step and stream.
         timer = loop.call_later(self._interval, _expire, waiter)
         try:
             await waiter

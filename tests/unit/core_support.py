@@ -19,6 +19,7 @@ from openai_bls.engine.base import EngineStats, StepListener
 from openai_bls.errors import ApiError
 from openai_bls.messages import EngineInfo, GenerationRequest, PromptRequest, PromptResult, TokenDelta
 from openai_bls.protocol.requests import ValidRequest, parse_object
+from openai_bls.protocol.responses import ChunkEncoder, Usage
 from openai_bls.service import Service
 from openai_bls.settings import OpenAiBlsSettings
 from openai_bls.text import detokenizer
@@ -217,10 +218,20 @@ class FakePrompts:
 class FakeSink:
     """A `Sink` that keeps what it gets."""
 
-    def __init__(self) -> None:
+    sse = False
+
+    def __init__(self, *, opens_at_once: bool = False, sse: bool = False) -> None:
+        self.opens_at_once = opens_at_once
+        self.sse = sse
         self.raw: list[bytes] = []
         self.ends = 0
         self.errors: list[ApiError] = []
+
+    def begin(self, encoder: ChunkEncoder) -> None:
+        self.encoder = encoder
+
+    def text(self, index: int, text: str, usage: Usage | None) -> None:
+        self.write(self.encoder.text(index, text, usage))
 
     def write(self, chunk: bytes) -> None:
         assert not self.ended
@@ -242,7 +253,7 @@ class FakeSink:
 
 
 class FakeReply:
-    """A Triton request's way back (`runtime.Reply`), which the test may wait on."""
+    """A Triton request's way back (`outbox.Reply`), which the test may wait on."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []

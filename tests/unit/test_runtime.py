@@ -78,7 +78,7 @@ class World:
 
     def idle(self) -> bool:
         service = self.runtime._service
-        return not self.runtime._watched and (not service.done() or service.result().in_progress == 0)
+        return not self.runtime._senders.open and (not service.done() or service.result().in_progress == 0)
 
     def close(self) -> None:
         if not self.closed:
@@ -122,6 +122,7 @@ def test_a_stream_opens_with_the_role_at_once_and_ends_without_done(make: Callab
     reply.wait_for(lambda: len(reply.bodies) == 1)
     assert reply.bodies[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     world.deliver(0, "a")
+    reply.wait_for(lambda: len(reply.bodies) == 2)
     world.deliver(0, "b", "length")
     reply.wait_end()
     deltas = [body["choices"][0]["delta"] for body in reply.bodies]

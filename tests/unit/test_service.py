@@ -34,8 +34,8 @@ async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
 
 
 async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = False) -> FakeSink:
-    sink = FakeSink()
-    await bench.service.stream(request, sink, sse=False, open_at_once=open_at_once)
+    sink = FakeSink(opens_at_once=open_at_once)
+    await bench.service.stream(request, sink)
     return sink
 
 
@@ -43,9 +43,9 @@ async def refused(bench: Bench, request: ValidRequest) -> ApiError:
     """The same error streamed and not; nothing stays behind."""
     with pytest.raises(ApiError) as whole:
         await bench.service.answer(request)
-    sink = FakeSink()
+    sink = FakeSink(opens_at_once=True)
     with pytest.raises(ApiError) as streamed:
-        await bench.service.stream(request, sink, sse=False, open_at_once=True)
+        await bench.service.stream(request, sink)
     assert sink.raw == []
     assert whole.value.body() == streamed.value.body()
     assert bench.service.in_progress == 0
@@ -227,9 +227,7 @@ def test_a_prompt_that_just_fits() -> None:
         assert bench.engine.requests[1].max_tokens == 1
         sink = FakeSink()
         with pytest.raises(InvalidRequestError) as info:
-            await bench.service.stream(
-                chat(messages=[{"role": "user", "content": "x" * 50}]), sink, sse=False, open_at_once=False
-            )
+            await bench.service.stream(chat(messages=[{"role": "user", "content": "x" * 50}]), sink)
         assert info.value.param == "messages"
 
     run(test())
@@ -356,7 +354,7 @@ def test_cancelling_a_stream() -> None:
     async def test() -> None:
         bench = Bench()
         sink = FakeSink()
-        generation = await bench.service.stream(chat(), sink, sse=False, open_at_once=False)
+        generation = await bench.service.stream(chat(), sink)
         generation.cancel()
         assert bench.engine.cancelled == [1]
         assert bench.service.in_progress == 0
@@ -375,7 +373,7 @@ def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind(echo: bool) 
         bench = Bench()
         request = completion(echo=True, stream=True) if echo else chat(stream=True)
         with pytest.raises(RuntimeError):
-            await bench.service.stream(request, Broken(), sse=False, open_at_once=True)
+            await bench.service.stream(request, Broken(opens_at_once=True))
         assert bench.service.in_progress == 0
         assert bench.engine.listeners == {}
 

@@ -14,6 +14,7 @@ from openai_bls.http.app import create_app
 from openai_bls.http.server import HttpServer
 from openai_bls.http.sockets import SharedListener
 from openai_bls.messages import PromptResult
+from openai_bls.pacer import Pacer
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, events, free_port
 
 USER = {"role": "user", "content": "hi"}
@@ -40,7 +41,7 @@ def one(
 
     async def main() -> Answered:
         service = bench().service
-        answered = await ask(create_app(service), method, path, body, headers)
+        answered = await ask(create_app(service, Pacer(asyncio.get_running_loop())), method, path, body, headers)
         assert service.in_progress == 0
         return answered
 
@@ -181,7 +182,9 @@ def test_preprocessings_refusal_has_its_status_streamed_or_not() -> None:
 
 def answered_by(bench: Bench, path: str, body: dict[str, Any], feed: Callable[[], None]) -> Answered:
     async def main() -> Answered:
-        task = asyncio.ensure_future(ask(create_app(bench.service), "POST", path, body))
+        task = asyncio.ensure_future(
+            ask(create_app(bench.service, Pacer(asyncio.get_running_loop())), "POST", path, body)
+        )
         await until(lambda: bench.engine.requests or task.done())
         feed()
         answered = await asyncio.wait_for(task, WAIT_S)
@@ -263,7 +266,7 @@ def test_an_error_after_it_is_an_event_before_done() -> None:
 async def served(bench: Bench) -> AsyncIterator[int]:
     port = free_port()
     listener = SharedListener("127.0.0.1", port, owner=1)
-    server = HttpServer(bench.service, listener)
+    server = HttpServer(bench.service, listener, Pacer(asyncio.get_running_loop()))
     server.start()
     try:
         yield port
@@ -279,6 +282,18 @@ async def post(port: int, body: dict[str, Any]) -> tuple[asyncio.StreamReader, a
     )
     writer.write(head.encode() + payload)
     return reader, writer
+
+
+def content_of(received: bytes) -> list[str]:
+    """The pieces of content in a response with chunked transfer encoding."""
+    _, _, body = received.partition(b"\r\n\r\n")
+    whole = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        whole += body[: int(size, 16)]
+        body = body[int(size, 16) + 2 :]
+    chunks = [json.loads(event) for event in events(whole) if event != "[DONE]"]
+    return [choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"]]
 
 
 def over_socket(test: Callable[[Bench, int], Awaitable[None]], **settings: Any) -> None:
@@ -351,6 +366,69 @@ def test_a_client_that_goes_away_while_its_prompt_is_prepared() -> None:
         over_socket(test)
 
 
+def test_a_slow_reader_gets_everything_and_holds_nobody_up() -> None:
+    async def test(bench: Bench, port: int) -> None:
+        slow_reader, slow_writer = await post(port, STREAM)
+        quick_reader, quick_writer = await post(port, STREAM)
+        await until(lambda: len(bench.engine.requests) == 2)
+        # More than all buffers on the way hold.
+        pieces = [chr(ord("a") + at % 26) * 1000 for at in range(8000)]
+        for at, piece in enumerate(pieces):
+            bench.engine.deliver(0, piece)
+            if at % 50 == 0:
+                bench.engine.deliver(1, f"quick{at};")
+                await quick_reader.readuntil(b"quick%d;" % at)
+        bench.engine.deliver(0, "", "length")
+        bench.engine.deliver(1, "", "length")
+        received = await slow_reader.read()
+        assert "".join(content_of(received)) == "".join(pieces)
+        assert b"data: [DONE]" in await quick_reader.read()
+        for writer in (slow_writer, quick_writer):
+            writer.close()
+
+    over_socket(test)
+
+
+def test_silence_in_the_middle_is_kept_alive() -> None:
+    async def test(bench: Bench, port: int) -> None:
+        reader, writer = await post(port, STREAM)
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "a")
+        await reader.readuntil(b'"a"')
+        await reader.readuntil(b": keep-alive\n\n")
+        await reader.readuntil(b": keep-alive\n\n")
+        bench.engine.deliver(0, "b", "length")
+        assert b"data: [DONE]\n\n" in await reader.read()
+        writer.close()
+
+    over_socket(test, keep_alive_interval_s=0.01)
+
+
+def test_streams_one_after_another_on_one_connection() -> None:
+    """What one stream wrote to the connection itself leaves it in order for the next."""
+
+    async def test(bench: Bench, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        payload = json.dumps(STREAM).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+        # The first two at once: the second waits for the end of the first.
+        writer.write((head.encode() + payload) * 2)
+        for at in range(3):
+            if at == 2:
+                writer.write(head.encode() + payload)
+            await until(lambda: len(bench.engine.requests) > at)  # noqa: B023
+            assert len(bench.engine.requests) == at + 1
+            bench.engine.deliver(at, f"first{at}")
+            await reader.readuntil(b"first%d" % at)
+            bench.engine.deliver(at, f"last{at}", "length")
+            rest = await reader.readuntil(b"\r\n0\r\n\r\n")
+            assert b"last%d" % at in rest
+            assert rest.count(b"[DONE]") == 1
+        writer.close()
+
+    over_socket(test)
+
+
 def test_silence_before_the_first_token_is_kept_alive() -> None:
     async def test(bench: Bench, port: int) -> None:
         reader, writer = await post(port, STREAM)
@@ -366,7 +444,9 @@ def test_stopping_lets_a_running_stream_end() -> None:
     async def main() -> None:
         bench = Bench()
         port = free_port()
-        server = HttpServer(bench.service, SharedListener("127.0.0.1", port, owner=1))
+        server = HttpServer(
+            bench.service, SharedListener("127.0.0.1", port, owner=1), Pacer(asyncio.get_running_loop())
+        )
         server.start()
         reader, writer = await post(port, STREAM)
         await until(lambda: bench.engine.requests)

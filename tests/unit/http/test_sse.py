@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 
 from openai_bls.errors import EngineError
 from openai_bls.http.sse import DONE, KEEP_ALIVE, EventStream
+from openai_bls.pacer import Pacer
 from tests.unit.core_support import WAIT_S, events
 
 NEVER = 3600.0
+
+
+def event_stream(keep_alive_interval_s: float) -> EventStream:
+    return EventStream(keep_alive_interval_s, Pacer(asyncio.get_running_loop()))
 
 
 class Connection:
@@ -65,7 +70,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 def test_events_then_done() -> None:
     async def test() -> None:
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         connection = Connection(stream)
         await until(lambda: connection.messages)
         stream.write(b"data: 1\n\n")
@@ -88,7 +93,7 @@ def test_events_then_done() -> None:
 @settings(deadline=None, max_examples=40)
 def test_nothing_is_lost_or_reordered_however_slowly_the_reader_takes_it(steps: list[tuple[int, bool]]) -> None:
     async def test() -> None:
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         connection = Connection(stream)
         written: list[bytes] = []
         for count, room in steps:
@@ -110,7 +115,7 @@ def test_nothing_is_lost_or_reordered_however_slowly_the_reader_takes_it(steps: 
 
 def test_what_piles_up_is_sent_in_one_piece() -> None:
     async def test() -> None:
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         connection = Connection(stream)
         connection.room.clear()
         for at in range(100):
@@ -126,7 +131,7 @@ def test_what_piles_up_is_sent_in_one_piece() -> None:
 
 def test_silence_is_broken_by_comments_only() -> None:
     async def test() -> None:
-        stream = EventStream(0.005)
+        stream = event_stream(0.005)
         connection = Connection(stream)
         await until(lambda: len(connection.bodies) >= 3)
         stream.write(b"data: 1\n\n")
@@ -142,7 +147,7 @@ def test_silence_is_broken_by_comments_only() -> None:
 
 def test_an_error_in_the_middle_is_an_event_before_done() -> None:
     async def test() -> None:
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         stream.write(b"data: 1\n\n")
         assert await stream.first() is None
         stream.fail(EngineError("broken"))
@@ -157,7 +162,7 @@ def test_an_error_in_the_middle_is_an_event_before_done() -> None:
 
 def test_an_error_that_comes_first_is_the_answer() -> None:
     async def test() -> None:
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         first = asyncio.ensure_future(stream.first())
         await asyncio.sleep(0)
         error = EngineError("broken")
@@ -169,7 +174,7 @@ def test_an_error_that_comes_first_is_the_answer() -> None:
 
 def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
     async def test() -> None:
-        stream = EventStream(0.001)
+        stream = event_stream(0.001)
         assert await stream.first() is None
         connection = Connection(stream)
         stream.fail(EngineError("late"))
@@ -181,7 +186,7 @@ def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
 
 def test_a_client_that_goes_away_ends_the_generation() -> None:
     async def test() -> None:
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         connection = Connection(stream)
         stream.write(b"data: 1\n\n")
         connection.receive("http.request")
@@ -200,7 +205,7 @@ def test_a_client_that_goes_away_ends_the_generation() -> None:
 def test_cancelled_while_it_waits_for_the_first_event() -> None:
     async def test() -> None:
         ends = []
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         stream.on_disconnect = lambda: ends.append(1)
         first = asyncio.ensure_future(stream.first())
         await asyncio.sleep(0)
@@ -213,7 +218,7 @@ def test_cancelled_while_it_waits_for_the_first_event() -> None:
 
 def test_cancelled_while_it_sends() -> None:
     async def test() -> None:
-        stream = EventStream(NEVER)
+        stream = event_stream(NEVER)
         connection = Connection(stream)
         await until(lambda: connection.messages)
         connection.task.cancel()
