@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from openai_bls.engine import attention
+from openai_bls.engine import attention, attention_gpu, fused
 from openai_bls.engine.batching import BatchingConfig
 from openai_bls.engine.checkpoint import CheckpointFacts
 from openai_bls.engine.manifest import EngineLoadError, Manifest
@@ -42,16 +42,30 @@ def find_device(wanted: str) -> torch.device:
 
 
 def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device) -> Any:
-    """The causal language model in `folder` on its device; raises `EngineLoadError` if it does not load."""
+    """The causal language model in `folder` on its device, with its attention and operations chosen.
+
+    Raises:
+        EngineLoadError: it does not load, or what `options` ask for by name cannot be had.
+    """
+    given = options.attention in ("eager", "flash_attention_2", "flash_attention_3")
+    wanted = options.attention if given else "sdpa"
+    if options.attention == "auto" and device.type == "cuda" and transformers.utils.is_flash_attn_2_available():
+        wanted = "flash_attention_2"
+    if device.type == "cpu":
+        attention.install()
+    model = read_model(folder, manifest, device, wanted)
+    if device.type == "cuda":
+        _choose_on_gpu(model, options, wanted)
+    elif options.attention in ("paged", "varlen"):
+        raise EngineLoadError(f"attention {options.attention} is for GPUs")
+    return model
+
+
+def read_model(folder: Path, manifest: Manifest, device: torch.device, implementation: str) -> Any:
+    """The model with one of transformers' own implementations of attention; raises `EngineLoadError`."""
     dtype = manifest.dtype
     if dtype == "auto" and device.type == "cpu":
         dtype = "float32"
-    implementation = options.attention
-    if implementation == "auto":
-        flash = device.type == "cuda" and transformers.utils.is_flash_attn_2_available()
-        implementation = "flash_attention_2" if flash else "sdpa"
-    if device.type == "cpu":
-        attention.install()
     transformers.utils.logging.disable_progress_bar()
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -68,31 +82,60 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
         raise EngineLoadError(f"the checkpoint does not load: {reason}") from None
 
 
+def _choose_on_gpu(model: Any, options: EngineOptions, fallback: str) -> None:
+    """Settle attention and operations of a model on a GPU; `fallback` is the attention it has."""
+    asked = options.attention
+    if asked == "auto":
+        kinds: tuple[str, ...] = ("paged", "varlen") if fallback == "sdpa" else ("paged",)
+    else:
+        kinds = (asked,) if asked in ("paged", "varlen") else ()
+    for kind in kinds:
+        reason = attention_gpu.refusal(model, kind)
+        if reason is None:
+            attention_gpu.use(model, kind)
+            break
+        if asked == kind:
+            raise EngineLoadError(f"attention {kind} cannot be used: {reason}")
+        logger.warning("attention %s cannot be used: %s", kind, reason)
+    paged = attention_gpu.in_use(model, "paged")
+    if options.fused_ops or (options.fused_ops is None and paged):
+        logger.info("fused operations: %s", fused.fuse(model))
+    logger.info("attention: %s", model.config._attn_implementation)
+
+
 def batching_config(facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any) -> BatchingConfig:
     """Sizes for a loaded model: what was asked for, else what suits the device."""
     max_batch_size = options.max_batch_size or manifest.max_batch_size
     cache_tokens = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
     on_cpu = model.device.type == "cpu"
-    flash = "flash" in str(model.config._attn_implementation)
+    paged = attention_gpu.in_use(model, "paged")
+    # Of the flash-attn package, which reads pages of 256.
+    flash = "flash_attention" in str(model.config._attn_implementation)
+    masked = not (paged or flash or attention_gpu.in_use(model, "varlen"))
     wanted = max_batch_size * manifest.max_model_len
     if on_cpu and not cache_tokens:
         # The cache is allocated at once, and a CPU's memory is everybody's.
         affordable = _CPU_CACHE_BYTES // (facts.kv_bytes_per_token or 1 << 20)
         cache_tokens = max(min(wanted, affordable, _CPU_CACHE_TOKENS), manifest.max_model_len)
     elif not cache_tokens and facts.kv_bytes_per_token:
-        # More than a full batch can use would only make the attention masks larger.
+        # More than a full batch can use would only make index tensors and attention masks larger.
         free, _ = torch.cuda.mem_get_info(model.device)
         needed = wanted * facts.kv_bytes_per_token * model.dtype.itemsize // 4
         if needed < free * manifest.kv_cache.free_memory_fraction / 2:
             cache_tokens = wanted
-    step_tokens = _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS
+    if options.cuda_graphs and not (paged or flash):
+        logger.warning("no CUDA graphs: they need paged or flash attention")
+    step_tokens = _CPU_STEP_TOKENS if on_cpu else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS
     return BatchingConfig(
         max_batch_size=max_batch_size,
-        max_num_tokens=max(max_batch_size, options.max_num_tokens or (_CPU_STEP_TOKENS if on_cpu else step_tokens)),
-        # Flash attention reads pages of 256; elsewhere small ones let short prefixes be shared.
+        max_num_tokens=max(max_batch_size, options.max_num_tokens or step_tokens),
+        # Small pages let short prefixes be shared.
         page_size=256 if flash else 32,
         max_tokens_in_kv_cache=cache_tokens,
         free_memory_fraction=manifest.kv_cache.free_memory_fraction,
         prefix_sharing=options.prefix_sharing,
-        cuda_graphs=options.cuda_graphs and not on_cpu,
+        max_request_tokens=manifest.max_model_len,
+        paged=paged,
+        cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
+        async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
     )

@@ -18,6 +18,8 @@ import torch
 
 # Candidates looked at first when only the likeliest tokens can matter; a sort of a whole vocabulary costs far more.
 _FIRST_CANDIDATES = 64
+MOST_CANDIDATES = 1024
+"""Up to here the likeliest tokens are cheaper to list than a threshold is to find by bisection."""
 _ONE_AS_BITS = 0x3F800000  # float32 1.0
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -37,8 +39,11 @@ class Plan:
     """Some row has a top_p below 1."""
     min_p: bool
     """Some row has a min_p."""
+    bounded: bool = False
+    """Every row that is not greedy has a top_k."""
     static: bool = False
-    """Run the same operations whatever the values are, as a CUDA graph must; finds thresholds by bisection."""
+    """Run the same operations whatever the values are, so that the host need not look at them; finds thresholds by
+    bisection."""
 
 
 def random_bits(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
@@ -118,7 +123,7 @@ def _threshold(probs: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor, pl
         reached = cumulative >= top_p * kept
         # The last candidate stands for "not reached": right if all of the vocabulary is there, else more are needed.
         found = reached[:, -1:] | (top_p >= 1)
-        if count == vocab_size or bool(found.all()):
+        if count == vocab_size or plan.bounded or bool(found.all()):
             last = reached.to(torch.int8).argmax(dim=-1, keepdim=True)
             last = torch.where(reached[:, -1:], last, count - 1)
             by_p = torch.where(top_p < 1, highest.gather(-1, last), 0.0)

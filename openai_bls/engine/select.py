@@ -44,10 +44,16 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """0 takes the manifest's."""
     prefix_sharing: bool = True
     """Prompts that begin alike share their KV cache."""
-    cuda_graphs: bool = False
-    """Replay captured CUDA graphs. Wants flash attention; `bad_words` is refused then."""
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
-    """Implementation of attention; `auto` is flash attention where installed, else sdpa."""
+    attention: Literal["auto", "paged", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
+    """Implementation of attention. `paged` reads the KV cache where it lies, by kernels of our own; `varlen` copies it
+    together for PyTorch's flash attention; the others are transformers'. `auto` is sdpa on a CPU, and on a GPU the
+    first of paged, flash attention where installed, varlen and sdpa that can be used."""
+    cuda_graphs: bool | None = None
+    """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
+    async_batching: bool | None = None
+    """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
+    fused_ops: bool | None = None
+    """Norms, rotations, gates and projections in fewer operations. None: on a GPU, with paged attention."""
     allow_untested_versions: bool = False
     """Try a transformers outside the tested range."""
     null_token_ids: str = ""

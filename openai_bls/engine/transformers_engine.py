@@ -23,12 +23,12 @@ from openai_bls.engine.admission import ALL_FIELDS, ENGINE_FAILED, refusal
 from openai_bls.engine.base import EngineStats, StepListener
 from openai_bls.engine.batching import (
     ContinuousBatcher,
-    Sampling,
     SequenceOutput,
 )
 from openai_bls.engine.checkpoint import read_checkpoint
 from openai_bls.engine.inbox import Inbox, emit
 from openai_bls.engine.manifest import EngineLoadError, Manifest, checkpoint_dir
+from openai_bls.engine.sampler import Sampling
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class TransformersEngine:
             eos_token_ids=facts.eos_token_ids,
             pad_token_id=facts.pad_token_id,
             sampling_defaults=facts.sampling_defaults,
-            supported=tuple(f for f in ALL_FIELDS if not (config.cuda_graphs and f == "bad_words")),
+            supported=ALL_FIELDS,
             version=f"transformers {transformers.__version__}",
             created=manifest.created,
         )

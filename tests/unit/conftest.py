@@ -1,12 +1,17 @@
-"""Fixtures of the unit tests. Loading this file also puts its folder on sys.path, for `core_support`."""
+"""Fixtures of the unit tests."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.unit.core_support import write_tokenizer
+
+# Without a GPU our kernels run in Triton's interpreter, which must be said before they are imported.
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from openai_bls.engine.base import Engine
-from openai_bls.engine.batching import _Sampler
+from openai_bls.engine.sampler import Sampler
 from openai_bls.messages import SamplingParams
 from tests.unit.engine.engine_support import GREEDY, VOCAB_SIZE, Recorder, request
 
@@ -179,7 +179,7 @@ def test_death_fails_what_lives_and_what_comes(start: EngineFactory, monkeypatch
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a device-side assertion")
 
-    monkeypatch.setattr(_Sampler, "prepare_tensor_args", fail)
+    monkeypatch.setattr(Sampler, "prepare_tensor_args", fail)
     recorder.wait_end(*range(20))
     assert {recorder.reason(i) for i in range(20)} == {"error"}
     engine.submit(request(100))

@@ -1,0 +1,197 @@
+"""Make a checkpoint with the shape of a known model and random weights: `python -m benchmarks.random_checkpoint OUT`.
+
+Speed depends on shapes, not on what the weights say, and this needs no download. The tokenizer, the chat template and
+the end tokens are the demo checkpoint's, whose vocabulary is smaller than the matrices' (a real checkpoint's usually
+is too). So that every generated token has a text, the rows of the output layer that belong to no text token are made
+so small that greedy decoding never picks them; they are read and multiplied like all others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    import torch
+
+DEMO = Path(__file__).resolve().parent.parent / "demo" / "checkpoint"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+
+_QWEN: Final = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "use_cache": True,
+    "torch_dtype": "bfloat16",
+    "dtype": "bfloat16",
+}
+SHAPES: Final[dict[str, dict[str, Any]]] = {
+    "qwen2.5-7b": {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32768,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    },
+    "qwen2.5-0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "vocab_size": 4096,
+        "tie_word_embeddings": False,
+    },
+}
+
+_DEVIATION = 0.02
+_NO_TEXT_SCALE = 2.0**-6
+_SHARD_BYTES = 2 << 30
+
+
+def configuration(like: str) -> dict[str, Any]:
+    """config.json of the shape `like`, with the demo's special tokens."""
+    demo = msgspec.json.decode((DEMO / "config.json").read_bytes())
+    tokens = {name: demo.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    layers = ["full_attention"] * SHAPES[like]["num_hidden_layers"]
+    return _QWEN | SHAPES[like] | tokens | {"layer_types": layers}
+
+
+def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every tensor of a Qwen2 checkpoint, in the order of the layers."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    size = hidden // config["num_attention_heads"]
+    keys = size * config["num_key_value_heads"]
+    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        for name, rows in (("q_proj", hidden), ("k_proj", keys), ("v_proj", keys)):
+            yield f"{layer}.self_attn.{name}.weight", (rows, hidden)
+            yield f"{layer}.self_attn.{name}.bias", (rows,)
+        yield f"{layer}.self_attn.o_proj.weight", (hidden, hidden)
+        for name in ("gate_proj", "up_proj"):
+            yield f"{layer}.mlp.{name}.weight", (inner, hidden)
+        yield f"{layer}.mlp.down_proj.weight", (hidden, inner)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{layer}.{name}.weight", (hidden,)
+    yield "model.norm.weight", (hidden,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (config["vocab_size"], hidden)
+
+
+def text_ids(tokenizer: Path = DEMO / "tokenizer.json") -> list[int]:
+    """Ids of the tokens that are text by themselves: no special ones, no parts of characters, no spaces."""
+    content = msgspec.json.decode(tokenizer.read_bytes())
+    special = {token["id"] for token in content["added_tokens"]}
+    # In a byte-level vocabulary printable ASCII stands for itself.
+    return sorted(
+        number
+        for token, number in content["model"]["vocab"].items()
+        if number not in special and token.isascii() and token.isprintable()
+    )
+
+
+def write(like: str, out: Path, device: str, seed: int = 0) -> int:
+    """Write the checkpoint into the folder `out`; returns the bytes of its weights."""
+    import torch
+    from safetensors.torch import save_file
+
+    out.mkdir(parents=True, exist_ok=True)
+    config = configuration(like)
+    (out / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
+    for name in _TOKENIZER_FILES:
+        shutil.copyfile(DEMO / name, out / name)
+    generator = torch.Generator(device).manual_seed(seed)
+    output_layer = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
+    written, shards = 0, list(_shards(tensor_shapes(config)))
+    names: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        tensors = {name: _random(name, shape, device, generator, name == output_layer) for name, shape in shard}
+        save_file({name: tensor.cpu() for name, tensor in tensors.items()}, out / file, metadata={"format": "pt"})
+        written += sum(tensor.nbytes for tensor in tensors.values())
+        names |= dict.fromkeys(tensors, file)
+    index = {"metadata": {"total_size": written}, "weight_map": names}
+    (out / "model.safetensors.index.json").write_bytes(msgspec.json.encode(index))
+    return written
+
+
+def _shards(shapes: Iterator[tuple[str, tuple[int, ...]]]) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    shard: list[tuple[str, tuple[int, ...]]] = []
+    size = 0
+    for name, shape in shapes:
+        elements = 1
+        for length in shape:
+            elements *= length
+        if shard and size + 2 * elements > _SHARD_BYTES:
+            yield shard
+            shard, size = [], 0
+        shard.append((name, shape))
+        size += 2 * elements
+    yield shard
+
+
+def _random(
+    name: str, shape: tuple[int, ...], device: str, generator: torch.Generator, is_output: bool
+) -> torch.Tensor:
+    import torch
+
+    if "norm" in name:
+        return torch.ones(shape, dtype=torch.bfloat16, device=device)
+    tensor = torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0.0, _DEVIATION, generator=generator)
+    if is_output:
+        has_text = torch.zeros(shape[0], dtype=torch.bool)
+        has_text[text_ids()] = True
+        tensor[~has_text.to(device)] *= _NO_TEXT_SCALE
+    return tensor
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_checkpoint", description=__doc__)
+    parser.add_argument("out", type=Path, help="folder to write; under /dev/shm it stays in memory")
+    parser.add_argument("--like", choices=sorted(SHAPES), default="qwen2.5-7b", help="default %(default)s")
+    parser.add_argument("--device", default="auto", help="where numbers are drawn (default: the GPU, if there is one)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    import torch
+
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    started = time.monotonic()
+    written = write(options.like, options.out, device, options.seed)
+    print(f"{options.out}: {written / 1e9:.2f} GB of weights in {time.monotonic() - started:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

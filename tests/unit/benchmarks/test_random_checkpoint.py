@@ -1,0 +1,49 @@
+"""Random checkpoints load, and greedy decoding of them gives text."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks.random_checkpoint import SHAPES, configuration, main, tensor_shapes, text_ids
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("random") / "tiny"
+    assert main(["--like", "tiny", "--device", "cpu", str(out)]) == 0
+    return out
+
+
+def test_it_generates_text_alone(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    output = model.generate(torch.tensor([[5, 6, 7, 8]]), do_sample=False, max_new_tokens=20, eos_token_id=None)
+    allowed = set(text_ids())
+    assert all(int(token) in allowed for token in output[0, 4:])
+    assert tokenizer.decode(output[0, 4:]).strip()
+
+
+def test_all_tensors_are_in_the_index(folder: Path) -> None:
+    index = msgspec.json.decode((folder / "model.safetensors.index.json").read_bytes())
+    shapes = dict(tensor_shapes(configuration("tiny")))
+    assert set(index["weight_map"]) == set(shapes)
+    assert index["metadata"]["total_size"] == 2 * sum(math.prod(shape) for shape in shapes.values())
+
+
+def test_the_7b_shape_has_the_size_of_the_original() -> None:
+    config = configuration("qwen2.5-7b")
+    assert sum(math.prod(shape) for _, shape in tensor_shapes(config)) == 7_615_616_512
+
+
+@pytest.mark.parametrize("like", sorted(SHAPES))
+def test_text_ids_fit(like: str) -> None:
+    ids = text_ids()
+    assert len(ids) > 500
+    assert max(ids) < SHAPES[like]["vocab_size"]
+    assert configuration(like)["eos_token_id"] not in ids
