@@ -5,10 +5,10 @@ All are msgspec structs, so the same class is the Python value, the validation a
 ===========================  ======================================  ==================================================
 hop                          message                                 carried by
 ===========================  ======================================  ==================================================
-openai_bls → preprocessing   `PromptRequest`                         one plain BLS call a request
-preprocessing → openai_bls   `PromptResult`                          its answer
-openai_bls → tensorrt_llm    `GenerationRequest`, cancelled ids      one exchange call for all requests (`exchange/`)
-tensorrt_llm → openai_bls    `TokenDelta`                            its answer, for all requests, once a step
+openai_bls → preprocessing   `PromptRequest`                         a frame of `exchange.prompts` for each request
+preprocessing → openai_bls   `PromptResult`                          likewise
+openai_bls → tensorrt_llm    `GenerationRequest`, cancelled ids      a frame of `exchange`, for all that come together
+tensorrt_llm → openai_bls    `TokenDelta`                            a frame for all requests, once a step
 ===========================  ======================================  ==================================================
 """
 

@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from openai_bls import word_lists
 from openai_bls.errors import InvalidRequestError
-from openai_bls.messages import PromptRequest
 from openai_bls.prompting import PromptEncoder
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 class Preprocessing:
-    """Token ids for a packed `PromptRequest` (ours), or for the official tensors (the ensemble's).
+    """Token ids for the official tensors (the ensemble's), or for a `PromptRequest` of ours (`exchange.prompts`).
 
     Args:
         tokenizer_dir: a tokenizer as `save_pretrained` writes it.
@@ -26,32 +24,18 @@ class Preprocessing:
 
     def __init__(self, tokenizer_dir: Path) -> None:
         self._encoder = PromptEncoder(tokenizer_dir)
-        self._decoder = msgspec.msgpack.Decoder(PromptRequest)
+        self.prepare = self._encoder.prepare
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """Output arrays for one request.
 
+        Source of names and shapes: tensorrtllm_backend's all_models/inflight_batcher_llm/preprocessing.
+
         Raises:
-            InvalidRequestError: neither QUERY nor PROMPT_REQUEST, or bad ones.
+            InvalidRequestError: an input is bad.
         """
-        if "PROMPT_REQUEST" in arrays:
-            return self._packed(arrays["PROMPT_REQUEST"].tobytes())
-        if "QUERY" in arrays:
-            return self._official(arrays)
-        raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
-
-    def _packed(self, payload: bytes) -> dict[str, np.ndarray[Any, Any]]:
-        try:
-            request = self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
-            raise InvalidRequestError(
-                f"PROMPT_REQUEST is openai_bls's own input: {error}", param="PROMPT_REQUEST"
-            ) from None
-        result = msgspec.msgpack.encode(self._encoder.prepare(request))
-        return {"PROMPT_RESULT": np.frombuffer(result, dtype=np.uint8)[np.newaxis, :]}
-
-    def _official(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """Source of names and shapes: tensorrtllm_backend's all_models/inflight_batcher_llm/preprocessing."""
+        if "QUERY" not in arrays:
+            raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
         texts = [_text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
         rows = [self._encoder.encode(text) for text in texts]
         if not all(rows):

@@ -1,7 +1,7 @@
 """What one `openai_bls` instance runs besides Triton's own threads: an event loop, the exchange, /v1.
 
-Thread by thread: Triton's calls `submit` and returns at once; the event loop's does all the work; a few wait for
-preprocessing, and a few send responses to Triton.
+Thread by thread: Triton's calls `submit` and returns at once; the event loop's does all the work; a few send responses
+to Triton.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uvloop
 
 from openai_bls.drain import DrainGuard, triton_http_address
-from openai_bls.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.errors import ApiError, EngineError, OverloadedError
 from openai_bls.exchange.client import ExchangeClient
+from openai_bls.exchange.prompts import PromptExchangeClient
 from openai_bls.http.server import HttpServer
 from openai_bls.http.sockets import SharedListener
-from openai_bls.messages import EngineInfo, PromptRequest, PromptResult
+from openai_bls.messages import EngineInfo
 from openai_bls.outbox import Outbox, Reply, Senders
 from openai_bls.pacer import Pacer
 from openai_bls.protocol.generate import assemble
@@ -36,35 +35,9 @@ from openai_bls.text import detokenizer
 
 logger = logging.getLogger(__name__)
 
-Call = Callable[[bytes], bytes]
-"""Carries a packed message to another model and its answer back; blocks; raises ApiError."""
-
 _SERVER_RETRY_S = 0.1
 # A request that comes while the engine is still loading waits for it so long.
 _ENGINE_WAIT_S = 30.0
-
-
-class PreprocessingClient:
-    """Calls preprocessing from a few threads, since a BLS call blocks."""
-
-    def __init__(self, call: Call, threads: int) -> None:
-        self._call = call
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocessing-client")
-        self._decoder = msgspec.msgpack.Decoder(PromptResult)
-
-    async def prepare(self, request: PromptRequest) -> PromptResult:
-        """Token ids for `request`."""
-        loop = asyncio.get_running_loop()
-        try:
-            payload = msgspec.msgpack.encode(request)
-        except (OverflowError, UnicodeEncodeError, RecursionError) as error:
-            # JSON text knows larger integers and half surrogate pairs.
-            raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
-        return self._decoder.decode(await loop.run_in_executor(self._pool, self._call, payload))
-
-    def close(self) -> None:
-        """Let the threads go."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Runtime:
@@ -73,7 +46,7 @@ class Runtime:
     Args:
         settings: the model's.
         engine_address: where the exchange of `tensorrt_llm` listens.
-        call_preprocessing: carries a `PromptRequest` to `preprocessing`.
+        prompts_address: where that of `preprocessing` does.
         tokenizer_dir: holds tokenizer.json.
         owner: process id of the tritonserver.
 
@@ -85,14 +58,14 @@ class Runtime:
         self,
         settings: OpenAiBlsSettings,
         engine_address: str,
-        call_preprocessing: Call,
+        prompts_address: str,
         tokenizer_dir: Path,
         owner: int,
     ) -> None:
         self._settings = settings
         self._engine_address = engine_address
         self._detokenizers = detokenizer.load(tokenizer_dir)
-        self._prompts = PreprocessingClient(call_preprocessing, settings.tokenizer_threads)
+        self._prompts_address = prompts_address
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._loop = uvloop.new_event_loop()
         self._service: asyncio.Future[Service] = self._loop.create_future()
@@ -100,6 +73,7 @@ class Runtime:
         self._senders = Senders(settings.sender_threads, self._loop, self._pacer)
         self._closing = threading.Event()
         self._engine: ExchangeClient | None = None
+        self._prompts: PromptExchangeClient | None = None
         self._http: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._owner = owner
@@ -138,7 +112,6 @@ class Runtime:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
         self._senders.close()
-        self._prompts.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -149,16 +122,18 @@ class Runtime:
 
     async def _begin(self) -> None:
         """Wait for the server, then connect to the engine; `_on_engine` goes on from there."""
-        # A BLS call, such as preprocessing needs, crashes a server that has not been created in full.
+        # Only then is it known where it listens, which the guard needs.
         while not self._server_up and not is_listening(self._owner):
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
+        self._prompts = PromptExchangeClient(self._prompts_address)
         self._engine = ExchangeClient(self._engine_address, self._on_engine)
 
     def _on_engine(self, info: EngineInfo) -> None:
         """The engine is there, for the first time or again: open /v1."""
         assert self._engine is not None
+        assert self._prompts is not None
         assert self._guard is not None
         if self._service.done():
             self._service.result().use_engine(info)
@@ -234,6 +209,8 @@ class Runtime:
             await self._guard.stop()
         if self._engine is not None:
             await self._engine.close()
+        if self._prompts is not None:
+            await self._prompts.close()
         if self._http is not None:
             await self._http.stop()
         # Whoever still waits, for preprocessing or for the engine to load, is told.

@@ -10,8 +10,7 @@ _LISTEN = "0A"
 def is_listening(pid: int) -> bool:
     """Whether process `pid` listens on any TCP port.
 
-    A tritonserver does so only once it has been created in full, all models loaded. Before that a BLS call crashes it
-    (2.51.0: exit code 139), so this is what to wait for.
+    A tritonserver does so only once it has been created in full, all models loaded.
     """
     inodes = set()
     for family in ("tcp", "tcp6"):

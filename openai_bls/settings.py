@@ -39,8 +39,6 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The largest body /v1 reads."""
     max_choices: Positive = 128
     """The most sequences (prompts × n) of one request."""
-    tokenizer_threads: Positive = 4
-    """Calls to preprocessing at the same time."""
     sender_threads: Positive = 4
     """Threads that send responses on Triton's endpoints."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
@@ -52,6 +50,13 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def aliases(self) -> tuple[str, ...]:
         """`model_aliases`, split."""
         return tuple(name.strip() for name in self.model_aliases.split(",") if name.strip())
+
+
+class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the model `preprocessing`."""
+
+    tokenizer_threads: Positive = 4
+    """Long prompts of `openai_bls` that are prepared at the same time."""
 
 
 class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

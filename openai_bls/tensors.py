@@ -133,14 +133,12 @@ PREPROCESSING = Model(
     name="preprocessing",
     max_batch_size=64,
     inputs=(
-        _option("QUERY", "STRING", 1),
+        Tensor("QUERY", "STRING", (1,)),
         _option("REQUEST_OUTPUT_LEN", "INT32", 1),
         _option("BAD_WORDS_DICT", "STRING", -1),
         _option("STOP_WORDS_DICT", "STRING", -1),
         _option("END_ID", "INT32", 1),
         _option("PAD_ID", "INT32", 1),
-        # One packed PromptRequest: ours.
-        _option("PROMPT_REQUEST", "UINT8", -1),
     ),
     outputs=(
         Tensor("INPUT_ID", "INT32", (-1,)),
@@ -150,7 +148,6 @@ PREPROCESSING = Model(
         Tensor("REQUEST_OUTPUT_LEN", "INT32", (-1,)),
         Tensor("OUT_END_ID", "INT32", (1,)),
         Tensor("OUT_PAD_ID", "INT32", (1,)),
-        Tensor("PROMPT_RESULT", "UINT8", (-1,)),
     ),
     comment="Chat template and tokenization.",
 )

@@ -143,35 +143,6 @@ class ResponseStream:
             self._closed = final
 
 
-def call(model: str, input_name: str, output_name: str, payload: bytes) -> bytes:
-    """Ask another model, one that is not decoupled, by BLS: one UINT8 tensor there, one back. Blocks.
-
-    Several threads may do so at the same time. Decoupled models must not be called this way: when a response iterator
-    ends, the stub frees its arrays on a thread that does not hold the GIL, which corrupts the heap.
-
-    Raises:
-        EngineError: the model is missing, unloading or has failed; the message is the server's.
-    """
-    array = np.frombuffer(payload, dtype=np.uint8)[np.newaxis, :]
-    request = pb_utils.InferenceRequest(
-        model_name=model,
-        inputs=[pb_utils.Tensor(input_name, array)],
-        requested_output_names=[output_name],
-    )
-    try:
-        reply = request.exec()
-    except Exception as error:
-        # pb_utils' own exception class differs between versions.
-        raise EngineError(f"{model} cannot be reached: {error}") from error
-    if reply.has_error():
-        raise EngineError(f"{model}: {reply.error().message()}")
-    tensor = pb_utils.get_output_tensor_by_name(reply, output_name)
-    if tensor is None:
-        raise EngineError(f"{model} did not answer")
-    result: bytes = tensor.as_numpy().tobytes()
-    return result
-
-
 class TextReply:
     """The way back for `openai_bls`: JSON text in the output `response`."""
 

@@ -2,7 +2,8 @@
 
 Each `openai_bls` instance holds one connection to `tensorrt_llm`, a Unix socket between their processes. Submissions
 and cancels go in as they come up; what an engine step has produced for *all* of the instance's requests comes back in
-one frame. See `client` and `server` for the two ends, and docs/architecture.md for why this is not a BLS call.
+one frame. See `client` and `server` for the two ends. A second connection, to `preprocessing`, carries prompts one way
+and their token ids the other: `prompts`. docs/architecture.md says why neither is a BLS call.
 
 A frame is its length, 4 bytes little-endian, and a message in MessagePack.
 """

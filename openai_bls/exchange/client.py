@@ -3,60 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
-from typing import cast
 
-import msgspec
-
-from openai_bls.errors import OverloadedError
-from openai_bls.exchange import LENGTH, ClientFrame, ServerFrame, new_socket, pack
+from openai_bls.exchange import ClientFrame, ServerFrame
+from openai_bls.exchange.link import SHUTTING_DOWN, Link
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
 
 logger = logging.getLogger(__name__)
 
 DeltaListener = Callable[[TokenDelta], None]
-
-# Models load in any order, and an engine may be reloaded: a missing one is looked for so often.
-_RETRY_S = 0.1
-# A request that comes while the engine is being reloaded waits for it so long.
-_ENGINE_WAIT_S = 5.0
-
-_UNAVAILABLE = "The engine is not available."
-_SHUTTING_DOWN = "The server is shutting down."
-
-
-class _Frames(asyncio.Protocol):
-    """Cuts the incoming bytes into messages."""
-
-    def __init__(self, client: ExchangeClient) -> None:
-        self._client = client
-        self._buffer = bytearray()
-        self._decoder = msgspec.msgpack.Decoder(ServerFrame)
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A stream socket's; uvloop's own class is not a subclass.
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        while len(buffer) - start >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(buffer, start)
-            end = start + LENGTH.size + length
-            if len(buffer) < end:
-                break
-            frame = self._decoder.decode(memoryview(buffer)[start + LENGTH.size : end])
-            start = end
-            self._client.take(frame, self._transport)
-        del buffer[:start]
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.lost.done():
-            self.lost.set_result(None)
 
 
 class ExchangeClient:
@@ -72,20 +28,14 @@ class ExchangeClient:
     """
 
     def __init__(self, address: str, on_engine: Callable[[EngineInfo], None]) -> None:
-        self._address = address
         self._on_engine = on_engine
-        self._encoder = msgspec.msgpack.Encoder()
         self._listeners: dict[int, DeltaListener] = {}
         self._submissions: list[GenerationRequest] = []
         self._cancels: list[int] = []
         self._flush_scheduled = False
-        # Set once the engine has introduced itself, for request ids begin at what it says.
-        self._transport: asyncio.Transport | None = None
-        self._found_or_closed = asyncio.Event()
         self._next_id = 1
-        self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._run())
+        self._link = Link("engine", address, ServerFrame, self._take, self._lost)
 
     @property
     def live(self) -> int:
@@ -95,7 +45,7 @@ class ExchangeClient:
     @property
     def connected(self) -> bool:
         """Whether the engine is there."""
-        return self._transport is not None
+        return self._link.open
 
     async def ready(self) -> None:
         """Wait for the engine, if it is being reloaded just now.
@@ -103,13 +53,7 @@ class ExchangeClient:
         Raises:
             OverloadedError: it does not come back.
         """
-        if self._transport is None and not self._closed:
-            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
-                await asyncio.wait_for(self._found_or_closed.wait(), _ENGINE_WAIT_S)
-        if self._closed:
-            raise OverloadedError(_SHUTTING_DOWN)
-        if self._transport is None:
-            raise OverloadedError(_UNAVAILABLE)
+        await self._link.ready()
 
     def new_request_id(self) -> int:
         """An id that is unique among the engine's requests."""
@@ -119,8 +63,8 @@ class ExchangeClient:
     def submit(self, request: GenerationRequest, listener: DeltaListener) -> None:
         """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
         self._listeners[request.request_id] = listener
-        if self._transport is None or self._closed:
-            self._loop.call_soon(self._fail, [request.request_id], _SHUTTING_DOWN if self._closed else _UNAVAILABLE)
+        if not self._link.open or self._link.closed:
+            self._loop.call_soon(self._fail, [request.request_id], self._link.why_closed)
             return
         self._submissions.append(request)
         self._schedule_flush()
@@ -136,25 +80,23 @@ class ExchangeClient:
         request_ids = list(self._listeners)
         self._cancels += request_ids
         self._schedule_flush()
-        self._fail(request_ids, _SHUTTING_DOWN)
+        self._fail(request_ids, SHUTTING_DOWN)
 
     async def close(self) -> None:
         """Hang up; live requests end with a cancelled delta."""
-        self._closed = True
-        self._found_or_closed.set()
         self.fail_all()
         self._flush()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._link.close()
+        await self._link.wait_closed()
 
-    def take(self, frame: ServerFrame, transport: asyncio.Transport) -> None:
-        """Hand out what a frame from `transport` brings."""
+    def _take(self, frame: ServerFrame, transport: asyncio.Transport) -> None:
+        """Hand out what a frame brings."""
         if frame.info is not None:
+            # Request ids begin at what the engine says.
             self._next_id = frame.id_base
             # Cancels meant for the engine before this one: a reloaded engine counts from the beginning again.
             self._submissions, self._cancels = [], []
-            self._transport = transport
-            self._found_or_closed.set()
+            self._link.opened(transport)
             self._on_engine(frame.info)
         listeners = self._listeners
         for delta in frame.deltas:
@@ -165,28 +107,8 @@ class ExchangeClient:
             if listener is not None:
                 _tell(listener, delta)
 
-    async def _run(self) -> None:
-        while True:
-            connection = new_socket()
-            connection.setblocking(False)
-            try:
-                await self._loop.sock_connect(connection, self._address)
-            except OSError:
-                connection.close()
-                await asyncio.sleep(_RETRY_S)
-                continue
-            transport, frames = await self._loop.create_unix_connection(lambda: _Frames(self), sock=connection)
-            try:
-                await frames.lost
-            finally:
-                self._transport = None
-                self._found_or_closed.clear()
-                # Not the socket, which is the transport's now: it still sends what is buffered.
-                transport.close()
-            logger.warning("the connection to the engine is lost")
-            self._fail(list(self._listeners), _UNAVAILABLE)
-            # Whoever hangs up at once is not asked again at once.
-            await asyncio.sleep(_RETRY_S)
+    def _lost(self) -> None:
+        self._fail(list(self._listeners), self._link.why_closed)
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -195,9 +117,8 @@ class ExchangeClient:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if self._transport is not None and (self._submissions or self._cancels):
-            frame = ClientFrame(submissions=self._submissions, cancels=self._cancels)
-            self._transport.write(pack(self._encoder.encode(frame)))
+        if self._link.open and (self._submissions or self._cancels):
+            self._link.send(ClientFrame(submissions=self._submissions, cancels=self._cancels))
             self._submissions, self._cancels = [], []
 
     def _fail(self, request_ids: list[int], message: str) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import logging
-import os
 import socket
 import struct
 import threading
@@ -15,7 +13,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from openai_bls.engine.base import Engine
-from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, ServerFrame, new_socket, pack
+from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, ServerFrame, pack
+from openai_bls.exchange.listener import Listener
 from openai_bls.messages import GenerationRequest, TokenDelta
 
 logger = logging.getLogger(__name__)
@@ -25,7 +24,6 @@ DeltaSink = Callable[[TokenDelta], None]
 # Connection 0 is the engine's own process: requests of the official contract.
 _LOCAL = 0
 
-_RETRY_S = 0.1
 # A client that does not read for so long is hung up on when the model is unloaded.
 _GRACE_S = 5.0
 
@@ -33,8 +31,8 @@ _GRACE_S = 5.0
 class _Connection:
     """One `openai_bls` instance: a thread that reads what it sends, and one that writes what it is slow to take.
 
-    A frame goes out on the engine's own thread if the socket has room, which it nearly always has: waking another thread
-    for it would cost both the interpreter lock. Only what does not fit is left to the writing thread.
+    A frame goes out on the engine's own thread if the socket has room, which it nearly always has: waking another
+    thread for it would cost both the interpreter lock. Only what does not fit is left to the writing thread.
     """
 
     def __init__(self, number: int, connection: socket.socket, engine: Engine) -> None:
@@ -156,35 +154,25 @@ class ExchangeServer:
     """Routes between one engine and its clients.
 
     Args:
-        address: to listen on, as `exchange.address` gives it. When a model is reloaded, the old one still has the
-            address while the new one starts: it is taken over as soon as it is free.
+        address: to listen on, as `exchange.address` gives it.
     """
 
     def __init__(self, address: str) -> None:
-        self._address = address
-        self._listener = new_socket()
-        self._closing = threading.Event()
+        self._listener = Listener("exchange", address, self._connect)
         self._lock = threading.Lock()
         self._connections: dict[int, _Connection] = {}
         self._numbers = itertools.count(_LOCAL + 1)
         self._local: dict[int, DeltaSink] = {}
         self._local_ids = itertools.count(1)
         self._engine: Engine | None = None
-        self._accepting = threading.Thread(target=self._accept, name="exchange-accept", daemon=True)
 
     def start(self, engine: Engine) -> None:
         """Begin to serve `engine`, which must have been constructed with `on_step` as its listener."""
         self._engine = engine
-        self._accepting.start()
+        self._listener.start()
 
     def close(self) -> None:
         """Send every client what is pending and hang up. The engine is closed by its owner, before this."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            # Wakes the accepting thread, which close alone does not.
-            self._listener.shutdown(socket.SHUT_RDWR)
-        if self._accepting.is_alive():
-            self._accepting.join()
         self._listener.close()
         with self._lock:
             connections = list(self._connections.values())
@@ -231,43 +219,12 @@ class ExchangeServer:
             except Exception:
                 logger.exception("a stream of the official contract failed")
 
-    def _accept(self) -> None:
+    def _connect(self, accepted: socket.socket) -> None:
         assert self._engine is not None
-        while not self._closing.is_set():
-            try:
-                self._listener.bind(self._address)
-                self._listener.listen()
-                break
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    logger.exception("the exchange cannot listen")
-                    return
-                self._closing.wait(_RETRY_S)
-        while not self._closing.is_set():
-            try:
-                accepted, _ = self._listener.accept()
-            except OSError as error:
-                if not self._closing.is_set():
-                    # Too many open files, say, which may pass.
-                    logger.warning("an openai_bls instance could not connect: %s", error)
-                    self._closing.wait(_RETRY_S)
-                continue
-            if _peer_uid(accepted) not in (os.getuid(), 0):
-                logger.warning("a process of another user was turned away from the exchange")
-                accepted.close()
-                continue
-            number = next(self._numbers)
-            connection = _Connection(number, accepted, self._engine)
-            with self._lock:
-                # Those whose clients have gone are forgotten here.
-                self._connections = {n: c for n, c in self._connections.items() if c.alive}
-                self._connections[number] = connection
-            connection.start()
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    """The user at the other end: abstract addresses have no file permissions."""
-    format_ = "3i"
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(format_))
-    uid: int = struct.unpack(format_, raw)[1]
-    return uid
+        number = next(self._numbers)
+        connection = _Connection(number, accepted, self._engine)
+        with self._lock:
+            # Those whose clients have gone are forgotten here.
+            self._connections = {n: c for n, c in self._connections.items() if c.alive}
+            self._connections[number] = connection
+        connection.start()

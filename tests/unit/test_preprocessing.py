@@ -3,13 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from openai_bls import word_lists
 from openai_bls.errors import InvalidRequestError
-from openai_bls.messages import PromptRequest, PromptResult
 from openai_bls.preprocessing import Preprocessing
 from openai_bls.tensors import PREPROCESSING
 from tests.unit.core_support import EOS, tiny_tokenizer, token_ids
@@ -29,33 +27,6 @@ def strings(*rows: list[Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def packed(request: PromptRequest) -> dict[str, np.ndarray[Any, Any]]:
-    return {"PROMPT_REQUEST": np.frombuffer(msgspec.msgpack.encode(request), dtype=np.uint8)[np.newaxis, :]}
-
-
-def test_packed(preprocessing: Preprocessing) -> None:
-    outputs = preprocessing(packed(PromptRequest(prompts=["a", "bé"])))
-    assert set(outputs) == {"PROMPT_RESULT"}
-    assert outputs["PROMPT_RESULT"].dtype == np.uint8
-    assert outputs["PROMPT_RESULT"].shape[0] == 1
-    result = msgspec.msgpack.decode(outputs["PROMPT_RESULT"].tobytes(), type=PromptResult)
-    assert result.prompt_token_ids == [token_ids("a"), token_ids("bé")]
-
-
-def test_a_packed_requests_own_fault_comes_back_packed(preprocessing: Preprocessing) -> None:
-    request = PromptRequest(messages=[{"role": "user", "content": "x"}], chat_template_kwargs={"tokenize": True})
-    result = msgspec.msgpack.decode(preprocessing(packed(request))["PROMPT_RESULT"].tobytes(), type=PromptResult)
-    assert result.param == "chat_template_kwargs"
-    assert result.prompt_token_ids == []
-
-
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80junk", msgspec.msgpack.encode({"other": 1}), b"\x91\x01"])
-def test_a_foreign_message_at_the_packed_door_is_refused(preprocessing: Preprocessing, payload: bytes) -> None:
-    with pytest.raises(InvalidRequestError) as info:
-        preprocessing({"PROMPT_REQUEST": np.frombuffer(payload, dtype=np.uint8)[np.newaxis, :]})
-    assert info.value.param == "PROMPT_REQUEST"
-
-
 def test_official_tensors(preprocessing: Preprocessing) -> None:
     outputs = preprocessing(
         {
@@ -64,7 +35,7 @@ def test_official_tensors(preprocessing: Preprocessing) -> None:
             "STOP_WORDS_DICT": strings(["x", ""], ["x", ""]),
         }
     )
-    assert set(outputs) == {t.name for t in PREPROCESSING.outputs} - {"PROMPT_RESULT"}
+    assert set(outputs) == {t.name for t in PREPROCESSING.outputs}
     assert all(array.dtype == np.int32 for array in outputs.values())
     assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
     assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from openai_bls import runtime as runtime_module
+from openai_bls.exchange import prompts as prompts_module
+from openai_bls.exchange.prompts import PromptExchangeServer
 from openai_bls.exchange.server import ExchangeServer
 from openai_bls.http.sockets import PortInUseError
 from openai_bls.messages import PromptRequest, PromptResult, TokenDelta
@@ -39,10 +40,13 @@ class World:
         self.held.set()
         self.preparing = threading.Semaphore(0)
         self.closed = False
+        prompts_address = exchange_address()
+        self.preprocessing = PromptExchangeServer(prompts_address, self._prepare, threads=4)
+        self.preprocessing.start()
         self.runtime = Runtime(
             OpenAiBlsSettings(**{"http_port": 0, **settings}),
             self.address,
-            self._prepare,
+            prompts_address,
             tokenizer_dir,
             owner=owner or os.getpid(),
         )
@@ -58,12 +62,11 @@ class World:
         self.engine.close()
         self.server.close()
 
-    def _prepare(self, payload: bytes) -> bytes:
+    def _prepare(self, request: PromptRequest) -> PromptResult:
         self.preparing.release()
         assert self.held.wait(WAIT_S)
-        request = msgspec.msgpack.decode(payload, type=PromptRequest)
         texts = request.prompts or ["".join(m["content"] for m in request.messages or [])]
-        return msgspec.msgpack.encode(PromptResult([token_ids(text) for text in texts]))
+        return PromptResult([token_ids(text) for text in texts])
 
     def submit(self, tensors: dict[str, list[bytes]] | None = None, **parameters: Any) -> FakeReply:
         reply = FakeReply()
@@ -85,6 +88,7 @@ class World:
             self.closed = True
             self.held.set()
             self.runtime.close()
+            self.preprocessing.close()
             if hasattr(self, "engine"):
                 self.unload_engine()
 
@@ -253,7 +257,9 @@ def test_a_lost_engine_ends_what_runs_and_is_found_again(make: Callable[..., Wor
     assert again.error is None
 
 
-def test_closing_answers_everybody(make: Callable[..., World]) -> None:
+def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two prompts are being prepared at the same time.
+    monkeypatch.setattr(prompts_module, "_SHORT_BYTES", -1)
     world = make()
     running, stream = world.submit(), world.submit(stream=True)
     world.engine.wait_for(lambda: len(world.engine.live) == 2)
@@ -329,4 +335,4 @@ def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokeni
     port = free_port()
     make(http_port=port)
     with pytest.raises(PortInUseError):
-        Runtime(OpenAiBlsSettings(http_port=port), exchange_address(), bytes, tokenizer_dir, owner=2)
+        Runtime(OpenAiBlsSettings(http_port=port), exchange_address(), exchange_address(), tokenizer_dir, owner=2)

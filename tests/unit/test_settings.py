@@ -65,7 +65,7 @@ def test_the_backends_own_parameters_are_no_settings() -> None:
         ("max_concurrent_requests", "0"),
         ("max_request_bytes", "1.5"),
         ("max_choices", "many"),
-        ("tokenizer_threads", "-3"),
+        ("sender_threads", "-3"),
         ("keep_alive_interval_s", "0"),
     ],
 )

@@ -1,15 +1,13 @@
 """Triton model `openai_bls`: the OpenAI API on Triton's endpoints and on /v1. See docs/architecture.md."""
 
-import functools
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
-from openai_bls import exchange, settings, triton
+from openai_bls import exchange, settings, stub, triton
 from openai_bls.errors import EngineError
 from openai_bls.http.sockets import PortInUseError
-from openai_bls.runtime import Runtime
 
 logger = logging.getLogger("openai_bls.model")
 
@@ -19,17 +17,21 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Start the runtime; it waits for the engine by itself."""
+        # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
+        from openai_bls.runtime import Runtime
+
         triton.log_to_triton()
         try:
             self.runtime = Runtime(
                 settings.load(settings.OpenAiBlsSettings, triton.config_parameters(args), os.environ),
                 exchange.address("tensorrt_llm", os.getppid()),
-                functools.partial(triton.call, "preprocessing", "PROMPT_REQUEST", "PROMPT_RESULT"),
+                exchange.address("preprocessing", os.getppid()),
                 Path(args["model_repository"]) / args["model_version"] / "tokenizer",
                 owner=os.getppid(),
             )
         except (settings.SettingsError, PortInUseError, OSError, ValueError) as error:
             raise triton.load_error(error) from None
+        stub.settle()
         self.runtime.start()
 
     def execute(self, requests: list[Any]) -> None:

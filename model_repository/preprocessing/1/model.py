@@ -1,24 +1,40 @@
 """Triton model `preprocessing`: chat template and tokenization. See docs/architecture.md."""
 
+import os
 from pathlib import Path
 from typing import Any
 
-from openai_bls import triton
-from openai_bls.preprocessing import Preprocessing
+from openai_bls import exchange, settings, stub, triton
 
 
 class TritonPythonModel:
-    """Answers each request from `openai_bls` (packed) or from the ensemble (official tensors)."""
+    """Answers the ensemble (official tensors) and, beside Triton's own way, `openai_bls`."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
+        # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
+        from openai_bls.exchange.prompts import PromptExchangeServer
+        from openai_bls.preprocessing import Preprocessing
+
         triton.log_to_triton()
+        stub.keep_torch_out()
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
+            known = settings.load(settings.PreprocessingSettings, triton.config_parameters(args), os.environ)
             self.preprocessing = Preprocessing(path)
+        except settings.SettingsError as error:
+            raise triton.load_error(error) from None
         except (OSError, ValueError) as error:
             raise triton.load_error(f"no usable tokenizer: {error}") from None
+        stub.settle()
+        address = exchange.address("preprocessing", os.getppid())
+        self.server = PromptExchangeServer(address, self.preprocessing.prepare, known.tokenizer_threads)
+        self.server.start()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response a request."""
         return [triton.answer(request, self.preprocessing) for request in requests]
+
+    def finalize(self) -> None:
+        """Hang up."""
+        self.server.close()

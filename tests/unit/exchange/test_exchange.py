@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from openai_bls import exchange
 from openai_bls.errors import OverloadedError
 from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, ServerFrame, pack
-from openai_bls.exchange import client as client_module
+from openai_bls.exchange import link as link_module
+from openai_bls.exchange import listener as listener_module
 from openai_bls.exchange import server as server_module
 from openai_bls.exchange.client import ExchangeClient
 from openai_bls.exchange.server import ExchangeServer
@@ -27,8 +28,8 @@ from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_ad
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_RETRY_S", 0.005)
-    monkeypatch.setattr(server_module, "_RETRY_S", 0.005)
+    monkeypatch.setattr(link_module, "_RETRY_S", 0.005)
+    monkeypatch.setattr(listener_module, "_RETRY_S", 0.005)
 
 
 class World:
@@ -252,11 +253,11 @@ def test_a_request_waits_for_an_engine_that_is_being_reloaded(monkeypatch: pytes
         await until(lambda: again.reasons)
         # One that does not come back is not waited for in vain; a closing client not at all.
         await world.hang_up()
-        monkeypatch.setattr(client_module, "_ENGINE_WAIT_S", 0.01)
+        monkeypatch.setattr(link_module, "_WAIT_S", 0.01)
         await until(lambda: not world.client.connected)
         with pytest.raises(OverloadedError, match="not available"):
             await world.client.ready()
-        monkeypatch.setattr(client_module, "_ENGINE_WAIT_S", WAIT_S)
+        monkeypatch.setattr(link_module, "_WAIT_S", WAIT_S)
         waiting = asyncio.ensure_future(world.client.ready())
         await asyncio.sleep(0)
         await world.client.close()
