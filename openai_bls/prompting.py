@@ -40,10 +40,13 @@ class PromptEncoder:
     """
 
     def __init__(self, tokenizer_dir: Path) -> None:
-        # Two seconds and 150 MB: no process but preprocessing's pays for them.
+        # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
         from transformers import AutoTokenizer
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True)
+        # Some classes build the tokenizer anew and keep what they built it from: 50 MB for 150,000 tokens.
+        for name in ("_vocab", "_merges"):
+            vars(self._tokenizer).pop(name, None)
         # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
         self._tokenizer.model_max_length = 10**9
         self.eos_token_id: int | None = self._tokenizer.eos_token_id

@@ -89,9 +89,22 @@ class DetokenizerFactory(ABC):
 
 
 class Vocabulary:
-    """Every token of a tokenizer, and which are special, as `Tokenizer.decode` sees them."""
+    """Every token of a tokenizer, and which are special, as `Tokenizer.decode` sees them.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Args:
+        tokens: the tokens by id.
+        special: what special tokens hold.
+    """
+
+    def __init__(self, tokens: dict[int, str], special: set[str]) -> None:
+        self.tokens = tokens
+        # The decoder goes by a token's content: a second id with a special token's content is
+        # skipped as well.
+        self.special_ids: frozenset[int] = frozenset(token_id for token_id, token in tokens.items() if token in special)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
+        """The vocabulary of a tokenizer."""
         added = tokenizer.get_added_tokens_decoder()
         last = max(
             tokenizer.get_vocab_size() - 1,
@@ -99,13 +112,8 @@ class Vocabulary:
             max(added, default=-1),
         )
         candidates = ((token_id, tokenizer.id_to_token(token_id)) for token_id in range(last + 1))
-        self.tokens: dict[int, str] = {token_id: token for token_id, token in candidates if token is not None}
-        # The decoder goes by a token's content: a second id with a special token's content is
-        # skipped as well.
-        special = {token.content for token in added.values() if token.special}
-        self.special_ids: frozenset[int] = frozenset(
-            token_id for token_id, token in self.tokens.items() if token in special
-        )
+        tokens = {token_id: token for token_id, token in candidates if token is not None}
+        return cls(tokens, {token.content for token in added.values() if token.special})
 
     def kept(self, skip_special_tokens: bool) -> Iterable[tuple[int, str]]:
         """The (id, token) pairs that show up in the text."""

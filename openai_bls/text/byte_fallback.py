@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openai_bls.text.base import REPLACEMENT, Detokenizer, DetokenizerFactory, continuation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from openai_bls.text.base import Vocabulary
 
@@ -97,7 +98,7 @@ class _Table(NamedTuple):
     byte_of: dict[int, int]
     """Byte tokens."""
     tokens: dict[int, str]
-    """All tokens, as the vocabulary has them."""
+    """All tokens, as the vocabulary has them, if the first of a text is read differently."""
 
 
 class ByteFallbackFactory(DetokenizerFactory):
@@ -115,19 +116,27 @@ class ByteFallbackFactory(DetokenizerFactory):
 
     def __init__(self, vocabulary: Vocabulary, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._all = self._table(vocabulary, skip=False)
-        self._kept = self._table(vocabulary, skip=True)
+        # Only the first token of a text is read again, and only where it is read differently.
+        self._tokens = vocabulary.tokens if recipe.drop_first else {}
+        self._kept = self._table(vocabulary.kept(skip_special_tokens=True))
+        self._special = self._table((i, vocabulary.tokens[i]) for i in vocabulary.special_ids)
 
-    def _table(self, vocabulary: Vocabulary, skip: bool) -> _Table:
+    @cached_property
+    def _all(self) -> _Table:
+        """Made when first asked for, which is rare: the table of a large vocabulary takes megabytes."""
+        kept, special = self._kept, self._special
+        return _Table(kept.whole | special.whole, kept.byte_of | special.byte_of, self._tokens)
+
+    def _table(self, tokens: Iterable[tuple[int, str]]) -> _Table:
         whole: dict[int, str] = {}
         byte_of: dict[int, int] = {}
-        for token_id, token in vocabulary.kept(skip):
+        for token_id, token in tokens:
             value = self._recipe.read(token)
             if isinstance(value, str):
                 whole[token_id] = value
             else:
                 byte_of[token_id] = value
-        return _Table(whole, byte_of, vocabulary.tokens)
+        return _Table(whole, byte_of, self._tokens)
 
     def new(self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()) -> Detokenizer:
         """Start a sequence."""
@@ -153,8 +162,13 @@ class ByteFallbackFactory(DetokenizerFactory):
 
     def token_bytes(self, token_id: int) -> bytes:
         """One byte of a byte token; else the text, its leading space included."""
-        byte = self._all.byte_of.get(token_id)
-        return self._all.whole.get(token_id, "").encode() if byte is None else bytes((byte,))
+        for table in (self._kept, self._special):
+            byte = table.byte_of.get(token_id)
+            if byte is not None:
+                return bytes((byte,))
+            if token_id in table.whole:
+                return table.whole[token_id].encode()
+        return b""
 
 
 class _Run:

@@ -8,12 +8,13 @@ itself; those are looked up as `str`, and bytes are only handled around split ch
 from __future__ import annotations
 
 from codecs import utf_8_decode
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from openai_bls.text.base import Detokenizer, DetokenizerFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from openai_bls.text.base import Vocabulary
 
@@ -56,6 +57,21 @@ class _Table(NamedTuple):
         return self.whole.get(token_id, "").encode() if part is None else part
 
 
+def _table(tokens: Iterable[tuple[int, str]]) -> _Table:
+    whole: dict[int, str] = {}
+    parts: dict[int, bytes] = {}
+    for token_id, token in tokens:
+        raw = _bytes_of(token)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            parts[token_id] = raw
+        else:
+            # Most tokens are their own text: one string for both.
+            whole[token_id] = token if text == token else text
+    return _Table(whole, parts)
+
+
 class ByteLevelFactory(DetokenizerFactory):
     """Makes detokenizers for byte-level tokenizers.
 
@@ -70,20 +86,14 @@ class ByteLevelFactory(DetokenizerFactory):
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        whole: dict[int, str] = {}
-        parts: dict[int, bytes] = {}
-        for token_id, token in vocabulary.tokens.items():
-            raw = _bytes_of(token)
-            try:
-                whole[token_id] = raw.decode()
-            except UnicodeDecodeError:
-                parts[token_id] = raw
-        self._all = _Table(whole, parts)
-        special = vocabulary.special_ids
-        self._kept = _Table(
-            {token_id: text for token_id, text in whole.items() if token_id not in special},
-            {token_id: raw for token_id, raw in parts.items() if token_id not in special},
-        )
+        self._kept = _table(vocabulary.kept(skip_special_tokens=True))
+        self._special = _table((i, vocabulary.tokens[i]) for i in vocabulary.special_ids)
+
+    @cached_property
+    def _all(self) -> _Table:
+        """Made when first asked for, which is rare: the table of a large vocabulary takes megabytes."""
+        kept, special = self._kept, self._special
+        return _Table(kept.whole | special.whole, kept.parts | special.parts)
 
     def new(self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()) -> Detokenizer:
         """Start a sequence; the prompt is of no consequence."""
@@ -104,7 +114,7 @@ class ByteLevelFactory(DetokenizerFactory):
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token stands for."""
-        return self._all.bytes_of(token_id)
+        return self._kept.bytes_of(token_id) or self._special.bytes_of(token_id)
 
 
 class ByteLevelDetokenizer(Detokenizer):

@@ -20,14 +20,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from openai_bls.text import tokenizer_json
 from openai_bls.text.base import Detokenizer, DetokenizerFactory, Vocabulary
 from openai_bls.text.byte_fallback import ByteFallbackFactory, Recipe
 from openai_bls.text.byte_level import ByteLevelFactory
 from openai_bls.text.windowed import WindowedFactory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tokenizers import Tokenizer
 
 __all__ = ["Detokenizer", "DetokenizerFactory", "from_tokenizer", "load"]
@@ -40,15 +43,20 @@ def load(path: Path | str) -> DetokenizerFactory:
         FileNotFoundError: there is none.
         ValueError: the file is not a tokenizer.
     """
-    from tokenizers import Tokenizer
-
     file = Path(path)
     if file.is_dir():
         file /= "tokenizer.json"
     if not file.is_file():
         raise FileNotFoundError(f"no tokenizer.json at {file}")
+    content = file.read_bytes()
+    plain = tokenizer_json.read(content)
+    factory = _from_tables(*plain) if plain is not None else None
+    if factory is not None:
+        return factory
+    from tokenizers import Tokenizer
+
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # The Rust library raises bare Exception.
         raise ValueError(f"{file} is not a tokenizer: {error}") from error
     return from_tokenizer(tokenizer)
@@ -56,14 +64,16 @@ def load(path: Path | str) -> DetokenizerFactory:
 
 def from_tokenizer(tokenizer: Tokenizer) -> DetokenizerFactory:
     """Choose the kind that suits a tokenizer, whose vocabulary may not change afterwards."""
-    vocabulary = Vocabulary(tokenizer)
+    vocabulary = Vocabulary.of(tokenizer)
     decoder = tokenizer.decoder
-    if decoder is not None:
-        description = json.loads(decoder.__getstate__())
-        steps = description.get("decoders", [description])
-        if [step["type"] for step in steps] == ["ByteLevel"]:
-            return ByteLevelFactory(vocabulary)
-        recipe = Recipe.parse(description)
-        if recipe is not None:
-            return ByteFallbackFactory(vocabulary, recipe)
-    return WindowedFactory(tokenizer, vocabulary)
+    factory = _from_tables(vocabulary, json.loads(decoder.__getstate__())) if decoder is not None else None
+    return factory or WindowedFactory(tokenizer, vocabulary)
+
+
+def _from_tables(vocabulary: Vocabulary, decoder: Mapping[str, Any]) -> DetokenizerFactory | None:
+    """The kind that needs no more than the vocabulary, if the decoder allows one."""
+    steps = decoder.get("decoders", [decoder])
+    if [step["type"] for step in steps] == ["ByteLevel"]:
+        return ByteLevelFactory(vocabulary)
+    recipe = Recipe.parse(decoder)
+    return ByteFallbackFactory(vocabulary, recipe) if recipe is not None else None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,13 @@ def test_words_in_both_of_their_forms(encoder: PromptEncoder) -> None:
 
 def test_a_long_prompt_is_not_cut(encoder: PromptEncoder) -> None:
     assert len(encoder.encode("x" * 50_000)) == 50_000
+
+
+def test_what_a_tokenizer_was_built_from_is_dropped(tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "Qwen2Tokenizer"}))
+    encoder = PromptEncoder(folder)
+    assert not {"_vocab", "_merges"} & set(vars(encoder._tokenizer))
+    assert encoder.encode("ab 中") == token_ids("ab 中")
+    assert len(prepare(encoder).prompt_token_ids[0]) > 0

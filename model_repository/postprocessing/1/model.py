@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from openai_bls import triton
+from openai_bls import stub, triton
 from openai_bls.postprocessing import Postprocessing
 
 
@@ -18,6 +18,7 @@ class TritonPythonModel:
             self.postprocessing = Postprocessing(path)
         except (OSError, ValueError) as error:
             raise triton.load_error(f"no usable tokenizer: {error}") from None
+        stub.settle()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response a request."""

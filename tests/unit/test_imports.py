@@ -1,0 +1,103 @@
+"""What each model's process must not load; absolute times and sizes are for benchmarks.startup."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openai_bls.prompting import PromptEncoder
+
+REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
+MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "openai_bls")
+
+_SERVER = {"starlette", "uvicorn", "uvloop"}
+_ENGINE = {"torch", "transformers", "safetensors", "accelerate"}
+
+# Triton's own modules exist only in a stub.
+_STUB = """
+import sys, types
+for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+    sys.modules[name] = types.ModuleType(name)
+"""
+_LOADED = "\nimport json; print(json.dumps([name for name, module in sys.modules.items() if module]))"
+
+
+def run(code: str) -> str:
+    """What `code` prints in a fresh interpreter."""
+    done = subprocess.run([sys.executable, "-c", _STUB + code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a fresh interpreter has after `code`."""
+    return set(json.loads(run(code + _LOADED)))
+
+
+def imported_model(model: str) -> str:
+    return (
+        "import importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('model', {str(REPOSITORY / model / '1' / 'model.py')!r})\n"
+        "model = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(model)\n"
+    )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_file_by_itself_is_light(model: str) -> None:
+    """Triton runs it in one more process, before the model's own, to ask for the configuration."""
+    modules = loaded(imported_model(model))
+    assert not modules & (_ENGINE | _SERVER | {"jinja2", "tokenizers", "asyncio"})
+
+
+def test_preprocessing(tokenizer_dir: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from openai_bls import stub\n"
+        "from openai_bls.preprocessing import Preprocessing\n"
+        "stub.keep_torch_out()\n"
+        f"Preprocessing(Path({str(tokenizer_dir)!r}))\n"
+    )
+    modules = loaded(code)
+    assert "transformers" in modules
+    assert not modules & (_SERVER | {"torch", "accelerate", "openai_bls.engine", "openai_bls.http"})
+
+
+@pytest.mark.parametrize("text", ["Two words, 你好 and 🤷🏼‍♀️.", "<|im_start|>user\n  x<|im_end|>"])
+def test_tokens_are_the_same_without_torch(tokenizer_dir: Path, text: str) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from openai_bls import stub\n"
+        "from openai_bls.prompting import PromptEncoder\n"
+        "stub.keep_torch_out()\n"
+        f"print(PromptEncoder(Path({str(tokenizer_dir)!r})).encode({text!r}))\n"
+    )
+    assert json.loads(run(code)) == PromptEncoder(tokenizer_dir).encode(text)
+
+
+def test_postprocessing(tokenizer_dir: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from openai_bls.postprocessing import Postprocessing\n"
+        f"Postprocessing(Path({str(tokenizer_dir)!r}))\n"
+    )
+    # The vocabulary is read without making the tokenizer.
+    assert not loaded(code) & (_ENGINE | _SERVER | {"jinja2", "tokenizers", "asyncio"})
+
+
+def test_openai_bls(tokenizer_dir: Path) -> None:
+    code = (
+        "import openai_bls.runtime\n"
+        "from openai_bls.text import detokenizer\n"
+        f"detokenizer.load({str(tokenizer_dir)!r})\n"
+    )
+    assert not loaded(code) & (_ENGINE | {"jinja2", "tokenizers", "openai_bls.engine.select"})
+
+
+def test_tensorrt_llm_with_the_null_engine() -> None:
+    modules = loaded(imported_model("tensorrt_llm") + "import openai_bls.engine.null\n")
+    assert not modules & (_ENGINE | _SERVER | {"jinja2", "tokenizers", "asyncio"})
