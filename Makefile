@@ -23,7 +23,7 @@ VENV_FLAGS :=
 EXTRAS ?= engine,server
 endif
 comma := ,
-TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,dev
+TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,dev,bench
 
 .DEFAULT_GOAL := help
 .PHONY: help env serve test lint format engine bench doctor clean distclean FORCE
@@ -48,8 +48,8 @@ format: $(VENV)/.installed-test ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-test engine ## run the benchmarks
-	$(BIN)/python -m benchmarks.run $(ARGS)
+bench: $(VENV)/.installed-test engine ## compare the serving layer with others (ARGS="--quick")
+	$(BIN)/python -m benchmarks.serve_layer $(ARGS)
 
 doctor: $(VENV)/.installed ## check the machine and the environment
 	@$(BIN)/python -m openai_bls doctor $(ARGS)

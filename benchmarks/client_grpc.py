@@ -1,92 +1,140 @@
-"""The gRPC client: one ModelStreamInfer call for each request, on a shared channel.
+"""The gRPC client: one ModelStreamInfer call for each request, on a shared connection.
 
-Messages stay bytes while the clock runs. gRPC in Python costs some 50 µs a message, far more than the HTTP client, so a
-single client process is soon what limits a measurement: look at its load.
+Messages stay bytes while the clock runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from itertools import cycle
 
-import grpc
-import grpc.aio
 from tritonclient.grpc import service_pb2
 
 from benchmarks.events import StreamFailure
+from benchmarks.http2 import GrpcConnection
 from benchmarks.stats import Trace
-from benchmarks.target import Plan, Target, bodies
+from benchmarks.supply import Supply
+from benchmarks.target import Plan, Target, bodies, triton_inputs
 
 _METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 _LENGTH_BYTES = 4
+_WATCH_INTERVAL_S = 1.0
 
 
 def infer_request(target: Target, body: bytes) -> bytes:
-    """A serialized ModelInferRequest that carries an OpenAI `body` in the input `request`, BYTES [1]."""
+    """A serialized ModelInferRequest that carries `body`: strings as BYTES [1], integers as INT32 [n]."""
     message = service_pb2.ModelInferRequest(model_name=target.triton_model)
-    tensor = message.inputs.add()
-    tensor.name = "request"
-    tensor.datatype = "BYTES"
-    tensor.shape.append(1)
-    tensor.contents.bytes_contents.append(body)
+    for name, value in triton_inputs(target, body).items():
+        tensor = message.inputs.add()
+        tensor.name = name
+        if isinstance(value, str):
+            tensor.datatype = "BYTES"
+            tensor.shape.append(1)
+            tensor.contents.bytes_contents.append(value.encode())
+        else:
+            numbers = value if isinstance(value, list) else [value]
+            tensor.datatype = "INT32"
+            tensor.shape.append(len(numbers))
+            tensor.contents.int_contents.extend(numbers)
     serialized: bytes = message.SerializeToString()
     return serialized
 
 
 def grpc_payload(message: bytes) -> bytes:
-    """The OpenAI chunk in a serialized ModelStreamInferResponse.
+    """The first element of the first output in a serialized ModelStreamInferResponse, such as an OpenAI chunk.
 
     Raises:
-        StreamFailure: an error of Triton's.
+        StreamFailure: an error of Triton's, or no output.
     """
     response = service_pb2.ModelStreamInferResponse.FromString(message)
     if response.error_message:
         raise StreamFailure(response.error_message)
-    chunk: bytes = response.infer_response.raw_output_contents[0][_LENGTH_BYTES:]
+    outputs = response.infer_response.raw_output_contents
+    if not outputs:
+        raise StreamFailure("a response without an output")
+    if response.infer_response.outputs and response.infer_response.outputs[0].datatype == "INT32":
+        return str(int.from_bytes(outputs[0][:4], "little")).encode()
+    chunk: bytes = outputs[0][_LENGTH_BYTES:]
     return chunk
+
+
+class _Load(GrpcConnection):
+    """One run of a plan on one connection."""
+
+    def __init__(self, supply: Supply) -> None:
+        target = supply.plan.target
+        super().__init__(f"{target.host}:{target.port}", _METHOD)
+        self._supply = supply
+        self._keep = supply.plan.tail
+        self._open: dict[int, Trace] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def next_call(self) -> None:
+        """Make the next call, if there is one."""
+        if self._transport is None:
+            self._supply.fail(ConnectionResetError("the gRPC connection was closed"))
+            return
+        request = self._supply.take()
+        if request is not None:
+            trace = Trace(time.monotonic())
+            self._open[self.call(request)] = trace
+
+    def messages(self, stream: int, messages: list[bytes]) -> None:
+        now = self._supply.last_data = time.monotonic()
+        self._open[stream].add(now, messages, self._keep)
+
+    def ended(self, stream: int, problem: str) -> None:
+        trace = self._open.pop(stream)
+        trace.ended = time.monotonic()
+        if problem:
+            trace.failure = f"incomplete: {problem}"
+        self._supply.finish(trace)
+        if self._supply.plan.pause_s:
+            self._loop.call_later(self._supply.pause_s(), self.next_call)
+        elif problem:
+            # Not from within the loop over the calls of a connection that has closed.
+            self._loop.call_soon(self.next_call)
+        else:
+            self.next_call()
+
+    def give_up(self) -> None:
+        """Stop and close, if nothing comes any more or a request takes too long; a connection has all requests."""
+        problem = self._supply.stalled()
+        too_old = time.monotonic() - self._supply.plan.timeout_s
+        if not problem and any(trace.started < too_old for trace in self._open.values()):
+            problem = "incomplete: timed out"
+        if problem:
+            self._supply.stop()
+            for trace in self._open.values():
+                trace.failure = problem
+                trace.ended = time.monotonic()
+                self._supply.finish(trace)
+            self._parts.clear()
+            self.close()
 
 
 async def run_grpc(plan: Plan) -> list[Trace]:
     """Carry out `plan` over gRPC.
 
     Raises:
-        OSError: the server cannot be reached.
+        OSError: the server cannot be reached, or closes the connection.
     """
-    requests = cycle([infer_request(plan.target, body) for body in bodies(plan)])
-    traces: list[Trace] = []
-    left = plan.requests
-    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-
-    async with grpc.aio.insecure_channel(f"{plan.target.host}:{plan.target.port}", options=options) as channel:
-        try:
-            await asyncio.wait_for(channel.channel_ready(), timeout=10.0)
-        except (asyncio.TimeoutError, TimeoutError):
-            raise ConnectionRefusedError(f"no gRPC at {plan.target.host}:{plan.target.port}") from None
-        # Without (de)serializers, bytes go in and come out.
-        stream = channel.stream_stream(_METHOD)
-
-        async def worker() -> None:
-            nonlocal left
-            while left:
-                left -= 1
-                trace = Trace(time.monotonic())
-                await _one(stream(timeout=plan.timeout_s), next(requests), trace, plan.tail)
-                trace.ended = time.monotonic()
-                traces.append(trace)
-
-        await asyncio.gather(*(worker() for _ in range(min(plan.concurrency, plan.requests))))
-    return traces
-
-
-async def _one(call: grpc.aio.StreamStreamCall, request: bytes, trace: Trace, keep: int) -> None:
+    supply = Supply(plan, [infer_request(plan.target, body) for body in bodies(plan)])
+    loop = asyncio.get_running_loop()
+    _, load = await loop.create_connection(lambda: _Load(supply), plan.target.host, plan.target.port)
+    watch = asyncio.ensure_future(_watch(load))
     try:
-        await call.write(request)
-        # The server ends its half once every response has gone out.
-        await call.done_writing()
-        while (message := await call.read()) is not grpc.aio.EOF:
-            trace.add(time.monotonic(), [message], keep)
-        if (code := await call.code()) is not grpc.StatusCode.OK:
-            trace.failure = f"incomplete: {code.name} {await call.details()}"
-    except grpc.aio.AioRpcError as error:
-        trace.failure = f"incomplete: {error.code().name} {error.details()}"
+        supply.start()
+        for _ in range(supply.workers):
+            load.next_call()
+        await supply.finished
+    finally:
+        watch.cancel()
+        load.close()
+    return supply.traces
+
+
+async def _watch(load: _Load) -> None:
+    while True:
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+        load.give_up()

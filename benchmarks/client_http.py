@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from itertools import cycle
 from typing import cast
 
 import httptools
 
 from benchmarks.events import EventSplitter, error_message
 from benchmarks.stats import Trace
+from benchmarks.supply import Supply
 from benchmarks.target import Plan, bodies, http_request
 
 _WATCH_INTERVAL_S = 1.0
@@ -25,12 +25,9 @@ class HttpLoad:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.traces: list[Trace] = []
-        self._requests = cycle([http_request(plan.target, body) for body in bodies(plan)])
-        self._left = plan.requests
+        self.supply = Supply(plan, [http_request(plan.target, body) for body in bodies(plan)])
         self._connections: set[_Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
-        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> list[Trace]:
         """Open all connections, then make all requests.
@@ -38,36 +35,23 @@ class HttpLoad:
         Raises:
             OSError: the server cannot be reached.
         """
-        workers = min(self.plan.concurrency, self.plan.requests)
-        await asyncio.gather(*(self._open() for _ in range(workers)))
+        await asyncio.gather(*(self._open() for _ in range(self.supply.workers)))
         watch = asyncio.ensure_future(self._watch())
         try:
+            self.supply.start()
             for connection in list(self._connections):
                 connection.next_request()
-            await self._finished
+            await self.supply.finished
         finally:
             watch.cancel()
             for connection in self._connections:
                 connection.close()
-        return self.traces
-
-    def take(self) -> bytes | None:
-        """The next request, or None if all have been taken."""
-        if not self._left:
-            return None
-        self._left -= 1
-        return next(self._requests)
-
-    def finish(self, trace: Trace) -> None:
-        """One request has ended, well or not."""
-        self.traces.append(trace)
-        if len(self.traces) == self.plan.requests and not self._finished.done():
-            self._finished.set_result(None)
+        return self.supply.traces
 
     def lost(self, connection: _Connection) -> None:
         """A connection has closed; another takes its place while there are requests left."""
         self._connections.discard(connection)
-        if self._left and not self._finished.done():
+        if self.supply.more() and not self.supply.finished.done():
             task = asyncio.ensure_future(self._reopen())
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
@@ -83,8 +67,7 @@ class HttpLoad:
         try:
             connection = await self._open()
         except OSError as error:
-            if not self._finished.done():
-                self._finished.set_exception(error)
+            self.supply.fail(error)
             return
         connection.next_request()
 
@@ -92,9 +75,12 @@ class HttpLoad:
         """Give up on requests that take too long; one timer for all."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
+            stalled = self.supply.stalled()
+            if stalled:
+                self.supply.stop()
             too_old = time.monotonic() - self.plan.timeout_s
             for connection in list(self._connections):
-                connection.give_up_if_started_before(too_old)
+                connection.give_up(stalled, too_old)
 
 
 class _Connection(asyncio.Protocol):
@@ -102,6 +88,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, load: HttpLoad) -> None:
         self._load = load
+        self._supply = load.supply
         self._keep = load.plan.tail
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -117,8 +104,10 @@ class _Connection(asyncio.Protocol):
 
     def next_request(self) -> None:
         """Send the next request, if there is one."""
-        request = self._load.take()
-        if request is None or self._transport is None:
+        if self._transport is None:
+            return
+        request = self._supply.take()
+        if request is None:
             return
         self._events = EventSplitter()
         self._error_body = b""
@@ -130,14 +119,14 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def give_up_if_started_before(self, moment: float) -> None:
-        """Close if the request on this connection was sent before `moment`."""
-        if self._trace is not None and self._trace.started < moment:
-            self._fail("incomplete: timed out")
+    def give_up(self, stalled: str, too_old: float) -> None:
+        """Close if the whole run has `stalled`, or if the request on this connection was sent before `too_old`."""
+        if self._trace is not None and (stalled or self._trace.started < too_old):
+            self._fail(stalled or "incomplete: timed out")
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        self._now = time.monotonic()
+        self._now = self._supply.last_data = time.monotonic()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -165,10 +154,12 @@ class _Connection(asyncio.Protocol):
             self._fail(f"incomplete event: {error_message(self._events.rest)}")
         else:
             self._end()
-        if self._parser.should_keep_alive():
-            self.next_request()
-        else:
+        if not self._parser.should_keep_alive():
             self.close()
+        elif self._supply.plan.pause_s:
+            asyncio.get_running_loop().call_later(self._supply.pause_s(), self.next_request)
+        else:
+            self.next_request()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail("incomplete: connection closed")
@@ -184,7 +175,7 @@ class _Connection(asyncio.Protocol):
         trace, self._trace = self._trace, None
         if trace is not None:
             trace.ended = time.monotonic()
-            self._load.finish(trace)
+            self._supply.finish(trace)
 
 
 async def run_http(plan: Plan) -> list[Trace]:

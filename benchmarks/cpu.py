@@ -65,6 +65,28 @@ class CpuSample:
 def sample_tree(root: int, proc: Path = _PROC) -> CpuSample:
     """CPU time of process `root` and everything below it."""
     stats = processes(proc)
+    tree = _tree(root, stats)
+    tick = os.sysconf("SC_CLK_TCK")
+    return CpuSample(
+        seconds={pid: stats[pid].ticks / tick for pid in tree},
+        names={pid: _label(pid, stats[pid].name, proc) for pid in tree},
+    )
+
+
+def machine_seconds(proc: Path = _PROC) -> float:
+    """CPU seconds of everything on this machine since it started, idle time and waiting left out."""
+    fields = (proc / "stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def tree_names(root: int, proc: Path = _PROC) -> dict[int, str]:
+    """The names of process `root` and everything below it, by process id."""
+    stats = processes(proc)
+    return {pid: _label(pid, stats[pid].name, proc) for pid in _tree(root, stats)}
+
+
+def _tree(root: int, stats: Mapping[int, Stat]) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
@@ -73,11 +95,7 @@ def sample_tree(root: int, proc: Path = _PROC) -> CpuSample:
         pid = todo.pop()
         tree.append(pid)
         todo += children.get(pid, [])
-    tick = os.sysconf("SC_CLK_TCK")
-    return CpuSample(
-        seconds={pid: stats[pid].ticks / tick for pid in tree},
-        names={pid: _label(pid, stats[pid].name, proc) for pid in tree},
-    )
+    return tree
 
 
 def _label(pid: int, name: str, proc: Path) -> str:

@@ -9,7 +9,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 
@@ -42,16 +42,14 @@ def make_requests(plan: Plan) -> tuple[list[Trace], float]:
 
 def _run(plan: Plan) -> list[Trace]:
     if plan.target.api == "grpc":
-        from benchmarks.client_grpc import run_grpc
-
-        return asyncio.run(run_grpc(plan))
-    from benchmarks.client_http import run_http
-
+        from benchmarks.client_grpc import run_grpc as run
+    else:
+        from benchmarks.client_http import run_http as run
     if importlib.util.find_spec("uvloop") is None:
-        return asyncio.run(run_http(plan))
+        return asyncio.run(run(plan))
     import uvloop
 
-    return uvloop.run(run_http(plan))
+    return uvloop.run(run(plan))
 
 
 def _client(plan: Plan) -> ClientReport:
@@ -74,9 +72,12 @@ class Clients:
         Raises:
             OSError: the server cannot be reached.
         """
+        return merge([future.result() for future in self.start(plan)])
+
+    def start(self, plan: Plan) -> list[Future[ClientReport]]:
+        """Begin to carry out `plan`, divided among the processes; one report of each is to come."""
         plans = divided(plan, len(self._pools))
-        futures = [pool.submit(_client, part) for pool, part in zip(self._pools, plans, strict=False)]
-        return merge([future.result() for future in futures])
+        return [pool.submit(_client, part) for pool, part in zip(self._pools, plans, strict=False)]
 
     def __enter__(self) -> Clients:
         return self
@@ -116,7 +117,9 @@ def measure(clients: Clients, path: str, plan: Plan, server_pid: int | None) -> 
     Raises:
         OSError: the server cannot be reached.
     """
-    before = None if server_pid is None else cpu.sample_tree(server_pid)
+    if server_pid is None:
+        return measurement(path, plan.concurrency, clients.drive(plan), None)
+    before, machine_before = cpu.sample_tree(server_pid), cpu.machine_seconds()
     report = clients.drive(plan)
-    used = None if server_pid is None or before is None else cpu.sample_tree(server_pid).since(before)
-    return measurement(path, plan.concurrency, report, used)
+    used, machine = cpu.sample_tree(server_pid).since(before), cpu.machine_seconds() - machine_before
+    return measurement(path, plan.concurrency, report, used, machine)

@@ -5,13 +5,14 @@ Clients only count events while the clock runs. The first and the last ones are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from benchmarks.target import Api, Layout
+from benchmarks.target import Layout, Target
 
 DONE = b"[DONE]"
 _DATA = b"data:"
@@ -45,29 +46,32 @@ def sse_payload(event: bytes) -> bytes:
     return event[len(_DATA) :].strip()
 
 
-def generate_payload(event: bytes) -> bytes:
-    """The OpenAI chunk in an event of Triton's generate_stream.
+def generate_payload(event: bytes, output: str = "response") -> bytes:
+    """The value of `output`, such as an OpenAI chunk, in an event of Triton's generate_stream.
 
     Raises:
-        StreamFailure: an error of Triton's own.
+        StreamFailure: an error of Triton's own, or no such output.
     """
     outer = msgspec.json.decode(sse_payload(event))
     if "error" in outer:
         raise StreamFailure(str(outer["error"]))
-    response: str = outer["response"]
-    return response.encode()
+    if output not in outer:
+        raise StreamFailure(f"a response without {output}")
+    return str(outer[output]).encode()
 
 
 PayloadReader = Callable[[bytes], bytes]
 
 
-def payload_reader(api: Api) -> PayloadReader:
-    """From an event of `api` to the OpenAI chunk in it."""
-    if api == "grpc":
+def payload_reader(target: Target) -> PayloadReader:
+    """From an event of `target` to the OpenAI chunk (or the token id, or the text) in it."""
+    if target.api == "grpc":
         from benchmarks.client_grpc import grpc_payload
 
         return grpc_payload
-    return generate_payload if api == "generate_stream" else sse_payload
+    if target.api == "generate_stream":
+        return functools.partial(generate_payload, output=target.output)
+    return sse_payload
 
 
 @dataclass
@@ -104,13 +108,30 @@ def find_layout(events: Sequence[bytes], payload: PayloadReader) -> Layout:
     Raises:
         StreamFailure: an event reports an error, or there is no text at all.
     """
-    texts = [i for i, event in enumerate(events) if _has_text(payload(event))]
+    texts = [i for i, event in enumerate(events) if has_text(payload(event))]
     if not texts:
         raise StreamFailure(f"no text in {len(events)} events")
     return Layout(lead=texts[0], trail=len(events) - 1 - texts[-1])
 
 
-def _has_text(text: bytes) -> bool:
+def layout_of(head: bytes, tail: Sequence[bytes], payload: PayloadReader, usual: Layout) -> Layout:
+    """The layout of one stream: the `usual` one, unless its first event or its last ones show another.
+
+    A server that puts several tokens into one event may also put the first or the last text beside what usually stands
+    alone, such as the role or the finish reason.
+
+    Raises:
+        StreamFailure: an event reports an error, or is no OpenAI chunk.
+    """
+    texts = [i for i, event in enumerate(tail) if has_text(payload(event))]
+    return Layout(
+        lead=0 if usual.lead and head and has_text(payload(head)) else usual.lead,
+        trail=len(tail) - 1 - texts[-1] if texts else usual.trail,
+    )
+
+
+def has_text(text: bytes) -> bool:
+    """Whether an OpenAI chunk carries generated text."""
     if text == DONE:
         return False
     choices = _chunk(text).get("choices")

@@ -43,7 +43,7 @@ def _ask(target: Target, words: int) -> tuple[int, Layout]:
     """The prompt tokens of a request with `words` words, and its stream's layout."""
     plan = Plan(target, 1, 1, words, _OUTPUT_TOKENS, timeout_s=60.0, tail=_ALL)
     [trace], _ = make_requests(plan)
-    payload = payload_reader(target.api)
+    payload = payload_reader(target)
     try:
         if trace.failure:
             raise StreamFailure(trace.failure)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.events import Ending, StreamFailure, payload_reader, read_ending
+from benchmarks.events import Ending, PayloadReader, StreamFailure, layout_of, payload_reader, read_ending
 from benchmarks.target import Plan
 
 Seconds = NDArray[np.float64]
@@ -19,7 +19,7 @@ Seconds = NDArray[np.float64]
 class Trace:
     """One request as the client saw it. Times are seconds of the monotonic clock."""
 
-    __slots__ = ("counts", "ended", "failure", "started", "tail", "times")
+    __slots__ = ("counts", "ended", "failure", "head", "started", "tail", "times")
 
     def __init__(self, started: float) -> None:
         self.started = started
@@ -28,12 +28,16 @@ class Trace:
         """When data came in ..."""
         self.counts = array("L")
         """... and how many events it completed."""
+        self.head = b""
+        """The first event."""
         self.tail: list[bytes] = []
         """The last events."""
         self.failure = ""
 
     def add(self, now: float, events: list[bytes], keep: int) -> None:
         """Take the events that came in at `now`; remember the last `keep`."""
+        if not self.head and events:
+            self.head = events[0]
         self.times.append(now)
         self.counts.append(len(events))
         self.tail = events[-keep:] if len(events) >= keep else (self.tail + events)[-keep:]
@@ -58,22 +62,25 @@ class ClientReport:
     ended: float
     cpu_s: float
     """CPU time of the client processes."""
+    gap_ends: Seconds
+    """When each of `gaps` ended, by the monotonic clock, which all processes of a machine share."""
 
 
 def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
     """The report of one client process."""
-    payload = payload_reader(plan.target.api)
+    payload = payload_reader(plan.target)
     failures: Counter[str] = Counter()
     first: list[float] = []
     gaps: list[Seconds] = []
+    gap_ends: list[Seconds] = []
     prompt_tokens = completion_tokens = text_events = 0
     for trace in traces:
         arrivals = np.repeat(np.array(trace.times), np.array(trace.counts, dtype=np.int64))
-        texts = arrivals[plan.layout.lead : max(plan.layout.lead, len(arrivals) - plan.layout.trail)]
         try:
-            ending = read_ending(trace.tail, payload)
+            texts, ending = _look_into(trace, arrivals, plan, payload)
             problem = trace.failure or _problem(ending, len(texts), plan)
         except StreamFailure as failure:
+            texts, ending = arrivals, Ending()
             problem = trace.failure or f"error event: {failure}"
         if problem:
             failures[problem] += 1
@@ -83,6 +90,7 @@ def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
         text_events += len(texts)
         first.append(texts[0] - trace.started)
         gaps.append(np.diff(texts))
+        gap_ends.append(texts[1:])
     return ClientReport(
         requests=len(traces),
         failures=failures,
@@ -94,7 +102,24 @@ def analyse(traces: Sequence[Trace], plan: Plan, cpu_s: float) -> ClientReport:
         started=min(trace.started for trace in traces),
         ended=max(trace.ended for trace in traces),
         cpu_s=cpu_s,
+        gap_ends=np.concatenate(gap_ends) if gap_ends else np.array([]),
     )
+
+
+def _look_into(trace: Trace, arrivals: Seconds, plan: Plan, payload: PayloadReader) -> tuple[Seconds, Ending]:
+    """When texts came, and what the stream says at its end.
+
+    Raises:
+        StreamFailure: an event reports an error, or is not what it should be.
+    """
+    if plan.target.dialect != "openai":
+        # A token for each response, by contract and without usage: what is counted is held against the wanted number.
+        for event in (trace.head, *trace.tail) if trace.head else ():
+            payload(event)
+        return arrivals, Ending(completion_tokens=len(arrivals))
+    ending = read_ending(trace.tail, payload)
+    layout = layout_of(trace.head, trace.tail, payload, plan.layout)
+    return arrivals[layout.lead : max(layout.lead, len(arrivals) - layout.trail)], ending
 
 
 def _problem(ending: Ending, text_events: int, plan: Plan) -> str:
@@ -123,6 +148,7 @@ def merge(reports: Sequence[ClientReport]) -> ClientReport:
         started=min(report.started for report in reports),
         ended=max(report.ended for report in reports),
         cpu_s=sum(report.cpu_s for report in reports),
+        gap_ends=np.concatenate([report.gap_ends for report in reports]),
     )
 
 
@@ -158,6 +184,8 @@ class Measurement:
     """Of the whole process tree; None if the server is not on this machine."""
     server_cpu_by_process: dict[str, float] = field(default_factory=dict)
     """Seconds by process: `tritonserver`, and the models' own processes by model."""
+    machine_cpu_s: float | None = None
+    """Of everything on this machine; None if the server is not on it."""
 
     @property
     def server_cpu_per_1k(self) -> float | None:
@@ -175,9 +203,45 @@ class Measurement:
         return self.client_cpu_s / self.wall_s if self.wall_s else float("nan")
 
     @property
+    def others_load(self) -> float | None:
+        """Cores that were busy with anything but this server and its clients."""
+        if self.machine_cpu_s is None or self.server_cpu_s is None or not self.wall_s:
+            return None
+        return max(0.0, self.machine_cpu_s - self.server_cpu_s - self.client_cpu_s) / self.wall_s
+
+    @property
     def tokens_per_event(self) -> float:
         """1 if every token came in an event of its own; more where some had no text or came together."""
         return self.tokens / self.text_events if self.text_events else float("nan")
+
+    @property
+    def events_per_s(self) -> float:
+        """Text events a second: what the transport carries, where `tokens_per_s` is what clients get."""
+        return self.text_events / self.wall_s if self.wall_s else float("nan")
+
+
+def nothing_measured(path: str, concurrency: int, requests: int, reason: str) -> Measurement:
+    """What stands for a measurement that could not be made at all."""
+    nan = float("nan")
+    return Measurement(
+        path=path,
+        concurrency=concurrency,
+        requests=requests,
+        failed=requests,
+        failures={reason: requests},
+        wall_s=0.0,
+        prompt_tokens=nan,
+        tokens=0,
+        text_events=0,
+        first_token_ms_p50=nan,
+        first_token_ms_p99=nan,
+        gap_ms_p50=nan,
+        gap_ms_p99=nan,
+        gap_ms_mean=nan,
+        tokens_per_s=nan,
+        client_cpu_s=0.0,
+        server_cpu_s=None,
+    )
 
 
 def measurement(
@@ -185,6 +249,7 @@ def measurement(
     concurrency: int,
     report: ClientReport,
     server_cpu: dict[str, float] | None,
+    machine_cpu_s: float | None = None,
 ) -> Measurement:
     """The numbers of `report`."""
     wall = report.ended - report.started
@@ -208,6 +273,7 @@ def measurement(
         client_cpu_s=report.cpu_s,
         server_cpu_s=None if server_cpu is None else sum(server_cpu.values()),
         server_cpu_by_process=server_cpu or {},
+        machine_cpu_s=machine_cpu_s,
     )
 
 

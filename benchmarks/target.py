@@ -12,7 +12,13 @@ import msgspec
 Api = Literal["chat", "completions", "generate_stream", "grpc"]
 APIS: tuple[Api, ...] = ("chat", "completions", "generate_stream", "grpc")
 
+Dialect = Literal["openai", "ids", "text"]
+"""What a Triton model speaks: OpenAI's JSON as text; `input_ids` to `output_ids`, one id a response; `text_input` to
+`text_output`, one response a token."""
+_OUTPUTS: dict[Dialect, str] = {"openai": "response", "ids": "output_ids", "text": "text_output"}
+
 _DISTINCT_PROMPTS = 64
+_HIGHEST_ID = 256
 # Common words, so that most tokenizers have a token for each of them.
 _WORDS = (  # noqa: SIM905  # reads better than fifty lines
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
@@ -34,6 +40,12 @@ class Target:
     triton_model: str = "openai_bls"
     """The Triton model that takes OpenAI requests."""
     api_key: str = field(default="", repr=False)
+    dialect: Dialect = "openai"
+
+    @property
+    def output(self) -> str:
+        """The Triton model's output tensor."""
+        return _OUTPUTS[self.dialect]
 
     @property
     def ends_with_done(self) -> bool:
@@ -67,9 +79,23 @@ class Plan:
     """How many of a stream's last events are kept for a look at them after the run."""
     seed: int = 0
     """Different prompts for different seeds."""
+    seconds: float | None = None
+    """If set, no request is begun later than this; the first `concurrency` always are."""
+    pause_s: float = 0.0
+    """Mean pause between two requests of the same client; each lasts from half to one and a half of it."""
+    stall_s: float = 60.0
+    """Seconds without any data on any stream after which the whole run is given up."""
 
 
-def http_target(api: Api, base_url: str, *, model: str, triton_model: str = "openai_bls", api_key: str = "") -> Target:
+def http_target(
+    api: Api,
+    base_url: str,
+    *,
+    model: str = "",
+    triton_model: str = "openai_bls",
+    api_key: str = "",
+    dialect: Dialect = "openai",
+) -> Target:
     """The target for `api` under `base_url`: `http://host:port/v1`, or Triton's `http://host:port`.
 
     Raises:
@@ -83,10 +109,13 @@ def http_target(api: Api, base_url: str, *, model: str, triton_model: str = "ope
         "completions": "/completions",
         "generate_stream": f"/v2/models/{triton_model}/generate_stream",
     }[api]
-    return Target(api, url.hostname, url.port or 80, url.path.rstrip("/") + endpoint, model, triton_model, api_key)
+    path = url.path.rstrip("/") + endpoint
+    return Target(api, url.hostname, url.port or 80, path, model, triton_model, api_key, dialect)
 
 
-def grpc_target(address: str, *, model: str, triton_model: str = "openai_bls") -> Target:
+def grpc_target(
+    address: str, *, model: str = "", triton_model: str = "openai_bls", dialect: Dialect = "openai"
+) -> Target:
     """The target for gRPC at `host:port`, with or without a scheme.
 
     Raises:
@@ -95,7 +124,7 @@ def grpc_target(address: str, *, model: str, triton_model: str = "openai_bls") -
     url = urlsplit(address if "//" in address else f"//{address}")
     if not url.hostname or not url.port:
         raise ValueError(f"not host:port: {address}")
-    return Target("grpc", url.hostname, url.port, model=model, triton_model=triton_model)
+    return Target("grpc", url.hostname, url.port, model=model, triton_model=triton_model, dialect=dialect)
 
 
 def prompt_text(words: int, rng: random.Random) -> str:
@@ -120,17 +149,36 @@ def openai_body(target: Target, prompt: str, output_tokens: int) -> bytes:
     return msgspec.json.encode(body)
 
 
+def triton_body(target: Target, words: int, output_tokens: int, rng: random.Random) -> bytes:
+    """The inputs of a model that does not speak OpenAI, as JSON text: `words` token ids or words, and the length."""
+    if target.dialect == "ids":
+        ids = rng.choices(range(1, _HIGHEST_ID), k=words)
+        return msgspec.json.encode({"input_ids": ids, "request_output_len": output_tokens})
+    return msgspec.json.encode({"text_input": prompt_text(words, rng), "max_tokens": output_tokens})
+
+
+def triton_inputs(target: Target, body: bytes) -> dict[str, Any]:
+    """The inputs of the Triton request that carries `body`, by name: strings, integers or lists of integers."""
+    if target.dialect == "openai":
+        return {"request": body.decode()}
+    inputs: dict[str, Any] = msgspec.json.decode(body)
+    return inputs
+
+
 def bodies(plan: Plan) -> list[bytes]:
     """The bodies that a client sends in turn, made before the clock starts."""
     rng = random.Random(plan.seed)
+    target, words, length = plan.target, plan.prompt_words, plan.output_tokens
     count = min(plan.requests, _DISTINCT_PROMPTS)
-    return [openai_body(plan.target, prompt_text(plan.prompt_words, rng), plan.output_tokens) for _ in range(count)]
+    if target.dialect == "openai":
+        return [openai_body(target, prompt_text(words, rng), length) for _ in range(count)]
+    return [triton_body(target, words, length, rng) for _ in range(count)]
 
 
 def http_request(target: Target, body: bytes) -> bytes:
     """The whole HTTP/1.1 request that carries an OpenAI `body` to `target`."""
     if target.api == "generate_stream":
-        body = msgspec.json.encode({"request": body.decode()})
+        body = msgspec.json.encode(triton_inputs(target, body))
     head = [
         f"POST {target.path} HTTP/1.1",
         f"Host: {target.host}:{target.port}",

@@ -39,8 +39,10 @@ async def _chunks(body: dict[str, object]) -> AsyncIterator[dict[str, object]]:
         if model == "reports" and i == tokens // 2:
             yield {"error": {"message": "the engine failed"}}
             return
-        if model == "hangs" and i == tokens // 2:
+        if (model == "hangs" and i == tokens // 2) or (model == "hangs_beyond_8" and tokens == 10):
             await asyncio.sleep(60)
+        if model == "slow":
+            await asyncio.sleep(0.005)
         yield _delta({"content": " wörd"})
     yield _delta({}, "length")
     counted = tokens - (model == "short")

@@ -108,3 +108,10 @@ def test_a_real_child_uses_cpu_time() -> None:
 )
 def test_local(host: str, local: bool) -> None:
     assert cpu.is_local(host) is local
+
+
+def test_what_the_whole_machine_uses(tmp_path: Path) -> None:
+    tick = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "stat").write_text(f"cpu  {tick} 0 {tick} 9999 77 0 {tick} 0 0 0\ncpu0 1 2 3\n")
+    assert cpu.machine_seconds(tmp_path) == 3.0
+    assert cpu.machine_seconds() > 0

@@ -19,7 +19,9 @@ _PLAN = Plan(
 )
 
 
-def _trace(events_at: list[tuple[float, int]], *, tokens: int | None = 3, done: bool = True, start: float = 0) -> Trace:
+def make_trace(
+    events_at: list[tuple[float, int]], *, tokens: int | None = 3, done: bool = True, start: float = 0
+) -> Trace:
     trace = Trace(start)
     for now, count in events_at:
         trace.add(now, [b"data: {}"] * count, keep=3)
@@ -31,7 +33,7 @@ def _trace(events_at: list[tuple[float, int]], *, tokens: int | None = 3, done: 
 
 def test_times_of_text_events_only() -> None:
     # role and first text together, then a text, then the last text with usage and [DONE]
-    trace = _trace([(1.0, 2), (1.5, 1), (1.6, 3)], start=0.25)
+    trace = make_trace([(1.0, 2), (1.5, 1), (1.6, 3)], start=0.25)
     report = analyse([trace], _PLAN, cpu_s=0.5)
     assert not report.failures
     assert report.first_token.tolist() == [0.75]
@@ -42,23 +44,23 @@ def test_times_of_text_events_only() -> None:
 @pytest.mark.parametrize(
     ("trace", "problem"),
     [
-        (_trace([(1.0, 6)], tokens=None), "incomplete: no usage"),
-        (_trace([(1.0, 6)], tokens=2), "incomplete: 2 of 3 tokens"),
-        (_trace([(1.0, 6)], done=False), "incomplete: no [DONE]"),
-        (_trace([(1.0, 3)]), "incomplete: 0 text events for 3 tokens"),
-        (_trace([(1.0, 7)]), "incomplete: 4 text events for 3 tokens"),
-        (_trace([]), "incomplete: 0 text events for 3 tokens"),
+        (make_trace([(1.0, 6)], tokens=None), "incomplete: no usage"),
+        (make_trace([(1.0, 6)], tokens=2), "incomplete: 2 of 3 tokens"),
+        (make_trace([(1.0, 6)], done=False), "incomplete: no [DONE]"),
+        (make_trace([(1.0, 3)]), "incomplete: 0 text events for 3 tokens"),
+        (make_trace([(1.0, 7)]), "incomplete: 4 text events for 3 tokens"),
+        (make_trace([]), "incomplete: 0 text events for 3 tokens"),
     ],
 )
 def test_what_is_not_complete_has_failed(trace: Trace, problem: str) -> None:
-    report = analyse([trace, _trace([(1.0, 6)])], _PLAN, cpu_s=0)
+    report = analyse([trace, make_trace([(1.0, 6)])], _PLAN, cpu_s=0)
     assert report.failures == {problem: 1}
     assert report.requests == 2
     assert report.completion_tokens == 3
 
 
 def test_the_clients_own_finding_comes_first() -> None:
-    trace = _trace([])
+    trace = make_trace([])
     trace.tail = [b"data: {"]
     trace.failure = "status 503: busy"
     assert analyse([trace], _PLAN, cpu_s=0).failures == {"status 503: busy": 1}
@@ -74,8 +76,8 @@ def test_traces_keep_the_last_events() -> None:
 
 
 def test_clients_add_up() -> None:
-    one = analyse([_trace([(1.0, 6)])], _PLAN, cpu_s=0.5)
-    two = analyse([_trace([(3.0, 6)], start=1), _trace([(2.0, 6)], tokens=2)], _PLAN, cpu_s=0.25)
+    one = analyse([make_trace([(1.0, 6)])], _PLAN, cpu_s=0.5)
+    two = analyse([make_trace([(3.0, 6)], start=1), make_trace([(2.0, 6)], tokens=2)], _PLAN, cpu_s=0.25)
     both = measurement("p", 2, merge([one, two]), {"tritonserver": 0.6})
     assert (both.requests, both.failed, both.tokens, both.wall_s) == (3, 1, 6, 3.0)
     assert both.tokens_per_s == 2.0
@@ -84,8 +86,14 @@ def test_clients_add_up() -> None:
     assert both.client_load == 0.25
 
 
+def test_what_others_did_meanwhile() -> None:
+    report = analyse([make_trace([(2.0, 6)])], _PLAN, cpu_s=0.5)
+    assert measurement("p", 1, report, {"tritonserver": 1.0}, 2.5).others_load == 0.5
+    assert measurement("p", 1, report, None, 2.5).others_load is None
+
+
 def test_nothing_good_is_not_a_number() -> None:
-    report = analyse([_trace([(1.0, 6)], tokens=2)], _PLAN, cpu_s=0)
+    report = analyse([make_trace([(1.0, 6)], tokens=2)], _PLAN, cpu_s=0)
     nothing = measurement("p", 1, report, None)
     assert math.isnan(nothing.first_token_ms_p50)
     assert math.isnan(nothing.tokens_per_event)
@@ -111,10 +119,53 @@ def test_spread() -> None:
 
 
 def test_repeats_are_grouped() -> None:
-    report = analyse([_trace([(1.0, 6)])], _PLAN, cpu_s=0)
+    report = analyse([make_trace([(1.0, 6)])], _PLAN, cpu_s=0)
 
     def one(path: str, concurrency: int) -> Measurement:
         return measurement(path, concurrency, report, None)
 
     groups = grouped([one("b", 16), one("a", 1), one("b", 1), one("b", 16), one("a", 1)])
     assert [(g[0].path, g[0].concurrency, len(g)) for g in groups] == [("b", 1, 1), ("b", 16, 2), ("a", 1, 2)]
+
+
+def test_several_tokens_in_one_event() -> None:
+    """The role beside the first text, the last text beside the finish reason: what usually stands alone does not."""
+    usual = Plan(_PLAN.target, 1, 1, 1, output_tokens=8, layout=Layout(lead=1, trail=3))
+    delta = '{"choices":[{"index":0,"delta":{"content":" two words"},"finish_reason":"length"}]}'
+    usage = '{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":8}}'
+    trace = Trace(0)
+    for now, event in enumerate((delta, delta, usage, "[DONE]"), start=1):
+        trace.add(now, [f"data: {event}".encode()], keep=3)
+    report = analyse([trace], usual, cpu_s=0)
+    assert not report.failures
+    assert (report.text_events, report.completion_tokens) == (2, 8)
+    assert (report.first_token.tolist(), report.gaps.tolist()) == ([1.0], [1.0])
+    assert measurement("p", 1, report, None).tokens_per_event == 4
+
+
+def test_tokens_of_raw_models_are_their_responses() -> None:
+    target = http_target("generate_stream", "http://h:1", triton_model="bare", dialect="ids")
+    plan = Plan(target, 1, 1, 1, output_tokens=3)
+
+    def stream(*events: str) -> Trace:
+        trace = Trace(0)
+        for event in events:
+            trace.add(1.0, [b"data: " + event.encode()], keep=3)
+        return trace
+
+    ids = '{"model_name":"bare","output_ids":5}'
+    traces = [
+        stream(ids, ids, ids),
+        stream(ids, ids),
+        stream(ids, '{"error":"stub died"}'),
+        stream('{"other":1}'),
+        stream(),
+    ]
+    report = analyse(traces, plan, cpu_s=0)
+    assert report.completion_tokens == 3
+    assert report.failures == {
+        "incomplete: 2 of 3 tokens": 1,
+        "incomplete: 0 of 3 tokens": 1,
+        "error event: stub died": 1,
+        "error event: a response without output_ids": 1,
+    }

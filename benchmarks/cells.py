@@ -1,0 +1,112 @@
+"""What a run of `benchmarks.serve_layer` has found so far: cells, long prompts, memory, and ratios between cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from benchmarks.memory import Memory
+from benchmarks.stats import Measurement, Spread, spread
+
+Stage = Literal["throughput", "paced", "first token", "crowd"]
+"""As fast as possible; at a pace; single requests with pauses, at the same pace; very many streams at once."""
+
+Value = Callable[[Measurement], float | None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement of one path of one contender, in one round."""
+
+    stage: Stage
+    round: int
+    """Counted from 1."""
+    result: Measurement
+    """Its `path` is the contender's name and the path's."""
+
+
+@dataclass(frozen=True)
+class LongPrompt:
+    """What very long prompts do to the streams beside them."""
+
+    path: str
+    round: int
+    streams: int
+    prompt_tokens: int
+    first_token_ms: float
+    """Median, of the long prompts themselves."""
+    quiet_gap_ms_p99: float
+    """Inter-token p99 of the streams while no long prompt was on its way."""
+    gap_ms_p99: float
+    """The same from the sending of a long prompt to its end."""
+    gap_ms_max: float
+    gaps: int
+    """Of the streams, while a long prompt was on its way."""
+    failures: dict[str, int]
+
+
+@dataclass(frozen=True)
+class MemorySample:
+    """Memory of a contender's processes at one moment of one round."""
+
+    contender: str
+    round: int
+    moment: str
+    streams: int
+    """In progress."""
+    processes: dict[str, Memory]
+
+
+@dataclass
+class Results:
+    """Everything found."""
+
+    cells: list[Cell] = field(default_factory=list)
+    long_prompts: list[LongPrompt] = field(default_factory=list)
+    memory: list[MemorySample] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What went wrong outside of requests."""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def rounds(self, stage: Stage, path: str, concurrency: int) -> dict[int, Measurement]:
+        """The measurements of one cell by round."""
+        return {
+            cell.round: cell.result
+            for cell in self.cells
+            if (cell.stage, cell.result.path, cell.result.concurrency) == (stage, path, concurrency)
+        }
+
+    def of(self, stage: Stage) -> list[Measurement]:
+        """Everything measured in `stage`."""
+        return [cell.result for cell in self.cells if cell.stage == stage]
+
+    def levels(self, stage: Stage) -> list[int]:
+        """The concurrencies of `stage`, ascending."""
+        return sorted({one.concurrency for one in self.of(stage)})
+
+    def median(self, stage: Stage, path: str, concurrency: int, value: Value) -> Spread | None:
+        """A number over the rounds in which it could be measured; None if there is none."""
+        return known_spread(map(value, self.rounds(stage, path, concurrency).values()))
+
+    def compare(
+        self,
+        stage: Stage,
+        one: tuple[str, int],
+        other: tuple[str, int],
+        value: Value,
+        by: Callable[[float, float], float] = lambda a, b: a / b,
+    ) -> Spread | None:
+        """`value` of cell `one`, a path and a concurrency, over that of cell `other`, round by round.
+
+        Rounds are compared each with itself, so that what a shared machine does from one to the next cancels out.
+        """
+        ours, theirs = self.rounds(stage, *one), self.rounds(stage, *other)
+        pairs = [(value(ours[number]), value(theirs[number])) for number in sorted(ours.keys() & theirs.keys())]
+        return known_spread(by(a, b) for a, b in pairs if a is not None and b)
+
+
+def known_spread(values: Iterable[float | None]) -> Spread | None:
+    """Median and range of the numbers among `values`; None if there is none."""
+    return spread([value for value in values if value is not None and not math.isnan(value)])

@@ -1,0 +1,165 @@
+"""The contenders: which models a server loads, with which environment, and the targets it offers."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from tokenizers import Tokenizer
+
+from benchmarks import cpu
+from benchmarks.null_tokens import word_token_ids
+from benchmarks.target import Dialect, Target, grpc_target, http_target
+from openai_bls.engine.manifest import Manifest, NullSettings, write_manifest
+from openai_bls.launch.errors import LaunchError
+from openai_bls.launch.testing import RunningServer, run_server
+
+MODELS = Path(__file__).parent / "model_repository"
+MAX_MODEL_LEN = 65_536
+"""Tokens of the null engine's context: room for a prompt of 32k."""
+_MAX_BATCH_SIZE = 8_192
+_START_TIMEOUT_S = 90.0
+_EXIT_TIMEOUT_S = 5
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of those who are compared."""
+
+    name: str
+    models: tuple[str, ...]
+    """In `MODELS`; none for this project's own repository."""
+    paths: tuple[str, ...]
+    """The ways in, by the names that tables show."""
+    dialect: Dialect = "openai"
+    peer: Target | None = None
+    """A server that is not started here."""
+
+    def label(self, path: str) -> str:
+        """The name of a path in tables."""
+        return f"{self.name} {path}"
+
+
+HTTP, GRPC, V1 = "generate_stream", "grpc", "/v1 chat"
+BARE = Contender("bare", ("bare",), (HTTP, GRPC), "ids")
+OFFICIAL_BLS = Contender("official_bls", ("official_bls", "preprocessing", "bare", "postprocessing"), (HTTP,), "text")
+ENSEMBLE = Contender("ensemble", ("ensemble", "preprocessing", "bare", "postprocessing"), (HTTP, GRPC), "text")
+OURS = Contender("ours", (), (V1, HTTP, GRPC))
+CONTENDERS = {one.name: one for one in (BARE, OFFICIAL_BLS, ENSEMBLE, OURS)}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all servers of a run have in common."""
+
+    repository: Path
+    """This project's own, prepared by `null_repository`."""
+    tokenizer: Path
+    """tokenizer.json."""
+    token_ids: tuple[int, ...]
+    """What every engine emits, in a cycle."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A contender's server."""
+
+    targets: dict[str, Target]
+    """By path."""
+    pid: int | None
+    """Of the server; None if it is not on this machine."""
+    version: str = ""
+    """Triton's."""
+    server: RunningServer | None = None
+    """None for a peer."""
+
+    def kill(self) -> None:
+        """Do not wait for requests: the server is broken."""
+        if self.server is not None:
+            self.server.process.kill()
+
+
+def prepare(source: Path, scratch: Path) -> Setup:
+    """What a run needs, from the model repository `source`; files go to `scratch`.
+
+    Raises:
+        LaunchError: the repository has no tokenizer, or one of whose tokens no words are known.
+    """
+    found = sorted(source.glob("preprocessing/*/tokenizer/tokenizer.json"))
+    token_ids = word_token_ids(source)
+    if not found or not token_ids:
+        raise LaunchError("the model repository has no tokenizer to benchmark with: run `make engine`")
+    repository = scratch / "model_repository"
+    null_repository(source, repository, found[-1], token_ids)
+    return Setup(repository, found[-1], tuple(token_ids))
+
+
+def null_repository(source: Path, target: Path, tokenizer: Path, token_ids: list[int]) -> None:
+    """A copy of this project's model repository with the null engine, which takes long prompts and many requests."""
+    ignored = shutil.ignore_patterns("__pycache__", "checkpoint", "engine.json", ".aside-*")
+    shutil.copytree(source, target, ignore=ignored)
+    vocabulary = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
+    manifest = Manifest(
+        engine="null",
+        model_name="null",
+        max_model_len=MAX_MODEL_LEN,
+        max_batch_size=_MAX_BATCH_SIZE,
+        created=0,
+        null=NullSettings(token_ids=tuple(token_ids), vocab_size=vocabulary),
+    )
+    write_manifest(target / "tensorrt_llm" / "1", manifest)
+
+
+@contextlib.contextmanager
+def running(contender: Contender, setup: Setup, step_delay_ms: float) -> Iterator[Running]:
+    """Run a server with `contender` alone.
+
+    Args:
+        step_delay_ms: time from one engine step to the next; 0 is as fast as possible.
+
+    Raises:
+        LaunchError: it did not start, or left a process behind.
+    """
+    if contender.peer is not None:
+        pid = cpu.find_server(contender.peer.port) if cpu.is_local(contender.peer.host) else None
+        yield Running({V1: contender.peer}, pid)
+        return
+    if contender.models:
+        repository = MODELS
+        env = {
+            "CONTENDER_TOKENIZER": str(setup.tokenizer),
+            "CONTENDER_TOKEN_IDS": ",".join(map(str, setup.token_ids)),
+            "CONTENDER_STEP_DELAY_MS": f"{step_delay_ms:g}",
+        }
+        args = ["--model-control-mode=explicit", *(f"--load-model={model}" for model in contender.models)]
+    else:
+        repository = setup.repository
+        env = {"OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": f"{step_delay_ms:g}"}
+        args = []
+    # Requests that hang must not hold the run up.
+    args.append(f"--exit-timeout-secs={_EXIT_TIMEOUT_S}")
+    with run_server(repository, env, args, timeout=_START_TIMEOUT_S) as server:
+        targets = {path: _target(contender, path, server) for path in contender.paths}
+        yield Running(targets, server.pid, _triton_version(server), server)
+
+
+def _target(contender: Contender, path: str, server: RunningServer) -> Target:
+    if path == V1:
+        return http_target("chat", server.openai_url, model="openai_bls")
+    # The dialects' models: one takes ids, the others text; ours is openai_bls.
+    model = contender.models[0] if contender.models else "openai_bls"
+    if path == HTTP:
+        return http_target(
+            "generate_stream", server.http_url, model="openai_bls", triton_model=model, dialect=contender.dialect
+        )
+    return grpc_target(server.grpc_url, model="openai_bls", triton_model=model, dialect=contender.dialect)
+
+
+def _triton_version(server: RunningServer) -> str:
+    with urllib.request.urlopen(f"{server.http_url}/v2", timeout=10) as answer:
+        return str(msgspec.json.decode(answer.read())["version"])

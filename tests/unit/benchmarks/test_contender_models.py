@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import ast
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tritonclient.grpc import model_config_pb2
+
+from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository, prepare
+from benchmarks.target import Plan, bodies, http_request, http_target, triton_body
+from openai_bls.engine.manifest import load_manifest
+from openai_bls.launch.errors import LaunchError
+
+# Comes with tritonclient, but without types.
+text_format = pytest.importorskip("google.protobuf.text_format")
+
+NAMES = sorted(entry.name for entry in MODELS.iterdir())
+
+
+def _config(name: str) -> model_config_pb2.ModelConfig:
+    return text_format.Parse((MODELS / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_configs_parse(name: str) -> None:
+    config = _config(name)
+    assert config.name == name
+    assert config.model_transaction_policy.decoupled == (name in ("bare", "official_bls"))
+    for step in config.ensemble_scheduling.step:
+        inner = _config(step.model_name)
+        assert set(step.input_map) == {tensor.name for tensor in inner.input}
+        assert set(step.output_map) == {tensor.name for tensor in inner.output}
+
+
+@pytest.mark.parametrize("path", sorted(MODELS.glob("*/1/model.py")), ids=lambda path: path.parts[-3])
+def test_models_are_small(path: Path) -> None:
+    source = path.read_text()
+    ast.parse(source)
+    assert len(source.splitlines()) < 110
+
+
+def test_contenders_name_models_that_exist() -> None:
+    assert {model for one in CONTENDERS.values() for model in one.models} == set(NAMES)
+
+
+def test_the_inputs_that_are_sent_are_the_models() -> None:
+    for name in ("bare", "official_bls", "ensemble"):
+        one = CONTENDERS[name]
+        target = http_target("generate_stream", "http://h:1", triton_model=one.models[0], dialect=one.dialect)
+        body = json.loads(triton_body(target, 64, 128, random.Random(0)))
+        assert set(body) == {tensor.name for tensor in _config(one.models[0]).input}
+        assert [tensor.name for tensor in _config(one.models[0]).output] == [target.output]
+
+
+def test_requests_of_raw_models() -> None:
+    target = http_target("generate_stream", "http://h:1", triton_model="bare", dialect="ids")
+    [body, *_] = bodies(Plan(target, 1, 3, 64, 128))
+    assert len(json.loads(body)["input_ids"]) == 64
+    request = http_request(target, body)
+    assert request.startswith(b"POST /v2/models/bare/generate_stream HTTP/1.1\r\n")
+    assert json.loads(request.partition(b"\r\n\r\n")[2]) == json.loads(body)
+
+
+def test_the_null_repository(tmp_path: Path, tokenizer_dir: Path) -> None:
+    source = tmp_path / "source"
+    (source / "tensorrt_llm" / "1" / "checkpoint").mkdir(parents=True)
+    (source / "tensorrt_llm" / "1" / "engine.json").write_text("{}")
+    null_repository(source, tmp_path / "copy", tokenizer_dir / "tokenizer.json", [5, 6])
+    manifest = load_manifest(tmp_path / "copy" / "tensorrt_llm" / "1")
+    assert (manifest.engine, manifest.max_model_len, manifest.null.token_ids) == ("null", MAX_MODEL_LEN, (5, 6))
+    assert manifest.null.vocab_size > 6
+    assert not (tmp_path / "copy" / "tensorrt_llm" / "1" / "checkpoint").exists()
+
+
+def test_a_repository_without_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="make engine"):
+        prepare(tmp_path, tmp_path / "scratch")
