@@ -47,6 +47,8 @@ class PromptEncoder:
         # Some classes build the tokenizer anew and keep what they built it from: 50 MB for 150,000 tokens.
         for name in ("_vocab", "_merges"):
             vars(self._tokenizer).pop(name, None)
+        # The first call may change how the tokenizer truncates and pads, which must not happen beside another's.
+        self._tokenizer("")
         # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
         self._tokenizer.model_max_length = 10**9
         self.eos_token_id: int | None = self._tokenizer.eos_token_id

@@ -56,7 +56,7 @@ class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     """Of the model `preprocessing`."""
 
     tokenizer_threads: Positive = 4
-    """Long prompts of `openai_bls` that are prepared at the same time."""
+    """Prompts of `openai_bls` that are prepared at the same time, if they are long or come together."""
 
 
 class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

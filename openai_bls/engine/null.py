@@ -138,7 +138,8 @@ class NullEngine:
             now = time.monotonic()
             if not self._active:
                 self._wake.wait()
-                next_step = max(next_step, now)
+                # No step was missed meanwhile: none is to be made up for.
+                next_step = max(next_step, time.monotonic())
                 continue
             due = next_step
             if self._settings.first_token_delay_ms:
@@ -148,9 +149,8 @@ class NullEngine:
                 continue
             delay = self._settings.step_delay_ms / 1000
             next_step = next_due(due, now, delay)
+            # Sending what it brings lets other threads have the interpreter lock.
             self._step(now)
-            if not delay:
-                time.sleep(0)  # hands the interpreter lock to other threads
         self._emit([TokenDelta(request_id, [], "cancelled") for request_id in self._clear()])
 
     def _take_commands(self) -> list[TokenDelta]:

@@ -49,6 +49,29 @@ def pack(encoded: bytes) -> bytes:
     return LENGTH.pack(len(encoded)) + encoded
 
 
+class Frames:
+    """Cuts a stream of bytes into the messages of its frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The encoded messages that `data` completes."""
+        buffer = self._buffer
+        buffer += data
+        messages = []
+        start = 0
+        while len(buffer) - start >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer, start)
+            end = start + LENGTH.size + length
+            if len(buffer) < end:
+                break
+            messages.append(bytes(memoryview(buffer)[start + LENGTH.size : end]))
+            start = end
+        del buffer[:start]
+        return messages
+
+
 def address(model: str, server_pid: int) -> str:
     """Where the engine of `model` listens within the tritonserver `server_pid`.
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from openai_bls.errors import OverloadedError
-from openai_bls.exchange import LENGTH, new_socket, pack
+from openai_bls.exchange import Frames, new_socket, pack
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +26,12 @@ MessageT = TypeVar("MessageT")
 
 
 class _Protocol(asyncio.Protocol):
-    """Cuts the incoming bytes into messages."""
+    """Decodes what comes in."""
 
-    def __init__(self, decode: Callable[[memoryview], Any], take: Callable[[Any, asyncio.Transport], None]) -> None:
+    def __init__(self, decode: Callable[[bytes], Any], take: Callable[[Any, asyncio.Transport], None]) -> None:
         self._decode = decode
         self._take = take
-        self._buffer = bytearray()
+        self._frames = Frames()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -39,18 +39,8 @@ class _Protocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        while len(buffer) - start >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(buffer, start)
-            end = start + LENGTH.size + length
-            if len(buffer) < end:
-                break
-            message = self._decode(memoryview(buffer)[start + LENGTH.size : end])
-            start = end
-            self._take(message, self._transport)
-        del buffer[:start]
+        for message in self._frames.feed(data):
+            self._take(self._decode(message), self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.lost.done():

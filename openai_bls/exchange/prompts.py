@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from openai_bls.errors import EngineError, InvalidRequestError, OverloadedError
-from openai_bls.exchange import LENGTH, pack
+from openai_bls.exchange import Frames, pack
 from openai_bls.exchange.link import Link
 from openai_bls.exchange.listener import Listener
 from openai_bls.messages import PromptRequest, PromptResult
@@ -23,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 Prepare = Callable[[PromptRequest], PromptResult]
 
-# A request up to this many bytes is prepared (some 1 ms) where it is read, which saves a thread's wake-up; a longer
-# one in a pool, so that it holds nobody up.
+# A request that comes alone is prepared where it is read, which saves a thread's wake-up, if it has no more bytes than
+# this (some 1 ms); a longer one in a pool, so that it holds nobody up.
 _SHORT_BYTES = 8 * 1024
 
 
@@ -170,15 +169,17 @@ class _PromptConnection:
         decoder = msgspec.msgpack.Decoder(PromptCall)
         try:
             self._send(PromptAnswer(0))
-            with self._socket.makefile("rb") as stream:
-                while head := stream.read(LENGTH.size):
-                    (length,) = LENGTH.unpack(head)
-                    call = decoder.decode(stream.read(length))
-                    if len(call.request) <= _SHORT_BYTES:
+            frames = Frames()
+            while data := self._socket.recv(65536):
+                calls = [decoder.decode(message) for message in frames.feed(data)]
+                # What comes together is prepared side by side.
+                alone = len(calls) == 1 and len(calls[0].request) <= _SHORT_BYTES
+                for call in calls:
+                    if alone:
                         self._answer(call)
                     else:
                         self._pool.submit(self._answer, call)
-        except (OSError, RuntimeError, struct.error, msgspec.DecodeError) as error:
+        except (OSError, RuntimeError, msgspec.DecodeError) as error:
             logger.info("an openai_bls instance hung up: %s", error)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

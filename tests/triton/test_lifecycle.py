@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -115,6 +116,27 @@ def test_engine_reload(repository: Path) -> None:
         # The first request may well come before openai_bls has found the new engine: it waits.
         response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
         assert response.status_code == 200
+
+
+def test_two_instances_share_the_port(repository: Path, tmp_path: Path) -> None:
+    """Each takes its part of the connections; all is answered, and both end."""
+    copy = tmp_path / "model_repository"
+    shutil.copytree(repository, copy)
+    config = copy / "openai_bls" / "config.pbtxt"
+    text = config.read_text(encoding="utf-8")
+    assert "count: 1" in text
+    config.write_text(text.replace("count: 1", "count: 2"), encoding="utf-8")
+    with run_server(copy, env={"OPENAI_BLS_ENGINE": "null"}) as server:
+        body: dict[str, Any] = {"messages": HELLO, "max_tokens": 5}
+        for _ in range(32):
+            # A connection each.
+            response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+            assert response.json()["usage"]["completion_tokens"] == 5
+            answer = triton_client.chat(server.http_url, {**body, "messages": json.dumps(HELLO)})
+            assert answer["usage"]["completion_tokens"] == 5
+        server.process.drain()
+        assert server.process.wait(60) == 0
+        assert server.process.leftovers() == []
 
 
 def test_api_key(repository: Path) -> None:

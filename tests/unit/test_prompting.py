@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,19 @@ def test_what_a_tokenizer_was_built_from_is_dropped(tmp_path: Path) -> None:
     assert not {"_vocab", "_merges"} & set(vars(encoder._tokenizer))
     assert encoder.encode("ab 中") == token_ids("ab 中")
     assert len(prepare(encoder).prompt_token_ids[0]) > 0
+
+
+def test_threads_prepare_side_by_side(tokenizer_dir: Path) -> None:
+    """A tokenizer that changed its settings while another thread encodes would raise `Already borrowed`."""
+    encoder = PromptEncoder(tokenizer_dir)
+    requests = [
+        PromptRequest(messages=[{"role": "user", "content": f"{at} é " * (at % 40 * 20)}])
+        if at % 2
+        else PromptRequest(prompts=[f"{at} 能" * (at % 50 * 20)])
+        for at in range(400)
+    ]
+    expected = [PromptEncoder(tokenizer_dir).prepare(request) for request in requests[:40]]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(encoder.prepare, requests))
+    assert found[:40] == expected
+    assert all(result.error is None for result in found)

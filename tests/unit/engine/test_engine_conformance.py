@@ -215,9 +215,9 @@ def test_the_longest_request_fits(started: Started) -> None:
 
 def test_close_with_live_requests(started: Started) -> None:
     engine, recorder = started
-    ids = range(engine.info.max_batch_size + 10)
+    ids = range(engine.info.max_batch_size + 300)  # so many that they cannot all have ended
     for i in ids:
-        engine.submit(request(i, prompt=[i + 1] * 10, max_tokens=450))
+        engine.submit(request(i, prompt=[i % 50 + 1] * 10, max_tokens=450))
     recorder.wait_tokens(0)
     engine.close()
     assert set(ids) <= set(recorder.ends)
@@ -225,10 +225,10 @@ def test_close_with_live_requests(started: Started) -> None:
     assert {recorder.reason(i) for i in ids} <= {"cancelled", "length"}
     engine.close()
     engine.cancel(3)
-    engine.submit(request(500))
-    assert recorder.reason(500) == "cancelled"
-    engine.submit(request(501, prompt=()))
-    assert recorder.ends[501].finish_reason is not None
+    engine.submit(request(5000))
+    assert recorder.reason(5000) == "cancelled"
+    engine.submit(request(5001, prompt=()))
+    assert recorder.ends[5001].finish_reason is not None
 
 
 def test_close_from_many_threads_and_submit_meanwhile(started: Started) -> None:
