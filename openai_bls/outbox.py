@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from openai_bls.errors import ApiError
-from openai_bls.pacer import Pacer
 from openai_bls.protocol.responses import ChunkEncoder, Usage, encode
 
 logger = logging.getLogger(__name__)
@@ -74,10 +73,9 @@ class Outbox:
     # Triton notices that an HTTP client has gone only after a first response, hence the role at once.
     opens_at_once = True
 
-    def __init__(self, reply: Reply, sender: Sender, pacer: Pacer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, reply: Reply, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
         self._reply = reply
         self._sender = sender
-        self._pacer = pacer
         self._loop = loop
         self._encoder: ChunkEncoder | None = None
         # Appended to by the event loop, emptied by the sender.
@@ -131,10 +129,7 @@ class Outbox:
         self._items.append(item)
         if not self._scheduled:
             self._scheduled = True
-            self._pacer.schedule(self._hand_over)
-
-    def _hand_over(self) -> None:
-        self._sender.put(self)
+            self._sender.put(self)
 
     def _cancelled(self) -> None:
         if not self._ending:
@@ -288,16 +283,15 @@ class Sender:
 class Senders:
     """The sending threads of one instance; each request belongs to one, so that its responses keep their order."""
 
-    def __init__(self, threads: int, loop: asyncio.AbstractEventLoop, pacer: Pacer) -> None:
+    def __init__(self, threads: int, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._pacer = pacer
         throttle = Throttle(_MOST_RESPONSES, _MOST_RESPONSES_S)
         self._senders = [Sender(f"triton-sender-{number}", throttle) for number in range(threads)]
         self._turn = itertools.cycle(self._senders)
 
     def outbox(self, reply: Reply) -> Outbox:
         """The outbox of a new request."""
-        return Outbox(reply, next(self._turn), self._pacer, self._loop)
+        return Outbox(reply, next(self._turn), self._loop)
 
     @property
     def open(self) -> int:

@@ -70,7 +70,7 @@ class Runtime:
         self._loop = uvloop.new_event_loop()
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._pacer = Pacer(self._loop)
-        self._senders = Senders(settings.sender_threads, self._loop, self._pacer)
+        self._senders = Senders(settings.sender_threads, self._loop)
         self._closing = threading.Event()
         self._engine: ExchangeClient | None = None
         self._prompts: PromptExchangeClient | None = None
@@ -218,7 +218,6 @@ class Runtime:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._pacer.run()
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from openai_bls import outbox as outbox_module
 from openai_bls.errors import ApiError, EngineError
 from openai_bls.outbox import Outbox, Senders, Throttle
-from openai_bls.pacer import Pacer
 from openai_bls.protocol.responses import ChunkEncoder, Usage
 from tests.unit.core_support import WAIT_S, FakeReply
 
@@ -40,8 +39,7 @@ class HeldReply(FakeReply):
 class World:
     def __init__(self, threads: int = 2) -> None:
         self.loop = asyncio.get_running_loop()
-        self.pacer = Pacer(self.loop)
-        self.senders = Senders(threads, self.loop, self.pacer)
+        self.senders = Senders(threads, self.loop)
 
     def outbox(self, reply: FakeReply, *, choices: int = 2) -> Outbox:
         outbox = self.senders.outbox(reply)
@@ -73,7 +71,6 @@ def run(test: Callable[[World], Any]) -> None:
             await asyncio.wait_for(test(world), WAIT_S * 2)
             assert world.senders.open == 0
         finally:
-            world.pacer.run()
             await world.loop.run_in_executor(None, world.senders.close)
 
     asyncio.run(main())
@@ -250,7 +247,6 @@ def test_closing_sends_what_is_pending() -> None:
             outbox = world.outbox(reply)
             outbox.text(0, "a", None)
             outbox.end()
-        world.pacer.run()
         await world.loop.run_in_executor(None, world.senders.close)
         return replies
 
