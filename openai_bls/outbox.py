@@ -82,6 +82,7 @@ class Outbox:
         self._items: deque[bytes | _Text | _End] = deque()
         self._scheduled = False
         self._ending = False
+        self._abandoned = False
         self._on_cancelled: Callable[[], None] = lambda: None
         # The sender's.
         self._started = False
@@ -115,7 +116,7 @@ class Outbox:
 
     def close(self) -> None:
         """End without a word: nobody reads it."""
-        self._items.clear()
+        self._abandoned = True
         self._put(_End())
 
     def when_cancelled(self, cancel: Callable[[], None]) -> None:
@@ -196,6 +197,8 @@ class Outbox:
 
     def _send(self, bodies: list[bytes], end: _End | None) -> None:
         reply = self._reply
+        if self._abandoned:
+            bodies = []
         if end is not None:
             self._ended = True
             self._sender.open.discard(self)
