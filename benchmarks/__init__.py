@@ -19,4 +19,5 @@
     stats.py                numbers
     cpu.py, memory.py       of a server's processes
     report.py, machine.py   tables, JSON, RESULTS.md
+    options.py              what several commands take
 """

@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.machine import conditions
+from benchmarks.options import levels
 from benchmarks.report import number, text_table
 from benchmarks.stats import spread
 from openai_bls.engine.base import Engine
@@ -401,18 +402,13 @@ def work_of(options: argparse.Namespace) -> Work:
     )
 
 
-def levels_of(text: str) -> tuple[int, ...]:
-    """Levels from numbers with commas between."""
-    return tuple(int(part) for part in text.split(","))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request or a variant failed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--engine-dir", type=Path, default=ROOT / "model_repository" / "tensorrt_llm" / "1")
-    parser.add_argument("--concurrency", type=levels_of, default="1,16,64,256", help="levels (default %(default)s)")
+    parser.add_argument("--concurrency", type=levels, default="1,16,64,256", help="levels (default %(default)s)")
     parser.add_argument("--variant", type=parse_variant, action="append", metavar="NAME:OPTION=VALUE,...")
     parser.add_argument("--budget-s", type=float, default=math.inf, help="start no further variant after so long")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write where the device's time goes")

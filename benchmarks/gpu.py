@@ -29,6 +29,7 @@ import msgspec
 
 from benchmarks.engine import ROOT, overrides_environment, parse_variant, show_log
 from benchmarks.machine import conditions
+from benchmarks.options import levels
 from benchmarks.random_checkpoint import configuration, tensor_shapes
 from benchmarks.report import markdown_table
 
@@ -496,7 +497,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--work", type=Path, help="folder for checkpoints (default: in /dev/shm, if it has the room)")
     parser.add_argument("--like", default="qwen2.5-7b", help="shape of the checkpoint (default %(default)s)")
-    parser.add_argument("--concurrency", type=_levels, default="1,16,64,256", help="default %(default)s")
+    parser.add_argument("--concurrency", type=levels, default="1,16,64,256", help="default %(default)s")
     parser.add_argument("--prompt-tokens", type=int, default=64, help="default %(default)s")
     parser.add_argument("--output-tokens", type=int, default=128, help="default %(default)s")
     parser.add_argument("--requests-per-slot", type=int, default=3, help="default %(default)s")
@@ -526,10 +527,6 @@ def _golden_main(options: argparse.Namespace) -> int:
         found = {"error": f"{type(error).__name__}: {error}"}
     options.out.write_bytes(msgspec.json.encode(found))
     return int("error" in found)
-
-
-def _levels(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import cpu
 from benchmarks.driver import Clients, exit_on_sigterm, measure
 from benchmarks.machine import conditions
+from benchmarks.options import levels, positive
 from benchmarks.probe import Probe, ProbeError, probe
 from benchmarks.report import LEGEND, json_document, terminal
 from benchmarks.stats import Measurement
@@ -45,17 +46,15 @@ class Shape:
 
 def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that make a `Shape`."""
-    parser.add_argument("--concurrency", type=_levels, default="1,16,64,128", help="levels (default %(default)s)")
-    parser.add_argument("--prompt-tokens", type=_positive, default=64, help="about (default %(default)s)")
-    parser.add_argument("--output-tokens", type=_positive, default=128, help="exactly (default %(default)s)")
-    parser.add_argument("--requests", type=_positive, help="at each level, instead of the next two")
-    parser.add_argument(
-        "--requests-per-slot", type=_positive, default=4, help="times concurrency (default %(default)s)"
-    )
-    parser.add_argument("--min-requests", type=_positive, default=16, help="at least (default %(default)s)")
-    parser.add_argument("--repeat", type=_positive, default=3, help="rounds over all levels (default %(default)s)")
+    parser.add_argument("--concurrency", type=levels, default="1,16,64,128", help="levels (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=positive, default=64, help="about (default %(default)s)")
+    parser.add_argument("--output-tokens", type=positive, default=128, help="exactly (default %(default)s)")
+    parser.add_argument("--requests", type=positive, help="at each level, instead of the next two")
+    parser.add_argument("--requests-per-slot", type=positive, default=4, help="times concurrency (default %(default)s)")
+    parser.add_argument("--min-requests", type=positive, default=16, help="at least (default %(default)s)")
+    parser.add_argument("--repeat", type=positive, default=3, help="rounds over all levels (default %(default)s)")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a request (default %(default)s)")
-    parser.add_argument("--client-processes", type=_positive, default=1, help="default %(default)s")
+    parser.add_argument("--client-processes", type=positive, default=1, help="default %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement")
 
 
@@ -71,17 +70,6 @@ def shape(options: argparse.Namespace) -> Shape:
         repeat=options.repeat,
         timeout_s=options.timeout,
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _levels(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
 
 
 def run_levels(

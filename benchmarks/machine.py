@@ -6,8 +6,11 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 _PACKAGES = ("openai_bls", "uvicorn", "uvloop", "starlette", "msgspec", "tokenizers", "transformers", "numpy")
 
@@ -42,6 +45,12 @@ def conditions(command: str, further_versions: dict[str, str] | None = None) -> 
         load_before=round(os.getloadavg()[0], 1),
         versions=versions,
     )
+
+
+def triton_version(http_url: str) -> str:
+    """Of the tritonserver whose HTTP endpoint is `http_url`, such as 2.51.0."""
+    with urllib.request.urlopen(f"{http_url}/v2", timeout=10) as answer:
+        return str(msgspec.json.decode(answer.read())["version"])
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -1,4 +1,4 @@
-"""Start the real server and drive each way into it: `python -m benchmarks.run` (`make bench`).
+"""Start the real server and drive each way into it: `python -m benchmarks.run`.
 
 With the null engine, which costs almost nothing and whose tokens are known, the figures are those of the serving layer
 alone. `--engine auto` takes the engine that lies in the repository.
@@ -9,11 +9,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-
-import msgspec
 
 if __package__ in (None, ""):
     # Run as a file: the package is beside it.
@@ -21,7 +18,7 @@ if __package__ in (None, ""):
 
 from benchmarks.driver import Clients, exit_on_sigterm
 from benchmarks.load import Shape, add_shape_arguments, run_levels, shape
-from benchmarks.machine import Conditions, conditions
+from benchmarks.machine import Conditions, conditions, triton_version
 from benchmarks.null_tokens import word_token_ids
 from benchmarks.probe import ProbeError
 from benchmarks.report import LEGEND, json_document, markdown_section, terminal, with_section
@@ -70,19 +67,13 @@ def environment(engine: str, step_delay_ms: float, repository: Path, concurrency
     return chosen
 
 
-def triton_version(server: RunningServer) -> str:
-    """Of the running server, such as 2.51.0."""
-    with urllib.request.urlopen(f"{server.http_url}/v2", timeout=10) as answer:
-        return str(msgspec.json.decode(answer.read())["version"])
-
-
 def run_engine(
     options: argparse.Namespace, wanted: Shape, clients: Clients, step_delay_ms: float
 ) -> tuple[list[Measurement], str]:
     """All measurements with one setting of the engine, on a server of their own; and Triton's version."""
     chosen = environment(options.engine, step_delay_ms, options.repository, max(wanted.levels))
     with run_server(options.repository, chosen) as server:
-        version = triton_version(server)
+        version = triton_version(server.http_url)
         return run_levels(clients, targets_of(server, options.paths), wanted, server.pid), version
 
 

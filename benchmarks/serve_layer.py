@@ -25,6 +25,7 @@ from benchmarks.contenders.servers import BARE, CONTENDERS, OURS, V1, Contender,
 from benchmarks.driver import Clients, exit_on_sigterm
 from benchmarks.goals import Goal, judge
 from benchmarks.machine import Conditions, conditions
+from benchmarks.options import levels, positive
 from benchmarks.plot import write_plot
 from benchmarks.report import with_section
 from benchmarks.stages import Session
@@ -63,15 +64,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contenders", type=_names(CONTENDERS), default=list(CONTENDERS), help="with commas between")
     parser.add_argument("--stages", type=_names(_STAGES), default=list(_STAGES), help=f"of {', '.join(_STAGES)}")
     parser.add_argument("--concurrency", type=_levels, help="levels of the throughput stage (1,16,64,128,512)")
-    parser.add_argument("--rounds", type=_positive, help="over all contenders (3)")
+    parser.add_argument("--rounds", type=positive, help="over all contenders (3)")
     parser.add_argument("--seconds", type=float, help="for a cell; requests in progress then end (3)")
-    parser.add_argument("--prompt-tokens", type=_positive, default=64, help="about (default %(default)s)")
-    parser.add_argument("--output-tokens", type=_positive, default=128, help="exactly (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=positive, default=64, help="about (default %(default)s)")
+    parser.add_argument("--output-tokens", type=positive, default=128, help="exactly (default %(default)s)")
     parser.add_argument("--step-delay-ms", type=float, default=5.0, help="of paced stages (default %(default)s)")
-    parser.add_argument("--paced-concurrency", type=_positive, default=64, help="default %(default)s")
-    parser.add_argument("--crowd", type=_positive, default=2000, help="streams at a time (default %(default)s)")
-    parser.add_argument("--long-prompt-tokens", type=_positive, default=32_000, help="about (default %(default)s)")
-    parser.add_argument("--client-processes", type=_positive, default=1, help="default %(default)s")
+    parser.add_argument("--paced-concurrency", type=positive, default=64, help="default %(default)s")
+    parser.add_argument("--crowd", type=positive, default=2000, help="streams at a time (default %(default)s)")
+    parser.add_argument("--long-prompt-tokens", type=positive, default=32_000, help="about (default %(default)s)")
+    parser.add_argument("--client-processes", type=positive, default=1, help="default %(default)s")
     parser.add_argument("--repository", type=Path, default=_ROOT / "model_repository")
     parser.add_argument("--url", help="a further contender that runs already, such as http://127.0.0.1:8080/v1")
     parser.add_argument("--url-model", default="openai_bls", help="the model in its requests; its key: OPENAI_API_KEY")
@@ -92,15 +93,8 @@ def _names(known: Sequence[str] | dict[str, Contender]) -> Callable[[str], list[
     return parse
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
 def _levels(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_positive(part) for part in text.split(",")}))
+    return tuple(sorted(set(levels(text))))
 
 
 def _usual(options: argparse.Namespace) -> _Amount:

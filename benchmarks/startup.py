@@ -24,10 +24,9 @@ import msgspec
 
 from benchmarks.cpu import sample_tree
 from benchmarks.driver import exit_on_sigterm
-from benchmarks.machine import conditions
+from benchmarks.machine import conditions, triton_version
 from benchmarks.memory import Memory, sample_memory
 from benchmarks.report import markdown_table
-from benchmarks.run import triton_version
 from benchmarks.target import Target, http_request, http_target, openai_body
 from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.testing import RunningServer, run_server
@@ -162,7 +161,7 @@ def start_cost(repository: Path, flags: Sequence[str]) -> tuple[StartCost, str]:
         for pid, name in sample.names.items():
             seconds[name] = seconds.get(name, 0.0) + sample.seconds[pid]
         time.sleep(_SETTLE_S)
-        return StartCost(ready, seconds, sample_memory(server.pid)), triton_version(server)
+        return StartCost(ready, seconds, sample_memory(server.pid)), triton_version(server.http_url)
 
 
 async def _stream(request: bytes, target: Target, opened: asyncio.Semaphore) -> bool:

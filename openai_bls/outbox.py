@@ -151,8 +151,7 @@ class Outbox:
             self._send(*self._take())
         except Exception:
             logger.exception("a response could not be sent")
-            self._ended = True
-            self._sender.open.discard(self)
+            self._finish()
             # Whatever is amiss, without an end the client would wait forever.
             self._reply.close()
 
@@ -200,8 +199,7 @@ class Outbox:
         if self._abandoned:
             bodies = []
         if end is not None:
-            self._ended = True
-            self._sender.open.discard(self)
+            self._finish()
             if end.error is not None:
                 if not (self._started or bodies):
                     reply.fail(end.error)
@@ -213,6 +211,10 @@ class Outbox:
             self._sender.send(reply, body, final=end is not None and at == last)
         if end is not None and not bodies:
             reply.close()
+
+    def _finish(self) -> None:
+        self._ended = True
+        self._sender.open.discard(self)
 
 
 class Throttle:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from tokenizers import Tokenizer
 
 from benchmarks import cpu
+from benchmarks.machine import triton_version
 from benchmarks.null_tokens import word_token_ids
 from benchmarks.target import Dialect, Target, grpc_target, http_target
 from openai_bls.engine.manifest import Manifest, NullSettings, write_manifest
@@ -145,7 +144,7 @@ def running(contender: Contender, setup: Setup, step_delay_ms: float) -> Iterato
     args.append(f"--exit-timeout-secs={_EXIT_TIMEOUT_S}")
     with run_server(repository, env, args, timeout=_START_TIMEOUT_S) as server:
         targets = {path: _target(contender, path, server) for path in contender.paths}
-        yield Running(targets, server.pid, _triton_version(server), server)
+        yield Running(targets, server.pid, triton_version(server.http_url), server)
 
 
 def _target(contender: Contender, path: str, server: RunningServer) -> Target:
@@ -158,8 +157,3 @@ def _target(contender: Contender, path: str, server: RunningServer) -> Target:
             "generate_stream", server.http_url, model="openai_bls", triton_model=model, dialect=contender.dialect
         )
     return grpc_target(server.grpc_url, model="openai_bls", triton_model=model, dialect=contender.dialect)
-
-
-def _triton_version(server: RunningServer) -> str:
-    with urllib.request.urlopen(f"{server.http_url}/v2", timeout=10) as answer:
-        return str(msgspec.json.decode(answer.read())["version"])

@@ -6,14 +6,13 @@ import contextlib
 import itertools
 import logging
 import socket
-import struct
 import threading
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from openai_bls.engine.base import Engine
-from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, ServerFrame, pack
+from openai_bls.exchange import CONNECTION_SHIFT, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.exchange.listener import Listener
 from openai_bls.messages import GenerationRequest, TokenDelta
 
@@ -121,11 +120,11 @@ class _Connection:
     def _read(self) -> None:
         decoder = msgspec.msgpack.Decoder(ClientFrame)
         try:
-            with self._socket.makefile("rb") as stream:
-                while head := stream.read(LENGTH.size):
-                    (length,) = LENGTH.unpack(head)
-                    self._take(decoder.decode(stream.read(length)))
-        except (OSError, struct.error, msgspec.DecodeError) as error:
+            frames = Frames()
+            while data := self._socket.recv(65536):
+                for message in frames.feed(data):
+                    self._take(decoder.decode(message))
+        except (OSError, msgspec.DecodeError) as error:
             logger.warning("an openai_bls instance hung up: %s", error)
         except Exception:
             logger.exception("a request of an openai_bls instance could not be taken")
