@@ -1,1 +1,1 @@
-"""Text on its way out: incremental detokenization, stop strings, tool calls."""
+"""Text on its way out: incremental detokenization, stop strings, reasoning, tool calls."""

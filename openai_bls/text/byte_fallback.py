@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from openai_bls.text.base import REPLACEMENT, Detokenizer, DetokenizerFactory, continuation
+from openai_bls.text.base import REPLACEMENT, Detokenizer, SharedFactory, continuation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -99,9 +98,14 @@ class _Table(NamedTuple):
     """Byte tokens."""
     tokens: dict[int, str]
     """All tokens, as the vocabulary has them, if the first of a text is read differently."""
+    special: dict[int, str | int]
+    """Special tokens that are kept: text, or a byte."""
+
+    def is_text(self, token_id: int) -> bool:
+        return token_id in self.whole or isinstance(self.special.get(token_id), str)
 
 
-class ByteFallbackFactory(DetokenizerFactory):
+class ByteFallbackFactory(SharedFactory[_Table]):
     """Makes detokenizers for sentencepiece-like tokenizers.
 
     The law is exact. Without a prompt the text is `decode(ids)`. With one it is
@@ -118,14 +122,11 @@ class ByteFallbackFactory(DetokenizerFactory):
         self._recipe = recipe
         # Only the first token of a text is read again, and only where it is read differently.
         self._tokens = vocabulary.tokens if recipe.drop_first else {}
-        self._kept = self._table(vocabulary.kept(skip_special_tokens=True))
-        self._special = self._table((i, vocabulary.tokens[i]) for i in vocabulary.special_ids)
+        super().__init__(self._table(vocabulary.kept(skip_special_tokens=True)), vocabulary.special)
 
-    @cached_property
-    def _all(self) -> _Table:
-        """Made when first asked for, which is rare: the table of a large vocabulary takes megabytes."""
-        kept, special = self._kept, self._special
-        return _Table(kept.whole | special.whole, kept.byte_of | special.byte_of, self._tokens)
+    def _extended(self, special: dict[int, str]) -> _Table:
+        """The plain table's large part serves for all."""
+        return self._plain._replace(special={token_id: self._recipe.read(token) for token_id, token in special.items()})
 
     def _table(self, tokens: Iterable[tuple[int, str]]) -> _Table:
         whole: dict[int, str] = {}
@@ -136,11 +137,17 @@ class ByteFallbackFactory(DetokenizerFactory):
                 whole[token_id] = value
             else:
                 byte_of[token_id] = value
-        return _Table(whole, byte_of, self._tokens)
+        return _Table(whole, byte_of, self._tokens, {})
 
-    def new(self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()) -> Detokenizer:
+    def new(
+        self,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        keep_special: frozenset[str] = frozenset(),
+    ) -> Detokenizer:
         """Start a sequence."""
-        table = self._kept if skip_special_tokens else self._all
+        table = self._shown(skip_special_tokens, keep_special)
         detokenizer = ByteFallbackDetokenizer(table, self._recipe, _Run())
         if prompt_token_ids:
             detokenizer.prime(prompt_token_ids)
@@ -154,21 +161,20 @@ class ByteFallbackFactory(DetokenizerFactory):
         skip_special_tokens: bool = True,
     ) -> str:
         """The text that one chunk of a stream adds."""
-        table = self._kept if skip_special_tokens else self._all
-        detokenizer = ByteFallbackDetokenizer(table, self._recipe, _EagerRun())
+        detokenizer = ByteFallbackDetokenizer(self._shown(skip_special_tokens), self._recipe, _EagerRun())
         detokenizer.push(context)
         text = detokenizer.push(new)
         return text + detokenizer.finish() if final else text
 
     def token_bytes(self, token_id: int) -> bytes:
         """One byte of a byte token; else the text, its leading space included."""
-        for table in (self._kept, self._special):
-            byte = table.byte_of.get(token_id)
-            if byte is not None:
-                return bytes((byte,))
-            if token_id in table.whole:
-                return table.whole[token_id].encode()
-        return b""
+        value: str | int | None = None
+        parts: tuple[Mapping[int, str | int], ...] = (self._all.whole, self._all.byte_of, self._all.special)
+        for part in parts:
+            value = part.get(token_id) if value is None else value
+        if value is None:
+            return b""
+        return bytes((value,)) if isinstance(value, int) else value.encode()
 
 
 class _Run:
@@ -285,7 +291,7 @@ class ByteFallbackDetokenizer(Detokenizer):
             self.push(prompt[place : place + 1])
             place += 1
         run_start = len(prompt)
-        while run_start > place and prompt[run_start - 1] not in self._table.whole:
+        while run_start > place and not self._table.is_text(prompt[run_start - 1]):
             run_start -= 1
         if run_start > place:
             self._run.end()
@@ -297,7 +303,9 @@ class ByteFallbackDetokenizer(Detokenizer):
         if value is None:
             value = self._table.byte_of.get(token_id)
             if value is None:
-                return
+                value = self._table.special.get(token_id)
+                if value is None:
+                    return
         if self._first:
             self._first = False
             value = self._recipe.read(self._table.tokens[token_id], first=True)

@@ -8,10 +8,9 @@ itself; those are looked up as `str`, and bytes are only handled around split ch
 from __future__ import annotations
 
 from codecs import utf_8_decode
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from openai_bls.text.base import Detokenizer, DetokenizerFactory
+from openai_bls.text.base import Detokenizer, SharedFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +49,7 @@ class _Table(NamedTuple):
     whole: dict[int, str]
     """Tokens that are UTF-8 by themselves."""
     parts: dict[int, bytes]
-    """Tokens that hold a part of a character, or bytes that are never text."""
+    """Tokens that hold a part of a character, or bytes that are never text; special tokens that are kept."""
 
     def bytes_of(self, token_id: int) -> bytes:
         part = self.parts.get(token_id)
@@ -72,7 +71,7 @@ def _table(tokens: Iterable[tuple[int, str]]) -> _Table:
     return _Table(whole, parts)
 
 
-class ByteLevelFactory(DetokenizerFactory):
+class ByteLevelFactory(SharedFactory[_Table]):
     """Makes detokenizers for byte-level tokenizers.
 
     The law is exact, and about the sequence alone: the text is `decode(ids)` whatever the prompt,
@@ -86,18 +85,22 @@ class ByteLevelFactory(DetokenizerFactory):
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._kept = _table(vocabulary.kept(skip_special_tokens=True))
-        self._special = _table((i, vocabulary.tokens[i]) for i in vocabulary.special_ids)
+        super().__init__(_table(vocabulary.kept(skip_special_tokens=True)), vocabulary.special)
 
-    @cached_property
-    def _all(self) -> _Table:
-        """Made when first asked for, which is rare: the table of a large vocabulary takes megabytes."""
-        kept, special = self._kept, self._special
-        return _Table(kept.whole | special.whole, kept.parts | special.parts)
+    def _extended(self, special: dict[int, str]) -> _Table:
+        """The plain table's large part serves for all."""
+        added = {token_id: _bytes_of(token) for token_id, token in special.items()}
+        return _Table(self._plain.whole, self._plain.parts | added)
 
-    def new(self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()) -> Detokenizer:
+    def new(
+        self,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        keep_special: frozenset[str] = frozenset(),
+    ) -> Detokenizer:
         """Start a sequence; the prompt is of no consequence."""
-        return ByteLevelDetokenizer(self._kept if skip_special_tokens else self._all)
+        return ByteLevelDetokenizer(self._shown(skip_special_tokens, keep_special))
 
     def decode_chunk(
         self,
@@ -114,7 +117,7 @@ class ByteLevelFactory(DetokenizerFactory):
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token stands for."""
-        return self._kept.bytes_of(token_id) or self._special.bytes_of(token_id)
+        return self._all.bytes_of(token_id)
 
 
 class ByteLevelDetokenizer(Detokenizer):

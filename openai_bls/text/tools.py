@@ -1,61 +1,64 @@
-"""Tool calls in the form of Hermes and Qwen, found in the text while it streams.
+"""Tool calls, found in the text while it streams. How a model marks them is its `Syntax`.
 
-The model writes, any number of times, between or after text::
+The usual one is that of Hermes and Qwen: the model writes, any number of times, between or after text::
 
     <tool_call>
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-In these tokenizers `<tool_call>` is an added token that is not special, so it is in the text.
+In these tokenizers `<tool_call>` is an added token that is not special, so it is in the text. `call_forms` and
+`xml_calls` read other forms.
 """
 
 from __future__ import annotations
 
-import re
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from openai_bls.text.call_scanner import CallScanner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_BEGIN = "<tool_call>"
-_END = "</tool_call>"
-_find_begin = re.compile(_BEGIN).search
-_find_either = re.compile(f"{_BEGIN}|{_END}").search
-
-
-class ContentDelta(msgspec.Struct, frozen=True, gc=False):
-    """Text for the user, never empty."""
-
-    text: str
-
-
-class ToolCallStart(msgspec.Struct, frozen=True, gc=False):
-    """A call begins; told once for each call, before its arguments."""
-
-    index: int
-    """0 for the first call of the text, and so on."""
-    id: str
-    name: str
-
-
-class ToolCallArguments(msgspec.Struct, frozen=True, gc=False):
-    """The next piece of a call's argument text, never empty."""
-
-    index: int
-    fragment: str
-
-
-Event = ContentDelta | ToolCallStart | ToolCallArguments
+from openai_bls.text.call_scanner import CallReader, CallScanner
+from openai_bls.text.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
+from openai_bls.text.markers import Markers
 
 
 def new_call_id() -> str:
     """`call_` and 24 random URL-safe characters."""
     return "call_" + secrets.token_urlsafe(18)
+
+
+class Syntax:
+    """How a model marks its calls. All markers of one begin with the same character.
+
+    Args:
+        reader: makes the reader of a block that a marker has begun; it is given the marker.
+        begins: any of these begins a block.
+        ends: what stands between the end of a call's arguments and any of these is dropped with it.
+        closers: dropped after a call, as far as there is only space between.
+        at_start: the text may begin with a call, which `reader("")` reads.
+    """
+
+    __slots__ = ("at_start", "begins", "closers", "content", "ends", "reader", "tail")
+
+    def __init__(
+        self,
+        reader: Callable[[str], CallReader],
+        *,
+        begins: Sequence[str],
+        ends: Sequence[str] = (),
+        closers: Sequence[str] = (),
+        at_start: bool = False,
+    ) -> None:
+        self.reader = reader
+        self.begins = frozenset(begins)
+        self.ends = tuple(ends)
+        self.closers = tuple(closers)
+        self.at_start = at_start
+        self.content = Markers(*begins, *closers)
+        """To look for in content."""
+        self.tail = Markers(*begins, *ends)
+        """To look for between a call's arguments and its end."""
+
+
+HERMES = Syntax(lambda _: CallScanner(), begins=("<tool_call>",), ends=("</tool_call>",))
 
 
 class ToolCallParser:
@@ -64,24 +67,29 @@ class ToolCallParser:
     - A call is told once its name is known and its arguments have begun, in whichever order they
       stand. The fragments, joined, are the argument text exactly as the model wrote it (of a
       JSON string: its content); a call without arguments gets `{}`. `parameters` will do for
-      `arguments`.
-    - If the text ends, or ceases to be JSON, after that, the call keeps the arguments it got.
-      Before that, everything from `<tool_call>` on is content. Nothing is ever repaired.
-    - What stands between the end of a call's JSON and `</tool_call>` is dropped (models close one
-      brace too many); if there is no `</tool_call>`, it is content.
+      `arguments`. Forms that are not JSON are told as JSON.
+    - If the text ends, or ceases to be a call, after that, the call keeps the arguments it got.
+      Before that, everything from the marker on is content. Nothing is ever repaired.
+    - What stands between the end of a call's JSON and its end marker is dropped (models close one
+      brace too many); if there is no end marker, it is content.
     - Content keeps its text, spaces included, but text that is all white space between or around
       calls is none.
+    - The name of a call need not be one of a tool that was offered: the client decides what to
+      make of it. (Forms without a marker go by the names.)
 
     For a whole text at once: `push(text) + finish()`.
 
     Args:
         new_id: makes the calls' ids.
+        syntax: how the calls are marked.
     """
 
-    __slots__ = ("_held", "_in_text", "_junk", "_new_id", "_raw", "_scanner", "_space", "calls")
+    __slots__ = ("_first", "_held", "_in_text", "_junk", "_new_id", "_raw", "_reader", "_space", "_syntax", "calls")
 
-    def __init__(self, new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(self, new_id: Callable[[], str] = new_call_id, syntax: Syntax = HERMES) -> None:
         self._new_id = new_id
+        self._syntax = syntax
+        self._first = syntax.content.first
         self.calls = 0
         """How many calls have been told."""
         # The beginning of a marker, at the end of the text so far.
@@ -89,105 +97,135 @@ class ToolCallParser:
         # Whether the content since the last call has any text, and the white space if it has none.
         self._in_text = False
         self._space: list[str] = []
-        # Within a block: its reader, and until the call is told what was read. After its JSON
-        # `_junk` holds what comes before the end marker.
-        self._scanner: CallScanner | None = None
+        # Within a block: its reader, and until the call is told what was read.
+        self._reader = syntax.reader("") if syntax.at_start else None
         self._raw: list[str] = []
+        # After a call's arguments: what comes before the end marker.
         self._junk: list[str] | None = None
+
+    @property
+    def reasoning_open(self) -> bool:
+        """Never: reasoning is `reasoning.ReasoningParser`'s."""
+        return False
 
     def push(self, text: str) -> list[Event]:
         """Take the next text; return what it brings."""
-        if self._in_text and not self._held and not self._scanner and "<" not in text:
+        if self._in_text and not self._held and self._reader is None and self._first not in text:
             return [ContentDelta(text)] if text else []
         text = self._held + text
         self._held = ""
         events: list[Event] = []
         place = 0
         while place < len(text):
-            if self._scanner is None:
-                place = self._read_content(text, place, events)
-            elif self._junk is None:
-                place = self._read_call(self._scanner, text, place, events)
-            else:
+            if self._reader is not None:
+                text, place = self._read_call(self._reader, text, place, events)
+            elif self._junk is not None:
                 place = self._read_junk(self._junk, text, place, events)
+            else:
+                place = self._read_content(text, place, events)
         return events
 
     def finish(self) -> list[Event]:
         """Return what was held back. No push may follow."""
         events: list[Event] = []
         held, self._held = self._held, ""
-        if self._junk is not None:
+        if self._reader is not None:
+            self._cut_call(self._reader, events)
+        elif self._junk is not None:
             # The end marker may be cut off, too.
-            junk = "".join(self._junk) + ("" if _END.startswith(held) else held)
-            self._leave_block(junk, events)
-        elif self._scanner is not None:
-            if not self._scanner.ready:
-                self._content("".join(self._raw), events)
-            self._scanner = None
-        else:
+            junk = "".join(self._junk) + ("" if _begins(self._syntax.ends, held) else held)
+            self._junk = None
+            self._content(junk, events)
+        elif not (self._closed() and _begins(self._syntax.closers, held)):
             self._content(held, events)
-            if not self.calls and not self._in_text and self._space:
-                events.append(ContentDelta("".join(self._space)))
+        if not self.calls and not self._in_text and self._space:
+            events.append(ContentDelta("".join(self._space)))
         self._space.clear()
         return events
 
     def _read_content(self, text: str, place: int, events: list[Event]) -> int:
-        found = _find_begin(text, place)
+        markers = self._syntax.content
+        found = markers.find(text, place)
         if found is None:
-            end = len(text) - _partial(text, place, (_BEGIN,))
+            end = markers.certain(text, place)
             self._held = text[end:]
             self._content(text[place:end], events)
             return len(text)
         self._content(text[place : found.start()], events)
-        self._enter_block()
+        if found[0] in self._syntax.begins:
+            self._enter_block(found[0])
+        elif self._closed():
+            self._space.clear()
+        else:
+            self._content(found[0], events)
         return found.end()
 
-    def _enter_block(self) -> None:
-        self._scanner = CallScanner()
-        self._raw = [_BEGIN]
-        self._junk = None
+    def _closed(self) -> bool:
+        """Whether there has been nothing but space since the last call."""
+        return self.calls > 0 and not self._in_text
 
-    def _read_call(self, scanner: CallScanner, text: str, place: int, events: list[Event]) -> int:
-        told = scanner.ready
-        end = scanner.read(text, place)
-        if scanner.ready:
-            if not told:
-                events.append(ToolCallStart(self.calls, self._new_id(), scanner.name))
-                self.calls += 1
-                self._raw.clear()
-                self._space.clear()
-                self._in_text = False
-            fragment = scanner.take_arguments()
-            if fragment:
-                events.append(ToolCallArguments(self.calls - 1, fragment))
-            if scanner.done or scanner.broken:
-                self._junk = []
-        else:
+    def _enter_block(self, marker: str) -> None:
+        self._reader = self._syntax.reader(marker)
+        self._raw = [marker]
+
+    def _read_call(self, reader: CallReader, text: str, place: int, events: list[Event]) -> tuple[str, int]:
+        """Read on in a block; return what to go on with, and from where."""
+        end = reader.read(text, place)
+        if not self._tell(reader, events):
             self._raw.append(text[place:end])
-            if scanner.broken:
-                self._scanner = None
-                self._content("".join(self._raw), events)
-        return end
+        if reader.broken:
+            self._reader = None
+            if not reader.ready:
+                raw = "".join(self._raw)
+                self._content(raw[: len(raw) - len(reader.put_back)], events)
+            elif self._syntax.ends:
+                self._junk = []
+            if reader.put_back:
+                return reader.put_back + text[end:], 0
+        elif reader.done:
+            self._reader = reader.following() if reader.ready else None
+            self._raw = []
+            if reader.ready and self._syntax.ends:
+                self._junk = []
+        return text, end
+
+    def _tell(self, reader: CallReader, events: list[Event]) -> bool:
+        """Tell what is known of a call; False if nothing is."""
+        if not reader.ready:
+            return False
+        if not reader.told:
+            reader.told = True
+            events.append(ToolCallStart(self.calls, self._new_id(), reader.name))
+            self.calls += 1
+            self._raw.clear()
+            self._space.clear()
+            self._in_text = False
+        fragment = reader.take_arguments()
+        if fragment:
+            events.append(ToolCallArguments(self.calls - 1, fragment))
+        return True
+
+    def _cut_call(self, reader: CallReader, events: list[Event]) -> None:
+        self._reader = None
+        reader.cut()
+        # What stands between calls is dropped like an end marker that is cut off.
+        if not self._tell(reader, events) and not (reader.idle and self.calls):
+            self._content("".join(self._raw), events)
 
     def _read_junk(self, junk: list[str], text: str, place: int, events: list[Event]) -> int:
-        found = _find_either(text, place)
+        markers = self._syntax.tail
+        found = markers.find(text, place)
         if found is None:
-            end = len(text) - _partial(text, place, (_BEGIN, _END))
+            end = markers.certain(text, place)
             self._held = text[end:]
             junk.append(text[place:end])
             return len(text)
-        if found[0] == _END:
-            self._leave_block("", events)
-        else:
-            junk.append(text[place : found.start()])
-            self._leave_block("".join(junk), events)
-            self._enter_block()
-        return found.end()
-
-    def _leave_block(self, junk: str, events: list[Event]) -> None:
-        self._scanner = None
         self._junk = None
-        self._content(junk, events)
+        if found[0] in self._syntax.begins:
+            junk.append(text[place : found.start()])
+            self._content("".join(junk), events)
+            self._enter_block(found[0])
+        return found.end()
 
     def _content(self, text: str, events: list[Event]) -> None:
         """Tell content, or keep it for as long as it is only white space."""
@@ -206,11 +244,5 @@ class ToolCallParser:
             events.append(ContentDelta(text))
 
 
-def _partial(text: str, place: int, markers: tuple[str, ...]) -> int:
-    """The length of the longest end of `text[place:]` that begins a marker."""
-    # A marker has a single "<", its first character.
-    start = text.rfind("<", place)
-    if start < 0:
-        return 0
-    tail = text[start:]
-    return len(tail) if any(marker.startswith(tail) for marker in markers) else 0
+def _begins(markers: Sequence[str], text: str) -> bool:
+    return any(marker.startswith(text) for marker in markers)

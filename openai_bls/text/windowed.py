@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openai_bls.text.base import REPLACEMENT, Detokenizer, DetokenizerFactory, continuation
+from openai_bls.text.base import REPLACEMENT, Detokenizer, SharedFactory, continuation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ _CONTEXT = 8
 _MAX_HELD = 64
 
 
-class WindowedFactory(DetokenizerFactory):
+class WindowedFactory(SharedFactory[frozenset[int]]):
     """Makes detokenizers that ask the tokenizer's own decoder: WordPiece, BPE with `</w>`, CTC...
 
     The law holds where a decoder is local: what an id adds to the text depends on whether it is
@@ -36,13 +36,20 @@ class WindowedFactory(DetokenizerFactory):
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer = tokenizer
-        self._all = frozenset(vocabulary.tokens)
-        self._kept = self._all - vocabulary.special_ids
+        super().__init__(frozenset(vocabulary.tokens) - vocabulary.special_ids, vocabulary.special)
 
-    def new(self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()) -> Detokenizer:
+    def _extended(self, special: dict[int, str]) -> frozenset[int]:
+        return self._plain.union(special)
+
+    def new(
+        self,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        keep_special: frozenset[str] = frozenset(),
+    ) -> Detokenizer:
         """Start a sequence."""
-        kept = self._kept if skip_special_tokens else self._all
-        return WindowedDetokenizer(self._tokenizer, kept, prompt_token_ids)
+        return WindowedDetokenizer(self._tokenizer, self._shown(skip_special_tokens, keep_special), prompt_token_ids)
 
     def decode_chunk(
         self,
@@ -52,7 +59,7 @@ class WindowedFactory(DetokenizerFactory):
         skip_special_tokens: bool = True,
     ) -> str:
         """The text that one chunk of a stream adds."""
-        kept = self._kept if skip_special_tokens else self._all
+        kept = self._shown(skip_special_tokens)
         before = [token_id for token_id in context if token_id in kept]
         after = before + [token_id for token_id in new if token_id in kept]
         text = self._tokenizer.decode(after, skip_special_tokens=False)

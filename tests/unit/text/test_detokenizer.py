@@ -92,8 +92,9 @@ def stream(
     chunks: list[list[int]],
     skip_special_tokens: bool = True,
     prompt: list[int] | None = None,
+    keep_special: frozenset[str] = frozenset(),
 ) -> str:
-    detokenizer = factory.new(skip_special_tokens, prompt or ())
+    detokenizer = factory.new(skip_special_tokens, prompt or (), keep_special=keep_special)
     return "".join([detokenizer.push(chunk) for chunk in chunks]) + detokenizer.finish()
 
 
@@ -125,6 +126,57 @@ def test_after_a_prompt_the_text_is_what_follows_the_prompts(kind: str, data: st
         whole = decode(prompt + ids, skip_special_tokens=skip)
         expected = continuation(before, whole)
     assert stream(factory_of(kind), draw_chunks(data, ids), skip, prompt) == expected
+
+
+@cache
+def specials(kind: str) -> dict[int, str]:
+    return {i: token.content for i, token in tokenizer_of(kind).get_added_tokens_decoder().items() if token.special}
+
+
+@every_kind
+@moderate
+@given(data=st.data(), with_prompt=st.booleans())
+def test_kept_special_tokens_stay(kind: str, data: st.DataObject, with_prompt: bool) -> None:
+    """The text is the decode of the ids without the special ones that are not kept."""
+    keep = frozenset(data.draw(st.sets(st.sampled_from(["none such", *specials(kind).values()])), label="keep"))
+    special = st.lists(st.sampled_from([0, *specials(kind)]), max_size=3)
+
+    def draw() -> list[int]:
+        return [*data.draw(special), *draw_ids(data, kind), *data.draw(special), *draw_ids(data, kind)]
+
+    def shown(ids: list[int]) -> list[int]:
+        return [i for i in ids if specials(kind).get(i) in (None, *keep)]
+
+    ids, prompt = draw(), draw() if with_prompt else []
+    decode = tokenizer_of(kind).decode
+    if kind == "byte_level" or not prompt:
+        expected = decode(shown(ids), skip_special_tokens=False)
+    else:
+        before = decode(shown(prompt), skip_special_tokens=False)
+        expected = continuation(before, decode(shown(prompt + ids), skip_special_tokens=False))
+    assert stream(factory_of(kind), draw_chunks(data, ids), True, prompt, keep) == expected
+    # Without special tokens to skip there is nothing to keep.
+    everything = stream(factory_of(kind), draw_chunks(data, ids), False, prompt, keep)
+    assert everything == stream(factory_of(kind), [ids], False, prompt)
+
+
+@every_kind
+def test_kept_special_tokens_share_the_large_table(kind: str) -> None:
+    factory = factory_of(kind)
+    keep = frozenset(specials(kind).values())
+    first, second, plain = factory.new(keep_special=keep), factory.new(keep_special=keep), factory.new()
+    name = "_kept" if isinstance(factory, WindowedFactory) else "_table"
+    assert getattr(first, name) is getattr(second, name)
+    if not isinstance(factory, WindowedFactory):
+        assert getattr(first, name).whole is getattr(plain, name).whole
+
+
+@every_kind
+@pytest.mark.parametrize("skip", [True, False])
+def test_decode_is_the_tokenizers(kind: str, skip: bool) -> None:
+    ids = [*tokenizer_of(kind).encode("é 你 abc").ids, *specials(kind)]
+    assert factory_of(kind).decode(ids, skip) == tokenizer_of(kind).decode(ids, skip_special_tokens=skip)
+    assert factory_of(kind).decode(ids) == tokenizer_of(kind).decode(ids, skip_special_tokens=False)
 
 
 @every_kind
@@ -187,6 +239,26 @@ def test_token_bytes_of_other_kinds() -> None:
     word_piece = tokenizer_of("word_piece")
     assert factory_of("word_piece").token_bytes(word_piece.token_to_id("[SEP]")) == b"[SEP]"
     assert factory_of("word_piece").token_bytes(100_000) == b""
+
+
+@every_kind
+def test_bytes_of_special_tokens_are_what_they_decode_to(kind: str) -> None:
+    for token_id in specials(kind):
+        text = tokenizer_of(kind).decode([token_id], skip_special_tokens=False)
+        assert factory_of(kind).token_bytes(token_id).decode(errors="replace") == text
+        if kind != "byte_level":
+            assert factory_of(kind).token_text(token_id) == text
+
+
+def test_token_text() -> None:
+    byte_level, llama2 = tokenizer_of("byte_level"), tokenizer_of("llama2")
+    assert factory_of("byte_level").token_text(byte_level.token_to_id("ä")) == "bytes:\\xe4"
+    assert factory_of("byte_level").token_text(byte_level.token_to_id("Ġ")) == " "
+    assert factory_of("byte_level").token_text(byte_level.token_to_id("<|im_end|>")) == "<|im_end|>"
+    assert factory_of("byte_level").token_text(100_000) == ""
+    assert factory_of("llama2").token_text(llama2.token_to_id("<0xE4>")) == "bytes:\\xe4"
+    assert factory_of("llama2").token_text(llama2.token_to_id("<0x41>")) == "A"
+    assert factory_of("llama2").token_text(llama2.token_to_id("▁▁")) == "  "
 
 
 def byte_run(*values: int) -> list[int]:

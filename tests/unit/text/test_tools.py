@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.text.tools import (
-    ContentDelta,
-    Event,
-    ToolCallArguments,
-    ToolCallParser,
-    ToolCallStart,
-    new_call_id,
-)
+from openai_bls.text.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
+from openai_bls.text.tools import ToolCallParser, new_call_id
 
 moderate = settings(deadline=None, max_examples=200)
 
