@@ -1,0 +1,22 @@
+"""How the parts of this package say no; `grammar` turns it into the client's error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_MAX_SHOWN = 60
+
+
+class FormatError(Exception):
+    """A format that cannot be honoured. The message is for the client: what is wrong, where, what would do."""
+
+
+def shown(value: Any) -> str:
+    """A value as JSON for a message, cut short."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):  # half a surrogate pair, or nested too deeply
+        text = ascii(value) if isinstance(value, str) else type(value).__name__
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
