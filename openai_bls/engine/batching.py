@@ -7,6 +7,9 @@ Written against transformers 5.17 to 5.23, whose continuous batching is young an
 - `ContinuousBatchingLogitsProcessorList`, replaced by our own sampler (`sampler.py`);
 - the scheduler, the preparation of steps and the state of a sequence, subclassed for speed (`stepping.py`);
 - on a GPU the model runner, replaced by one with CUDA graphs (`graphs.py`).
+
+With steps in flight, a step is queued before the results of the one before it are looked at. If none can be queued,
+because all that could go on wait for those results, the one in flight is looked at first (`_Manager._land`).
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class SequenceOutput(Protocol):
     generated_tokens: list[int]
     """All so far, stop token included."""
     error: str | None
+    # `cached_tokens`, prompt tokens that were in the cache already, where it is known.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,20 +80,43 @@ class _Router(continuous_api.OutputRouter):  # type: ignore[misc]
 
 
 class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
-    """The manager, with a call between steps."""
+    """The manager, with a call between steps, and with a way to look at a step's results before the next is queued."""
 
     before_step: Callable[[], None]
     make_runner: Callable[..., Any] | None = None
+    wake: Callable[[], None]
+    _landed = False
+    """Steps overlap, but at present none is in flight."""
 
-    def _generation_loop_body(self, *args: Any, **kwargs: Any) -> bool:
+    def _generation_loop_body(self, batch_processor: Any, bootstrapping: bool) -> bool:
         self.before_step()
-        return bool(super()._generation_loop_body(*args, **kwargs))
+        steps, landed = self.current_batch, self._landed
+        # A step with none before it in flight brings nothing to look at yet; then the original returns False.
+        going = bool(super()._generation_loop_body(batch_processor, bootstrapping or landed))
+        if self.current_batch > steps:
+            self._landed = False
+            return going or landed
+        if batch_processor.scheduler.stuck and not landed:
+            self._land(batch_processor)
+        return going
+
+    def _land(self, processor: Any) -> None:
+        """Look at the results of the step in flight."""
+        ios = processor.inputs_and_outputs
+        ios.current_pair = 1 - ios.current_pair
+        processor.update_batch()
+        # All tokens are known now: nothing is to be carried over, and nothing to be looked at twice.
+        for pair in ios.io_pairs:
+            pair.host_io.requests_in_batch, pair.host_io.num_request_in_batch = [], 0
+            pair.host_io.req_id_to_new_token_position = {}
+        self._landed = True
 
     def _create_batch_processor(self) -> Any:
         is_new = self.batch_processor is None
         processor = super()._create_batch_processor()
         if is_new:
             shorten(processor)
+            processor.scheduler.wake = self.wake
         if is_new and self.make_runner is not None:
             processor.model_runner = self.make_runner(
                 logit_processor=processor.logit_processor,
@@ -140,7 +167,7 @@ class ContinuousBatcher:
             "max_memory_percent": config.free_memory_fraction,
             "allow_block_sharing": config.prefix_sharing,
             "use_cuda_graph": False,
-            "use_async_batching": config.async_batching and on_gpu,
+            "use_async_batching": config.async_batching,
             "scheduler_type": _SCHEDULER,
             "auto_switch_to_flash": False,
         }
@@ -157,7 +184,7 @@ class ContinuousBatcher:
         self._manager.before_step = before_step
         sampler = Sampler(on_gpu=on_gpu)
         self._manager.logit_processor = sampler
-        if on_gpu or config.paged:
+        if on_gpu or config.paged or config.async_batching:
             self._manager.make_runner = functools.partial(
                 GraphRunner, sampler, graphs=config.cuda_graphs, graph_prompts=config.paged
             )
@@ -165,6 +192,7 @@ class ContinuousBatcher:
         self._manager.current_batch = 0
         self._page_size = config.page_size
         self._wake: Any = getattr(self._manager, "_wake_up_loop", None) or self._manager._has_new_requests
+        self._manager.wake = self._wake.set
         # Makes the batch processor, hence the cache, here and now, where a failure can still be told to the caller.
         with torch.no_grad():
             self._manager.warmup()

@@ -93,9 +93,11 @@ def _kv_bytes_per_token(config: dict[str, Any]) -> int:
 def _sampling_defaults(generation: dict[str, Any]) -> SamplingParams:
     given = {
         name: generation[name]
-        for name in ("temperature", "top_p", "top_k", "min_p")
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         if isinstance(generation.get(name), int | float)
     }
+    if given.get("repetition_penalty", 1) <= 0:
+        del given["repetition_penalty"]
     try:
         return msgspec.convert(given, SamplingParams)
     except msgspec.ValidationError:

@@ -1,7 +1,8 @@
 """The null engine: no model, known tokens at a known pace, and failures on demand.
 
 It measures what the rest of the server costs and lets tests foretell every token. It follows the contract of
-`Engine` in full: in-flight batching, cancellation, stop tokens and stop words.
+`Engine` in full: in-flight batching, cancellation, stop tokens and stop words. Log-probabilities are made up: a token's
+own is 0, and the tokens with the ids after it are the likeliest after it, each less so by 1.
 """
 
 from __future__ import annotations
@@ -10,19 +11,33 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+
+import msgspec
 
 from openai_bls.engine.admission import ALL_FIELDS, ENGINE_FAILED, refusal
 from openai_bls.engine.base import EngineStats, StepListener
 from openai_bls.engine.inbox import Inbox, emit
 from openai_bls.engine.manifest import NullSettings
-from openai_bls.messages import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.messages import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT_TOKENS = 64
 
-# Sampling changes nothing here, hence it is honoured; forbidden words would have to change the sequence.
-SUPPORTED = tuple(field for field in ALL_FIELDS if field != "bad_words")
+# Sampling changes nothing here, hence it is honoured. What would have to change the sequence is not.
+_NOT_SUPPORTED = {
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "bad_words",
+    "grammar",
+    "pooling",
+    "lora_name",
+}
+SUPPORTED = tuple(field for field in ALL_FIELDS if field not in _NOT_SUPPORTED)
+"""Without adapters; with some, also `lora_name`, which shifts the tokens by one."""
 
 
 def next_due(due: float, now: float, delay: float) -> float:
@@ -37,7 +52,16 @@ def next_due(due: float, now: float, delay: float) -> float:
 class _Sequence:
     """A request's whole future, worked out when it comes in, so that a step only has to walk along it."""
 
-    __slots__ = ("fails", "finish_reason", "not_before", "position", "request_id", "stop_token_id", "token_ids")
+    __slots__ = (
+        "asked",
+        "fails",
+        "finish_reason",
+        "not_before",
+        "position",
+        "request_id",
+        "stop_token_id",
+        "token_ids",
+    )
 
     def __init__(self, request: GenerationRequest, settings: NullSettings, info: EngineInfo) -> None:
         self.request_id = request.request_id
@@ -46,27 +70,56 @@ class _Sequence:
         self.fails = settings.fail_on_token_id in request.prompt_token_ids
         self.finish_reason: EngineFinishReason = "length"
         self.stop_token_id: int | None = None
+        wants_logprobs = request.logprobs is not None or request.prompt_logprobs is not None
+        self.asked = (request, info.vocab_size) if wants_logprobs else None
+        """Of which deltas are to tell more than tokens."""
+        shift = 0 if request.lora_name is None else 1
         if settings.echo:
-            tokens = request.prompt_token_ids[: request.max_tokens]
+            prompt = request.prompt_token_ids
+            tokens = [*prompt[shift:], *prompt[:shift]][: request.max_tokens]
             if len(tokens) < request.max_tokens:
                 self.finish_reason = "stop"
                 self.stop_token_id = next(iter(info.eos_token_ids), None)
         else:
             cycle = list(settings.token_ids) or _default_cycle(info)
-            tokens = (cycle * (request.max_tokens // len(cycle) + 1))[: request.max_tokens]
+            tokens = (cycle * ((request.max_tokens + shift) // len(cycle) + 1))[shift:][: request.max_tokens]
         self.token_ids: list[int] = tokens
+        if request.min_tokens:
+            self._go_on_to(request.min_tokens, request, info)
         self._apply_stops(request)
+
+    def _go_on_to(self, count: int, request: GenerationRequest, info: EngineInfo) -> None:
+        """Put another token where one of the first `count` would be a stop token, or missing."""
+        stops = set(request.stop_token_ids)
+        other = next((i for i in range(info.vocab_size) if i not in stops), 0)
+        tokens = self.token_ids
+        tokens.extend([other] * (count - len(tokens)))
+        tokens[:count] = [other if token_id in stops else token_id for token_id in tokens[:count]]
+        if len(tokens) == request.max_tokens:
+            self.finish_reason, self.stop_token_id = "length", None
 
     def _apply_stops(self, request: GenerationRequest) -> None:
         for token_id in request.stop_token_ids:
             if token_id in self.token_ids:
                 self.token_ids = self.token_ids[: self.token_ids.index(token_id)]
                 self.finish_reason, self.stop_token_id = "stop", token_id
-        ends = [_end_of(self.token_ids, word) for word in request.stop_words]
+        ends = [_end_of(self.token_ids, word, request.min_tokens) for word in request.stop_words]
         end = min((end for end in ends if end), default=0)
         if end:
             self.token_ids = self.token_ids[:end]
             self.finish_reason, self.stop_token_id = "stop", None
+
+    def detailed(self, delta: TokenDelta, position: int) -> TokenDelta:
+        """`delta`, whose first token is at `position` of the output, with the log-probabilities that were asked for."""
+        if self.asked is None:
+            return delta
+        request, vocab_size = self.asked
+        logprobs = prompt_logprobs = None
+        if request.logprobs is not None and delta.token_ids:
+            logprobs = _logprobs(delta.token_ids, request.logprobs, vocab_size)
+        if request.prompt_logprobs is not None and not position:
+            prompt_logprobs = _logprobs(request.prompt_token_ids[1:], request.prompt_logprobs, vocab_size)
+        return msgspec.structs.replace(delta, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
 
 
 class NullEngine:
@@ -211,14 +264,16 @@ class NullEngine:
                     s.position, ended = -1, True
                 continue
             left = len(s.token_ids) - position
-            self._generated += 1
             if left > 1 or (left == 1 and s.stop_token_id is not None):
                 s.position = position + 1
-                deltas.append(TokenDelta(s.request_id, [s.token_ids[position]]))
+                self._generated += 1
+                delta = TokenDelta(s.request_id, [s.token_ids[position]])
             else:
                 last = s.token_ids[position:]
-                deltas.append(TokenDelta(s.request_id, last, s.finish_reason, s.stop_token_id))
+                self._generated += bool(last) or s.stop_token_id is not None
+                delta = TokenDelta(s.request_id, last, s.finish_reason, s.stop_token_id)
                 s.position, ended = -1, True
+            deltas.append(delta if s.asked is None else s.detailed(delta, position))
         if ended:
             for s in self._active:
                 if s.position < 0:
@@ -239,10 +294,19 @@ def _default_cycle(info: EngineInfo) -> list[int]:
     return cycle or [0]
 
 
-def _end_of(token_ids: list[int], word: tuple[int, ...]) -> int:
-    """Position just after the first occurrence of `word`, or 0."""
+def _logprobs(token_ids: Sequence[int], count: int, vocab_size: int) -> Logprobs:
+    count = min(count, vocab_size)
+    return Logprobs(
+        [0.0] * len(token_ids),
+        [[(token_id + i) % vocab_size for i in range(count)] for token_id in token_ids],
+        [[-float(i) for i in range(count)] for _ in token_ids],
+    )
+
+
+def _end_of(token_ids: list[int], word: tuple[int, ...], least: int) -> int:
+    """Position just after the first occurrence of `word` that ends at `least` or later, or 0."""
     size, first = len(word), word[0]
-    for start in range(len(token_ids) - size + 1):
+    for start in range(max(0, least - size), len(token_ids) - size + 1):
         if token_ids[start] == first and tuple(token_ids[start : start + size]) == word:
             return start + size
     return 0

@@ -4,10 +4,11 @@
 
     checkpoint ──► tensorrt_llm/1/checkpoint/     configuration and weights
                ├─► tensorrt_llm/1/engine.json     the manifest, last of all
-               └─► {preprocessing,postprocessing,openai_bls}/1/tokenizer/
+               └─► {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
 
-Each model holds its own copy of the tokenizer, since a repository in object storage is fetched model by model. All of
-it is prepared in folders named `.aside-…` and then moved into place; until then the last engine stays whole.
+A further engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
+storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
+stays whole. `places` says where everything lies.
 """
 
 from __future__ import annotations
@@ -19,34 +20,29 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from openai_bls import discovery
 from openai_bls.engine.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.engine.manifest import (
-    ASIDE,
     FORMAT_VERSION,
-    OLD,
     Dtype,
     EngineKind,
     EngineLoadError,
+    FileRecord,
+    KvCacheSettings,
     Manifest,
     checkpoint_dir,
     load_manifest,
     record,
     short,
-    write_manifest,
 )
-from openai_bls.engine.weights import (
-    CONFIG_FILES,
-    place,
-    place_tokenizer,
-    place_weights,
-)
+from openai_bls.engine.places import FurtherPlace, Place, place_of
+from openai_bls.engine.weights import CONFIG_FILES, place, place_tokenizer, place_weights
 
-TOKENIZER_MODELS = ("preprocessing", "postprocessing", "openai_bls")
 _DEFAULT_MODEL_LEN = 2048
 _GENERIC_NAMES = re.compile(r"(checkpoint|model|hf|final|output|snapshot)s?([-_]?\d+)?|[0-9a-f]{40}", re.IGNORECASE)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
@@ -60,11 +56,15 @@ class BuildOptions(msgspec.Struct, frozen=True):
     model: str
     """A Hugging Face directory, or the id of a repository on the hub."""
     model_repository: Path
+    name: str = ""
+    """Of a further engine; empty is the default one."""
     engine: EngineKind = "transformers"
     dtype: Dtype = "auto"
     max_model_len: int | None = None
     """None takes the checkpoint's own."""
     max_batch_size: int = 64
+    max_tokens_in_kv_cache: int = 0
+    """0 lets the engine choose."""
     served_model_name: str | None = None
     """None takes the directory's name."""
     trust_remote_code: bool = False
@@ -84,79 +84,82 @@ def build(options: BuildOptions, report: Report) -> Manifest:
     """
     if options.engine == "tensorrt_llm":
         raise EngineLoadError("this release cannot build TensorRT-LLM engines yet: use --engine transformers")
-    version_dirs = {name: _version_dir(options.model_repository, name) for name in ("tensorrt_llm", *TOKENIZER_MODELS)}
+    target = place_of(options.model_repository, options.name)
+    target.recover()
     source = _find_source(options.model, report)
     facts = read_checkpoint(source)
-    fingerprint = _fingerprint(source, options)
+    model_name = options.served_model_name or _default_name(options.model)
+    _require_free(model_name, target, options.model_repository)
+    fingerprint = _fingerprint(source, options, model_name, target)
     if not options.force:
-        present = _present(version_dirs, fingerprint)
+        present = _present(target, fingerprint)
         if present is not None:
-            _clear_aside(version_dirs.values())
-            report(f"{short(version_dirs['tensorrt_llm'])} is up to date (--force builds it again)")
+            target.clean()
+            report(f"{short(target.version_dir)} is up to date (--force builds it again)")
             return present
     max_model_len = _max_model_len(options.max_model_len, facts)
     if options.max_batch_size < 1:
         raise EngineLoadError("--max-batch-size must be at least 1")
+    if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
+        raise EngineLoadError(
+            f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of {max_model_len} "
+            "tokens: raise it, or give a smaller --max-model-len"
+        )
     try:
-        return _build(source, facts, fingerprint, options, max_model_len, version_dirs, report)
+        files = _prepare(source, facts, options, target, report)
+        manifest = Manifest(
+            engine=options.engine,
+            model_name=model_name,
+            max_model_len=max_model_len,
+            max_batch_size=options.max_batch_size,
+            created=int(time.time()),
+            dtype=options.dtype,
+            kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
+            trust_remote_code=options.trust_remote_code,
+            files=files,
+            source=fingerprint,
+            builder=_versions(),
+        )
+        target.commit(manifest)
     finally:
-        _clear_aside(version_dirs.values())
-
-
-def _build(
-    source: Path,
-    facts: CheckpointFacts,
-    fingerprint: str,
-    options: BuildOptions,
-    max_model_len: int,
-    version_dirs: dict[str, Path],
-    report: Report,
-) -> Manifest:
-    _clear_aside(version_dirs.values())
-    moves: list[tuple[Path, Path]] = []
-
-    first = version_dirs[TOKENIZER_MODELS[0]] / f"{ASIDE}tokenizer"
-    report("tokenizer")
-    first.mkdir()
-    place_tokenizer(source, first, trust_remote_code=options.trust_remote_code)
-    for name in TOKENIZER_MODELS:
-        aside = version_dirs[name] / f"{ASIDE}tokenizer"
-        if aside != first:
-            shutil.copytree(first, aside)
-        moves.append((aside, version_dirs[name] / "tokenizer"))
-
-    aside = version_dirs["tensorrt_llm"] / f"{ASIDE}checkpoint"
-    aside.mkdir()
-    for file_name in CONFIG_FILES:
-        if (source / file_name).is_file():
-            place(source / file_name, aside / file_name)
-    if options.engine == "transformers":
-        place_weights(source, aside, facts, report, trust_remote_code=options.trust_remote_code)
-    moves.insert(0, (aside, version_dirs["tensorrt_llm"] / "checkpoint"))
-
-    manifest = Manifest(
-        engine=options.engine,
-        model_name=options.served_model_name or _default_name(options.model),
-        max_model_len=max_model_len,
-        max_batch_size=options.max_batch_size,
-        created=int(time.time()),
-        dtype=options.dtype,
-        trust_remote_code=options.trust_remote_code,
-        files={path.name: record(path) for path in sorted(aside.iterdir()) if path.is_file()},
-        source=fingerprint,
-        builder=_versions(),
-    )
-    _swap(moves, lambda: write_manifest(version_dirs["tensorrt_llm"], manifest))
-    report(f"{short(version_dirs['tensorrt_llm'])}: {manifest.model_name}, {manifest.engine}, {max_model_len} tokens")
+        target.clean()
+    report(f"{short(target.version_dir)}: {model_name}, {manifest.engine}, {max_model_len} tokens")
     return manifest
 
 
-def _version_dir(repository: Path, model: str) -> Path:
-    if not (repository / model).is_dir():
-        raise EngineLoadError(f"{short(repository)} is not the model repository: it has no folder {model}")
-    folder = repository / model / "1"
-    folder.mkdir(exist_ok=True)
-    return folder
+def remove(repository: Path, name: str, report: Report) -> None:
+    """Take the further engine `name` out of the repository.
+
+    Raises:
+        EngineLoadError: there is none.
+    """
+    FurtherPlace(repository, name).remove()
+    report(f"removed the engine {name}")
+
+
+def _prepare(
+    source: Path, facts: CheckpointFacts, options: BuildOptions, target: Place, report: Report
+) -> dict[str, FileRecord]:
+    """Fill the folders that `target` gives; returns what the manifest says of the checkpoint's files."""
+    checkpoint, tokenizers = target.begin()
+    report("tokenizer")
+    place_tokenizer(source, tokenizers[0], trust_remote_code=options.trust_remote_code)
+    for folder in tokenizers[1:]:
+        shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
+    for file_name in CONFIG_FILES:
+        if (source / file_name).is_file():
+            place(source / file_name, checkpoint / file_name)
+    if options.engine == "transformers":
+        place_weights(source, checkpoint, facts, report, trust_remote_code=options.trust_remote_code)
+    return {path.name: record(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}
+
+
+def _require_free(model_name: str, target: Place, repository: Path) -> None:
+    for model, names in discovery.served_names(repository).items():
+        if model != target.model and model_name in names:
+            raise EngineLoadError(
+                f"{model_name!r} is a name of the engine in {model} already: give another with --served-model-name"
+            )
 
 
 def _find_source(model: str, report: Report) -> Path:
@@ -184,12 +187,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _fingerprint(source: Path, options: BuildOptions) -> str:
+def _fingerprint(source: Path, options: BuildOptions, model_name: str, target: Place) -> str:
     """Changes when the files built from, or what was asked for, change."""
     digest = hashlib.sha256()
     asked = msgspec.structs.replace(options, model="", model_repository=Path(), force=False)
-    name = options.served_model_name or _default_name(options.model)
-    digest.update(repr((FORMAT_VERSION, name, asked)).encode())
+    digest.update(repr((FORMAT_VERSION, model_name, asked, target.generated)).encode())
     for path in sorted(source.iterdir()):
         if path.is_file():
             stat = path.stat()
@@ -197,15 +199,16 @@ def _fingerprint(source: Path, options: BuildOptions) -> str:
     return digest.hexdigest()
 
 
-def _present(version_dirs: dict[str, Path], fingerprint: str) -> Manifest | None:
+def _present(target: Place, fingerprint: str) -> Manifest | None:
     """The engine in place, if it is whole and was built from the same."""
     try:
-        manifest = load_manifest(version_dirs["tensorrt_llm"])
-        checkpoint_dir(version_dirs["tensorrt_llm"], manifest)
+        manifest = load_manifest(target.version_dir)
+        checkpoint_dir(target.version_dir, manifest)
     except EngineLoadError:
         return None
-    tokenizers = [version_dirs[name] / "tokenizer" / "tokenizer.json" for name in TOKENIZER_MODELS]
-    if manifest.source != fingerprint or not all(path.is_file() for path in tokenizers):
+    needed = [folder / "tokenizer.json" for folder in target.tokenizers]
+    needed += [target.version_dir.parent.parent / path for path in target.generated]
+    if manifest.source != fingerprint or not all(path.is_file() for path in needed):
         return None
     return manifest
 
@@ -231,42 +234,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
-
-
-def _clear_aside(version_dirs: Iterable[Path]) -> None:
-    """Remove what a build has left, and put back what it had moved away without a replacement."""
-    for folder in version_dirs:
-        for leftover in folder.glob(f"{ASIDE}*"):
-            replaced = folder / leftover.name.removeprefix(OLD)
-            if leftover.name.startswith(OLD) and not replaced.exists():
-                leftover.rename(replaced)
-            elif leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink()
-
-
-def _swap(moves: list[tuple[Path, Path]], finish: Callable[[], None]) -> None:
-    """Move prepared folders into place and `finish`; on any failure put the old ones back.
-
-    The first move's old folder stays until all is done: it marks a swap that was cut short.
-    """
-    done: list[tuple[Path, Path]] = []
-    try:
-        for aside, target in moves:
-            old = target.with_name(f"{OLD}{target.name}")
-            if target.exists():
-                target.rename(old)
-            done.append((target, old))
-            aside.rename(target)
-        finish()
-    except BaseException:
-        for target, old in reversed(done):
-            if target.exists():
-                shutil.rmtree(target)
-            if old.exists():
-                old.rename(target)
-        raise
-    for target, old in reversed(done):
-        if old.exists():
-            old.rename(target.with_name(f"{ASIDE}gone-{target.name}"))

@@ -1,23 +1,23 @@
 """What stands where continuous batching expects its list of logits processors: every row's parameters, every step.
 
 Before a step the host puts the parameters of its rows into the argument storage that travels with the step's inputs;
-during the step the device chooses by them. With steps in flight the host does not know a row's last token yet when it
-prepares the next, so what depends on that token (`bad_words`) is decided on the device.
+during the step the device chooses by them. What only some sequences ask for goes beside it (`rules.py`, `edits.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from openai_bls.engine.edits import StepLogprobs, apply
+from openai_bls.engine.rules import Edits, Rules
 from openai_bls.engine.sampling import MOST_CANDIDATES, Plan, choose, random_bits
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
-_ANY = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Sampling:
     top_k: int
     min_p: float
     seed: int
-    bad_words: tuple[tuple[int, ...], ...] = ()
+    rules: Rules | None = None
+    """The sequence's own, if it needs any."""
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -51,8 +52,7 @@ class Sampler:
         """Args: on_gpu: never look at the device's values from the host, which would wait for all steps in flight."""
         self._on_gpu = on_gpu
         self._plan = Plan(sampled=False, top_k=0, top_p=False, min_p=False)
-        self._bans: list[tuple[int, int, int]] = []
-        """(row, the last token with which it holds, forbidden token)."""
+        self._edits: Edits | None = None
 
     def check_kwargs(self, kwargs: dict[str, Any]) -> None:
         """Nothing to check: admission did."""
@@ -65,12 +65,11 @@ class Sampler:
         """Put the parameters of a step's requests into `arg_storage`, int32 [5, columns], before the step."""
         states = [item.state for item in requests_in_batch if item.has_new_token]
         params: list[Sampling] = [state.logit_processor_kwargs.get("sampling", _WARM_UP) for state in states]
-        self._bans = [
-            (row, last, banned)
-            for row, (state, p) in enumerate(zip(states, params, strict=True))
-            if p.bad_words
-            for last, banned in _bans(p.bad_words, state)
-        ]
+        ruled = [(row, p.rules) for row, p in enumerate(params) if p.rules is not None]
+        self._edits = edits = Edits() if ruled else None
+        if edits is not None:
+            for row, rules in ruled:
+                rules.collect(row, states[row], edits)
         drawn = [p for p in params if p.temperature > 0]
         self._plan = self._plan_for(drawn)
         if not drawn:
@@ -108,48 +107,26 @@ class Sampler:
 
         Greedy rows keep their logits, so they get what `generate` gets. `input_ids` are the rows' last tokens.
         """
-        self._forbid(input_ids, scores)
-        if not self._plan.sampled:
+        if self._edits is None and not self._plan.sampled:
             return scores
-        return scores.scatter_(1, self._choose(scores, args[:, : scores.size(0)]), torch.inf)
+        chosen = self.pick(input_ids, scores, args[:, : scores.size(0)])
+        return scores.scatter_(1, chosen.unsqueeze(-1), torch.inf)
 
     def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
         """The next token of each row of `logits`, which may be changed; `args` are int32 [5, rows]."""
-        self._forbid(last_ids, logits)
-        if not self._plan.sampled:
-            return logits.argmax(dim=-1)
-        return self._choose(logits.float(), args).squeeze(-1)
+        edits, logprobs = self._edits, None
+        if edits is not None:
+            if edits.logprobs:
+                logprobs = StepLogprobs(edits.logprobs, logits)
+            if edits.changing:
+                logits = logits.float()
+                apply(edits, last_ids, logits)
+        chosen = self._choose(logits.float(), args).squeeze(-1) if self._plan.sampled else logits.argmax(dim=-1)
+        if logprobs is not None:
+            logprobs.finish(chosen)
+        return chosen
 
     def _choose(self, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
         args = args.contiguous()
         floats = args.view(torch.float32)
         return choose(scores, floats[0], floats[1], args[2], floats[3], args[4], self._plan)
-
-    def _forbid(self, last_ids: torch.Tensor, scores: torch.Tensor) -> None:
-        if not self._bans:
-            return
-        rows, last, banned = torch.tensor(self._bans).T.to(scores.device, non_blocking=True)
-        holds = (last == _ANY) | (last_ids[rows] == last)
-        penalty = torch.where(holds, -torch.inf, 0.0).to(scores.dtype)
-        scores.index_put_((rows, banned), penalty, accumulate=True)
-
-
-def _bans(words: Sequence[tuple[int, ...]], state: Any) -> Iterator[tuple[int, int]]:
-    """(last token or -1 for any, token that would then complete a forbidden word) for a step of a request.
-
-    The step's last token may still be on its way; the tokens before it are known.
-    """
-    longest = max(len(word) for word in words) - 2
-    end = state.position_offset - 1
-    start, split = max(0, end - longest), len(state.initial_tokens)
-    tail: tuple[int, ...] = ()
-    if longest > 0:
-        before = state.initial_tokens[start:end] if start < split else []
-        tail = (*before, *state.generated_tokens[max(0, start - split) : max(0, end - split)])
-    for word in words:
-        if len(word) == 1:
-            yield _ANY, word[0]
-        else:
-            head = word[:-2]
-            if len(head) <= len(tail) and head == tail[len(tail) - len(head) :]:
-                yield word[-2], word[-1]

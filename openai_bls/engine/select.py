@@ -63,6 +63,8 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     null_first_token_delay_ms: Milliseconds | None = None
     null_fail_on_token_id: int | None = None
     null_crash_at_step: NotNegative | None = None
+    null_lora_names: str = ""
+    """Names of made-up adapters, separated by commas."""
 
     def null_settings(self, base: NullSettings) -> NullSettings:
         """`base` with the `null_*` fields that are set here.
@@ -130,6 +132,7 @@ def create_engine(version_dir: Path, on_step: StepListener, overrides: Mapping[s
 
 def _create_null(version_dir: Path, on_step: StepListener, options: EngineOptions) -> Engine:
     """The null engine, which takes the checkpoint's vocabulary and limits where there is one."""
+    from openai_bls.engine.admission import MAX_LOGPROBS
     from openai_bls.engine.null import SUPPORTED, NullEngine
 
     try:
@@ -140,6 +143,7 @@ def _create_null(version_dir: Path, on_step: StepListener, options: EngineOption
             raise
         manifest = None
     settings = options.null_settings(manifest.null if manifest else NullSettings())
+    lora_names = tuple(name.strip() for name in options.null_lora_names.split(",") if name.strip())
     version = f"null {importlib.metadata.version('openai_bls')}"
     info = EngineInfo(
         engine="null",
@@ -148,9 +152,11 @@ def _create_null(version_dir: Path, on_step: StepListener, options: EngineOption
         max_batch_size=options.max_batch_size or (manifest.max_batch_size if manifest else 256),
         vocab_size=settings.vocab_size,
         eos_token_ids=(),
-        supported=SUPPORTED,
+        supported=SUPPORTED + (("lora_name",) if lora_names else ()),
         version=version,
         created=manifest.created if manifest else 0,
+        max_logprobs=MAX_LOGPROBS,
+        lora_names=lora_names,
     )
     if manifest and (manifest.files or (version_dir / manifest.checkpoint / "config.json").is_file()):
         facts = read_checkpoint(checkpoint_dir(version_dir, manifest))
@@ -159,7 +165,8 @@ def _create_null(version_dir: Path, on_step: StepListener, options: EngineOption
             vocab_size=facts.vocab_size,
             eos_token_ids=facts.eos_token_ids,
             pad_token_id=facts.pad_token_id,
-            sampling_defaults=facts.sampling_defaults,
+            # It has no penalties, hence none by default.
+            sampling_defaults=msgspec.structs.replace(facts.sampling_defaults, repetition_penalty=1.0),
         )
     if settings.token_ids and max(settings.token_ids) >= info.vocab_size:
         raise EngineLoadError(

@@ -27,6 +27,9 @@ from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 class State(RequestState):  # type: ignore[misc]
     """A sequence that is its own output, for a reader who is done with it before the next step."""
 
+    cached_tokens = 0
+    """Prompt tokens that were in the cache already."""
+
     def to_generation_output(self) -> Any:
         """This; or a copy, if the sequence was started again with its output as a part of the prompt."""
         return super().to_generation_output() if self._true_initial_tokens else self
@@ -44,26 +47,92 @@ def fits(cache: Any) -> bool:
 
 
 class Scheduler(FIFOScheduler):  # type: ignore[misc]
-    """First come, first served, with a short cut and with cancelled sequences marked as finished.
+    """First come, first served, with a short cut, with cancelled sequences marked as finished, and with sequences that
+    are held back.
 
     With steps in flight, one that holds a cancelled sequence is still to be accounted for; unmarked, it would touch
     pages that are no longer the sequence's.
+
+    A sequence under a grammar is held back while its last token is on its way: which tokens may follow is not known.
     """
+
+    active_requests: dict[str, Any]
+    max_requests_per_batch: int
+
+    def reset(self) -> None:
+        """Forget all sequences."""
+        super().reset()
+        self._constrained: set[str] = set()
+        self.stuck = False
+        """Nothing but sequences held back could go on; the step in flight has to be looked at first."""
+        self.wake: Callable[[], None] = getattr(self, "wake", _nothing)
+        """Called when it gets stuck: keeps the generation loop from waiting for requests."""
+
+    def add_waiting_request(self, state: Any) -> None:
+        """Queue a sequence, new or started again."""
+        if is_constrained(state):
+            self._constrained.add(state.request_id)
+        super().add_waiting_request(state)
+
+    def finish_request(self, request_id: str) -> None:
+        """Let go of a sequence and its pages."""
+        self._constrained.discard(request_id)
+        super().finish_request(request_id)
 
     def clear_cancelled_requests(self) -> Any:
         """Drop them; returns their states."""
         states = super().clear_cancelled_requests()
         for state in states or ():
             state._status = RequestStatus.FINISHED
+            self._constrained.discard(state.request_id)
         return states
+
+    def _infer_request_tokens(self, state: Any, *args: Any) -> Any:
+        """The tokens that a sequence wants processed; here its prompt is looked up in the cache."""
+        before = state.position_offset
+        tokens = super()._infer_request_tokens(state, *args)
+        if state.position_offset != before and not state._true_initial_tokens:
+            state.cached_tokens = state.position_offset - before
+        return tokens
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         """The sequences of the next step; see the original."""
+        self.stuck = False
         scheduled = self._all_decoding(token_budget)
-        if scheduled is None:
+        if scheduled is not None:
+            self.starved_requests: list[Any] = []
+            return scheduled, True, len(scheduled), 0
+        held = {key: self.active_requests[key] for key in self._constrained if self._is_held(key)}
+        if not held:
             return super().schedule_batch(token_budget, cache_budget)
-        self.starved_requests: list[Any] = []
-        return scheduled, True, len(scheduled), 0
+        result = self._schedule_without(held, token_budget, cache_budget)
+        if result is None or not result[0]:
+            # Before anything is given up for want of pages, the step in flight may free some.
+            self._get_stuck()
+            self.starved_requests = []
+            return [], False, 0, 0
+        return result
+
+    def _get_stuck(self) -> None:
+        self.stuck = True
+        self.wake()
+
+    def _is_held(self, key: str) -> bool:
+        state = self.active_requests.get(key)
+        return state is not None and _is_awaited(state)
+
+    def _schedule_without(self, held: dict[str, Any], token_budget: int, cache_budget: int) -> Any:
+        """As if the sequences `held` were not there, but for the places that they take in a batch."""
+        everything, places = self.active_requests, self.max_requests_per_batch
+        if len(held) >= places:
+            return None
+        self.active_requests = {key: state for key, state in everything.items() if key not in held}
+        self.max_requests_per_batch = places - len(held)
+        try:
+            return super().schedule_batch(token_budget, cache_budget)
+        finally:
+            everything.update(self.active_requests)
+            self.active_requests, self.max_requests_per_batch = everything, places
 
     def _all_decoding(self, token_budget: int) -> list[Any] | None:
         """A step of all active sequences, if each decodes, has its page, and none that waits could join."""
@@ -77,10 +146,13 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         longest = cache.max_decode_fast_path_length
         scheduled: list[Any] = []
         last = next(reversed(active.values()))
+        constrained = self._constrained
         for state in active.values():
             length = state.position_offset
             if state._status is not RequestStatus.DECODING or length >= longest or len(state.tokens_to_process) != 1:
                 return None
+            if constrained and state.request_id in constrained and _is_awaited(state):
+                continue
             # With a step in flight, a sequence may have its last token on the way. The results of the step in flight
             # are only looked at after another, so one such sequence goes along if there are no others.
             if length - len(state.initial_tokens) >= state._new_tokens_limit - 1 and (state is not last or scheduled):
@@ -90,7 +162,24 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
                 return None
             complete = cache.count_new_complete_blocks(state, 1) if place == page_size - 1 else {}
             scheduled.append(FutureRequestState(state, True, complete, 1))
+        if not scheduled:
+            self._get_stuck()
         return scheduled
+
+
+def _nothing() -> None: ...
+
+
+def is_constrained(state: Any) -> bool:
+    """Whether a grammar says which tokens may follow in a sequence."""
+    sampling = state.logit_processor_kwargs.get("sampling")
+    rules = None if sampling is None else sampling.rules
+    return rules is not None and rules.constraint is not None
+
+
+def _is_awaited(state: Any) -> bool:
+    """Whether the last token of a sequence is on its way."""
+    return bool(state.tokens_to_process == [TMP_TOKEN_ID] and state._status is RequestStatus.DECODING)
 
 
 class _Decoding:

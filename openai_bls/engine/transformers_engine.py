@@ -3,6 +3,9 @@
 Life of a request: `submit` checks it on the caller's thread and puts it into the inbox; the engine's thread takes it
 out between two steps and queues it; after each step the thread turns all outputs into deltas and calls the listener
 once. Only that thread calls the listener and only it knows which requests live, so each gets exactly one end.
+
+Before it is queued, a request with a grammar waits for that to be compiled on another thread, and one that
+wants something of its prompt has an ordinary forward pass between two steps (`preparing.py`).
 """
 
 from __future__ import annotations
@@ -19,15 +22,18 @@ import torch
 import transformers
 
 from openai_bls.engine import loading
-from openai_bls.engine.admission import ALL_FIELDS, ENGINE_FAILED, refusal
+from openai_bls.engine.admission import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engine.base import EngineStats, StepListener
 from openai_bls.engine.batching import (
     ContinuousBatcher,
     SequenceOutput,
 )
 from openai_bls.engine.checkpoint import read_checkpoint
+from openai_bls.engine.compiling import Compiled, load_factory
 from openai_bls.engine.inbox import Inbox, emit
+from openai_bls.engine.live import Live
 from openai_bls.engine.manifest import EngineLoadError, Manifest, checkpoint_dir
+from openai_bls.engine.preparing import Prepared, Preparer
 from openai_bls.engine.sampler import Sampling
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
 
@@ -36,48 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-class _Live:
-    """A request in the batcher."""
-
-    __slots__ = ("cursor", "key", "longest_word", "request", "stops", "tail")
-
-    def __init__(self, key: str, request: GenerationRequest) -> None:
-        self.key = key
-        self.request = request
-        self.cursor = 0
-        """Tokens seen so far."""
-        self.stops = frozenset(request.stop_token_ids)
-        self.longest_word = max((len(word) for word in request.stop_words), default=0)
-        self.tail: list[int] = []
-        """The last tokens, as many as a stop word can span."""
-
-    def advance(self, output: SequenceOutput) -> TokenDelta | None:
-        """What `output` brought; None if nothing."""
-        request = self.request
-        if output.error is not None:
-            return TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED)
-        new = output.generated_tokens[self.cursor :]
-        if not new:
-            return None
-        self.cursor += len(new)
-        if self.longest_word:
-            for count, token_id in enumerate(new, 1):
-                if token_id in self.stops:
-                    break
-                if self._completes_word(token_id):
-                    return TokenDelta(request.request_id, new[:count], "stop")
-        if new[-1] in self.stops:
-            return TokenDelta(request.request_id, new[:-1], "stop", new[-1])
-        if self.cursor >= request.max_tokens:
-            return TokenDelta(request.request_id, new, "length")
-        return TokenDelta(request.request_id, new)
-
-    def _completes_word(self, token_id: int) -> bool:
-        self.tail.append(token_id)
-        del self.tail[: -self.longest_word]
-        tail = tuple(self.tail)
-        return any(tail[-len(word) :] == word for word in self.request.stop_words)
+_Command = GenerationRequest | TokenDelta | Compiled | int
 
 
 class TransformersEngine:
@@ -98,13 +63,15 @@ class TransformersEngine:
         folder = checkpoint_dir(version_dir, manifest)
         facts = read_checkpoint(folder)
         self._on_step = on_step
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, Live] = {}
         self._ids: dict[str, int] = {}
         self._next_key = 0
         self._generated = 0
+        self._waiting = 0
+        """Live requests that the batcher does not have yet."""
         self._failed = False
         self._stopping = False
-        self._inbox: Inbox[GenerationRequest | TokenDelta | int] = Inbox(self._wake)
+        self._inbox: Inbox[_Command] = Inbox(self._wake)
         self._batcher: ContinuousBatcher | None = None
         self._answers = threading.Event()
         device = loading.find_device(options.device)
@@ -112,6 +79,9 @@ class TransformersEngine:
             torch.set_num_threads(options.num_threads or max(1, loading.cores() // 2))
         model = loading.load_model(folder, manifest, options, device)
         config = loading.batching_config(facts, manifest, options, model)
+        factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
+        if factory is not None and not factory.backends:
+            factory = None
         limit = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
         self._info = EngineInfo(
             engine="transformers",
@@ -122,10 +92,15 @@ class TransformersEngine:
             eos_token_ids=facts.eos_token_ids,
             pad_token_id=facts.pad_token_id,
             sampling_defaults=facts.sampling_defaults,
-            supported=ALL_FIELDS,
+            supported=tuple(
+                field for field in ALL_FIELDS if field != "lora_name" and (factory is not None or field != "grammar")
+            ),
             version=f"transformers {transformers.__version__}",
             created=manifest.created,
+            max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
+            grammar_backends=tuple(factory.backends) if factory is not None else (),
         )
+        self._preparer = Preparer(model, facts.vocab_size, factory, self._inbox.put, self._wake)
         try:
             batcher = ContinuousBatcher(model, config, self._before_step, self._on_outputs)
         except (MemoryError, ValueError, torch.OutOfMemoryError) as error:
@@ -148,7 +123,7 @@ class TransformersEngine:
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
         problem = refusal(request, self._info)
-        command: GenerationRequest | TokenDelta = request
+        command: _Command = request
         if problem is not None:
             command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
         if not self._inbox.put(command):
@@ -164,7 +139,7 @@ class TransformersEngine:
         running, waiting, usage = batcher.load() if batcher else (0, 0, 0.0)
         return EngineStats(
             running=running,
-            waiting=waiting,
+            waiting=waiting + self._waiting,
             kv_cache_usage=usage,
             steps=batcher.steps if batcher else 0,
             generated_tokens=self._generated,
@@ -201,6 +176,7 @@ class TransformersEngine:
             if not self._inbox.closed:
                 self._answers.wait()
         self._before_step()
+        self._preparer.close()
         self._batcher = None
         batcher.free()
         del batcher
@@ -223,6 +199,10 @@ class TransformersEngine:
                 if live is not None:
                     self._cancel(live)
                     deltas.append(TokenDelta(command, [], "cancelled"))
+            elif isinstance(command, Compiled):
+                request_id = self._ids.get(command.key)
+                if request_id is not None:
+                    self._settle(self._preparer.compiled(self._live[request_id], command), deltas)
             else:
                 self._start(command, deltas)
         if closed:
@@ -230,6 +210,8 @@ class TransformersEngine:
             if self._batcher is not None and not self._failed and not self._stopping:
                 self._stopping = True
                 self._batcher.stop()
+        elif not self._failed:
+            self._settle(self._preparer.examine(self._lives), deltas)
         self._emit(deltas)
 
     def _start(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
@@ -240,25 +222,48 @@ class TransformersEngine:
             deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
             return
         # Keys are never used twice: an id may be used again while the batcher still has its cancelled sequence.
-        live = _Live(str(self._next_key), request)
+        live = Live(str(self._next_key), request)
         self._next_key += 1
         self._live[request.request_id] = live
         self._ids[live.key] = request.request_id
-        params = request.sampling
-        self._batcher.add(
-            live.key,
-            request.prompt_token_ids,
-            request.max_tokens,
-            request.stop_token_ids,
-            Sampling(
-                temperature=params.temperature,
-                top_p=params.top_p,
-                top_k=params.top_k if params.top_k < self._info.vocab_size else 0,
-                min_p=params.min_p,
-                seed=secrets.randbits(64) if params.seed is None else params.seed,
-                bad_words=request.bad_words,
-            ),
-        )
+        self._waiting += 1
+        self._settle(self._preparer.start(live), deltas)
+
+    def _settle(self, prepared: Sequence[Prepared], deltas: list[TokenDelta]) -> None:
+        """End requests that were done before their first step; the others go to the batcher."""
+        for live, known in prepared:
+            end = known or self._add(live)
+            if end is not None:
+                self._forget(live.request.request_id)
+                deltas.append(end)
+
+    def _lives(self, live: Live) -> bool:
+        return live.key in self._ids
+
+    def _add(self, live: Live) -> TokenDelta | None:
+        """Hand a request to the batcher; returns its end if that cannot be done."""
+        request, params = live.request, live.request.sampling
+        assert self._batcher is not None
+        live.batched = True
+        self._waiting -= 1
+        try:
+            self._batcher.add(
+                live.key,
+                request.prompt_token_ids,
+                request.max_tokens,
+                request.stop_token_ids,
+                Sampling(
+                    temperature=params.temperature,
+                    top_p=params.top_p,
+                    top_k=params.top_k if params.top_k < self._info.vocab_size else 0,
+                    min_p=params.min_p,
+                    seed=secrets.randbits(64) if params.seed is None else params.seed,
+                    rules=live.rules,
+                ),
+            )
+        except Exception as error:
+            return live.failed(error)
+        return None
 
     def _on_outputs(self, outputs: Sequence[SequenceOutput]) -> None:
         """Turn a step's outputs into deltas; those of cancelled requests are passed over."""
@@ -275,25 +280,35 @@ class TransformersEngine:
             self._generated += live.cursor - seen
             if delta.finish_reason is not None:
                 self._forget(request_id)
-                if delta.finish_reason == "stop" and delta.stop_token_id is None:
+                # Of other ends the batcher knows.
+                if output.error is None and (
+                    delta.finish_reason == "error" or (delta.finish_reason == "stop" and delta.stop_token_id is None)
+                ):
                     self._cancel(live)
             deltas.append(delta)
         self._emit(deltas)
 
-    def _cancel(self, live: _Live) -> None:
-        if self._batcher is not None and not self._failed:
+    def _cancel(self, live: Live) -> None:
+        if not live.batched:
+            self._preparer.cancel(live)
+        elif self._batcher is not None and not self._failed:
             self._batcher.cancel(live.key)
 
-    def _forget(self, request_id: int) -> _Live | None:
+    def _forget(self, request_id: int) -> Live | None:
         live = self._live.pop(request_id, None)
         if live is not None:
             del self._ids[live.key]
+            self._waiting -= not live.batched
         return live
 
     def _end_all(self, reason: Any, error: str | None = None) -> list[TokenDelta]:
         ended = list(self._live)
+        for live in self._live.values():
+            if not live.batched:
+                self._preparer.cancel(live)
         self._live.clear()
         self._ids.clear()
+        self._waiting = 0
         return [TokenDelta(request_id, [], reason, error=error) for request_id in ended]
 
     # Start-up.

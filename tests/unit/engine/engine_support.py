@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -38,6 +40,10 @@ class Recorder:
             for delta in deltas:
                 if delta.request_id in self.ends:
                     self.breaches.append(f"{delta} after {self.ends[delta.request_id]}")
+                if delta.logprobs is not None and len(delta.logprobs.token_logprobs) != len(delta.token_ids):
+                    self.breaches.append(f"log-probabilities and tokens differ in number: {delta}")
+                if delta.request_id in self.tokens and (delta.prompt_logprobs or delta.cached_tokens):
+                    self.breaches.append(f"not the first delta: {delta}")
                 if (delta.finish_reason == "error") != (delta.error is not None):
                     self.breaches.append(f"error and finish_reason differ: {delta}")
                 self.tokens.setdefault(delta.request_id, []).extend(delta.token_ids)
@@ -57,6 +63,11 @@ class Recorder:
             done = self._changed.wait_for(lambda: len(self.tokens.get(request_id, ())) >= count, timeout=PATIENCE_S)
         assert done
 
+    def deltas(self, request_id: int) -> list[TokenDelta]:
+        """All of a request's."""
+        with self._changed:
+            return [delta for step in self.steps for delta in step if delta.request_id == request_id]
+
     def forget(self, request_ids: Iterable[int]) -> None:
         """Let ids be used again."""
         with self._changed:
@@ -73,19 +84,29 @@ def request(
     prompt: Sequence[int] = (5, 6, 7),
     max_tokens: int = 8,
     sampling: SamplingParams = GREEDY,
-    stop_token_ids: tuple[int, ...] = (),
-    stop_words: tuple[tuple[int, ...], ...] = (),
-    bad_words: tuple[tuple[int, ...], ...] = (),
+    **more: Any,
 ) -> GenerationRequest:
+    """Args: more: further fields of `GenerationRequest`."""
     return GenerationRequest(
-        request_id=request_id,
-        prompt_token_ids=list(prompt),
-        max_tokens=max_tokens,
-        sampling=sampling,
-        stop_token_ids=stop_token_ids,
-        stop_words=stop_words,
-        bad_words=bad_words,
+        request_id=request_id, prompt_token_ids=list(prompt), max_tokens=max_tokens, sampling=sampling, **more
     )
+
+
+@contextlib.contextmanager
+def counted_restarts(engine: Any) -> Iterator[list[str]]:
+    """The sequences that the embedded engine starts again while this is open."""
+    scheduler = engine._batcher._manager.batch_processor.scheduler
+    original = scheduler.add_waiting_request
+    restarts: list[str] = []
+
+    def count(state: Any) -> None:
+        if state._true_initial_tokens:
+            restarts.append(state.request_id)
+        original(state)
+
+    scheduler.add_waiting_request = count
+    yield restarts
+    del scheduler.add_waiting_request
 
 
 def make_checkpoint(folder: Path) -> None:

@@ -179,7 +179,7 @@ def test_seeds_with_steps_in_flight(start_with: StartPaged, start: EngineFactory
 def test_cancelling_with_steps_in_flight(start_with: StartPaged, expected: list[list[int]]) -> None:
     engine, recorder = start_with("paged")
     for i, prompt in enumerate(PROMPTS):
-        engine.submit(request(i, prompt=prompt, max_tokens=300))
+        engine.submit(request(i, prompt=prompt, max_tokens=120))
     recorder.wait_tokens(3, 5)
     for i in range(0, len(PROMPTS), 2):
         engine.cancel(i)

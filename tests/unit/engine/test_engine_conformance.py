@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from openai_bls.engine.base import Engine
-from openai_bls.messages import GenerationRequest, SamplingParams, TokenDelta
+from openai_bls.messages import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
 from tests.unit.engine.engine_support import MAX_MODEL_LEN, VOCAB_SIZE, Recorder, request
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ INVALID = [
     ("prompt_token_ids", request(1, prompt=())),
     ("prompt_token_ids", request(1, prompt=(1, VOCAB_SIZE))),
     ("prompt_token_ids", request(1, prompt=(1, -1))),
-    ("max_tokens", request(1, max_tokens=0)),
+    ("max_tokens", request(1, max_tokens=-1)),
     ("max_tokens", request(1, prompt=[1] * 10, max_tokens=MAX_MODEL_LEN - 9)),
     ("temperature", request(1, sampling=SamplingParams(temperature=-1))),
     ("temperature", request(1, sampling=SamplingParams(temperature=float("nan")))),
@@ -192,6 +192,26 @@ INVALID = [
     ("stop_words", request(1, stop_words=((),))),
     ("stop_words", request(1, stop_words=((1, VOCAB_SIZE),))),
     ("bad_words", request(1, bad_words=((-3,),))),
+    ("bad_words", request(1, bad_words=tuple((5, i) for i in range(VOCAB_SIZE)))),
+    (
+        "bad_words",
+        request(1, bad_words=tuple((i,) for i in range(3, VOCAB_SIZE)), stop_token_ids=(0, 1, 2), min_tokens=1),
+    ),
+    ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=0))),
+    ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=float("inf")))),
+    ("presence_penalty", request(1, sampling=SamplingParams(presence_penalty=2.5))),
+    ("frequency_penalty", request(1, sampling=SamplingParams(frequency_penalty=float("nan")))),
+    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={VOCAB_SIZE: 1.0}))),
+    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={-1: 1.0}))),
+    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={1: 101.0}))),
+    ("min_tokens", request(1, max_tokens=3, min_tokens=4)),
+    ("min_tokens", request(1, min_tokens=-1)),
+    ("logprobs", request(1, logprobs=21)),
+    ("logprobs", request(1, logprobs=-1)),
+    ("prompt_logprobs", request(1, prompt_logprobs=21)),
+    ("grammar", request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="a"))),
+    ("lora_name", request(1, lora_name="nobody")),
+    ("pooling", request(1, pooling="last")),
 ]
 
 
@@ -211,6 +231,83 @@ def test_the_longest_request_fits(started: Started) -> None:
     engine.submit(request(1, prompt=[3] * (MAX_MODEL_LEN - 5), max_tokens=5))
     recorder.wait_end(1)
     assert len(recorder.tokens[1]) == 5
+
+
+def all_logprobs(recorder: Recorder, request_id: int) -> Logprobs:
+    found = Logprobs([], [], [])
+    for delta in recorder.deltas(request_id):
+        assert (delta.logprobs is None) == (not delta.token_ids)
+        if delta.logprobs is not None:
+            found.token_logprobs.extend(delta.logprobs.token_logprobs)
+            found.top_token_ids.extend(delta.logprobs.top_token_ids)
+            found.top_logprobs.extend(delta.logprobs.top_logprobs)
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_logprobs(started: Started, count: int) -> None:
+    engine, recorder = started
+    engine.submit(request(1, max_tokens=9, logprobs=count, prompt_logprobs=count))
+    engine.submit(request(2, max_tokens=9))
+    recorder.wait_end(1, 2)
+    prompt_logprobs = recorder.deltas(1)[0].prompt_logprobs
+    assert prompt_logprobs is not None
+    for found, tokens in ((all_logprobs(recorder, 1), recorder.tokens[1]), (prompt_logprobs, [6, 7])):
+        assert len(found.token_logprobs) == len(tokens)
+        for token, own, ids, values in zip(
+            tokens, found.token_logprobs, found.top_token_ids, found.top_logprobs, strict=True
+        ):
+            assert len(ids) == len(values) == count
+            assert values == sorted(values, reverse=True)
+            assert max([own, *values]) <= 0
+            if token in ids:
+                assert values[ids.index(token)] == pytest.approx(own)
+    if count:  # greedy
+        assert [ids[0] for ids in all_logprobs(recorder, 1).top_token_ids] == recorder.tokens[1]
+    assert all(delta.logprobs is None and delta.prompt_logprobs is None for delta in recorder.deltas(2))
+
+
+def test_logprobs_of_a_stopped_sequence(started: Started) -> None:
+    tokens = greedy_tokens(started)
+    engine, recorder = started
+    engine.submit(request(1, max_tokens=12, stop_token_ids=(tokens[0],), logprobs=2, prompt_logprobs=0))
+    engine.submit(request(2, max_tokens=12, stop_words=(tuple(tokens[3:5]),), logprobs=2))
+    recorder.wait_end(1, 2)
+    assert recorder.tokens[1] == []
+    assert recorder.ends[1].logprobs is None
+    assert recorder.ends[1].prompt_logprobs is not None
+    assert recorder.ends[1].prompt_logprobs.top_token_ids == [[], []]
+    assert len(all_logprobs(recorder, 2).token_logprobs) == len(recorder.tokens[2])
+
+
+def test_nothing_to_sample(started: Started) -> None:
+    engine, recorder = started
+    before = engine.stats().generated_tokens
+    engine.submit(request(1, max_tokens=0))
+    engine.submit(request(2, max_tokens=0, prompt_logprobs=3, prompt=(5,)))
+    engine.submit(request(3, max_tokens=0, prompt_logprobs=3, prompt=[3] * MAX_MODEL_LEN))
+    recorder.wait_end(1, 2, 3)
+    for i, entries in ((1, None), (2, 0), (3, MAX_MODEL_LEN - 1)):
+        (delta,) = recorder.deltas(i)
+        assert (delta.token_ids, delta.finish_reason, delta.logprobs) == ([], "length", None)
+        assert (None if delta.prompt_logprobs is None else len(delta.prompt_logprobs.token_logprobs)) == entries
+    assert engine.stats().generated_tokens == before
+
+
+def test_min_tokens(started: Started) -> None:
+    tokens = greedy_tokens(started)
+    engine, recorder = started
+    stops = (tokens[2], tokens[6])
+    engine.submit(request(1, max_tokens=20, stop_token_ids=stops, min_tokens=5))
+    engine.submit(request(2, max_tokens=4, stop_token_ids=stops, min_tokens=4))
+    engine.submit(request(3, max_tokens=9, stop_words=((tokens[1],), (tokens[7],)), min_tokens=5))
+    recorder.wait_end(1, 2, 3)
+    assert len(recorder.tokens[1]) >= 5
+    assert not set(recorder.tokens[1]) & set(stops)
+    assert len(recorder.tokens[2]) == 4
+    assert recorder.reason(2) == "length"
+    end = next((i + 1 for i in range(4, 9) if tokens[i] in (tokens[1], tokens[7])), 9)
+    assert recorder.tokens[3] == tokens[:end]
 
 
 def test_close_with_live_requests(started: Started) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from openai_bls.engine.null import next_due
+from openai_bls.messages import GenerationRequest, Grammar, Logprobs, SamplingParams
 from tests.unit.engine.engine_support import VOCAB_SIZE, request
 
 if TYPE_CHECKING:
@@ -100,12 +101,62 @@ def test_slow_first_token_can_be_cancelled(start: EngineFactory) -> None:
     assert 2 not in recorder.ends
 
 
-def test_bad_words_are_refused(start: EngineFactory) -> None:
+@pytest.mark.parametrize(
+    ("field", "asked"),
+    [
+        ("bad_words", request(1, bad_words=((3,),))),
+        ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=1.1))),
+        ("presence_penalty", request(1, sampling=SamplingParams(presence_penalty=-1))),
+        ("frequency_penalty", request(1, sampling=SamplingParams(frequency_penalty=0.1))),
+        ("logit_bias", request(1, sampling=SamplingParams(logit_bias={3: 0.0}))),
+        ("grammar", request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="a"))),
+        ("pooling", request(1, max_tokens=0, pooling="mean")),
+        ("lora_name", request(1, lora_name="red")),
+    ],
+)
+def test_what_would_change_the_tokens_is_refused(start: EngineFactory, field: str, asked: GenerationRequest) -> None:
     engine, recorder = start(engine="null")
-    engine.submit(request(1, bad_words=((3,),)))
+    assert field not in engine.info.supported
+    engine.submit(asked)
     recorder.wait_end(1)
     assert recorder.ends[1].invalid
-    assert "bad_words" in (recorder.ends[1].error or "")
+    assert field in (recorder.ends[1].error or "")
+
+
+def test_adapters_shift_the_tokens(start: EngineFactory) -> None:
+    engine, recorder = start(engine="null", null_token_ids="4,5,6", null_lora_names="red, blue")
+    assert engine.info.lora_names == ("red", "blue")
+    assert "lora_name" in engine.info.supported
+    engine.submit(request(1, max_tokens=7))
+    engine.submit(request(2, max_tokens=7, lora_name="blue"))
+    engine.submit(request(3, lora_name="green"))
+    recorder.wait_end(1, 2, 3)
+    assert recorder.tokens[1] == [4, 5, 6, 4, 5, 6, 4]
+    assert recorder.tokens[2] == [5, 6, 4, 5, 6, 4, 5]
+    assert recorder.ends[3].invalid
+    assert "lora_name" in (recorder.ends[3].error or "")
+
+
+def test_made_up_logprobs(start: EngineFactory) -> None:
+    engine, recorder = start(engine="null", null_token_ids=f"4,{VOCAB_SIZE - 1}")
+    engine.submit(request(1, prompt=(7, 8), max_tokens=2, logprobs=3, prompt_logprobs=1))
+    recorder.wait_end(1)
+    one, two = recorder.deltas(1)
+    assert one.prompt_logprobs == Logprobs([0.0], [[8]], [[0.0]])
+    assert one.logprobs == Logprobs([0.0], [[4, 5, 6]], [[0.0, -1.0, -2.0]])
+    assert two.logprobs == Logprobs([0.0], [[VOCAB_SIZE - 1, 0, 1]], [[0.0, -1.0, -2.0]])
+    assert two.prompt_logprobs is None
+
+
+def test_min_tokens_puts_off_the_end(start: EngineFactory) -> None:
+    engine, recorder = start(engine="null", null_echo="true")
+    engine.submit(request(1, prompt=(20, 0, 22), max_tokens=9, stop_token_ids=(0,), min_tokens=5))
+    engine.submit(request(2, prompt=(20, 0, 22), max_tokens=5, min_tokens=5))
+    recorder.wait_end(1, 2)
+    assert recorder.tokens[1] == [20, 1, 22, 1, 1]
+    assert (recorder.reason(1), recorder.ends[1].stop_token_id) == ("stop", 257)
+    assert recorder.tokens[2] == [20, 0, 22, 0, 0]
+    assert (recorder.reason(2), recorder.ends[2].stop_token_id) == ("length", None)
 
 
 def test_it_speaks_for_the_checkpoint(start: EngineFactory) -> None:

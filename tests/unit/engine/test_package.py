@@ -17,10 +17,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from openai_bls.engine import package
+from openai_bls.engine import grammars, package, places
 from openai_bls.engine.manifest import EngineLoadError, Manifest, load_manifest
-from openai_bls.engine.package import TOKENIZER_MODELS, BuildOptions, build
+from openai_bls.engine.package import BuildOptions, build
+from openai_bls.engine.places import TOKENIZER_MODELS
 from openai_bls.engine.select import create_engine
+from openai_bls.messages import Grammar
 from tests.unit.engine.engine_support import Recorder, request
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    for name in ("tensorrt_llm", *TOKENIZER_MODELS):
+    for name in TOKENIZER_MODELS:
         (tmp_path / "model_repository" / name).mkdir(parents=True)
     return tmp_path / "model_repository"
 
@@ -54,7 +56,7 @@ def refusal(source: Path | str, repository: Path, **options: object) -> str:
 
 
 def leftovers(repository: Path) -> list[Path]:
-    return list(repository.rglob(".aside-*"))
+    return [path for pattern in (".aside-*", ".building-*", ".gone-*") for path in repository.rglob(pattern)]
 
 
 def answer(repository: Path) -> list[int]:
@@ -99,9 +101,17 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
     assert run(source, repository)[0].source == first.source
     os.utime(source / "model.safetensors", ns=(1, 1))
     assert run(source, repository)[0].source != first.source
-    shutil.rmtree(repository / "preprocessing" / "1" / "tokenizer")
+    for name in ("preprocessing", "tensorrt_llm"):
+        shutil.rmtree(repository / name / "1" / "tokenizer")
+        run(source, repository)
+        assert (repository / name / "1" / "tokenizer" / "tokenizer.json").is_file()
+
+
+def test_the_engine_has_the_tokenizer_for_grammars(source: Path, repository: Path) -> None:
     run(source, repository)
-    assert (repository / "preprocessing" / "1" / "tokenizer" / "tokenizer.json").is_file()
+    factory = grammars.load(repository / "tensorrt_llm" / "1" / "tokenizer", 1000, [])
+    assert factory is not None
+    assert factory.make(Grammar("xgrammar", "ebnf", 'root ::= "x"'), []) is not None
 
 
 def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -> None:
@@ -113,9 +123,12 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
     assert answer(repository) == wanted
 
 
-@pytest.mark.parametrize("name", ["place_tokenizer", "place_weights", "_versions", "write_manifest"])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(package, "place_tokenizer"), (package, "place_weights"), (package, "_versions"), (places, "write_manifest")],
+)
 def test_a_failed_build_leaves_the_last_engine(
-    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
     first, _ = run(source, repository)
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
@@ -123,25 +136,25 @@ def test_a_failed_build_leaves_the_last_engine(
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(package, name, interrupt)
+    monkeypatch.setattr(module, name, interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(source, repository, max_model_len=99)
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
     assert load_manifest(repository / "tensorrt_llm" / "1") == first
 
 
-@pytest.mark.parametrize("name", ["place_weights", "write_manifest"])
-def test_a_killed_build(source: Path, repository: Path, name: str) -> None:
+@pytest.mark.parametrize(("module", "name"), [("package", "place_weights"), ("places", "write_manifest")])
+def test_a_killed_build(source: Path, repository: Path, module: str, name: str) -> None:
     """Killed while preparing: the last engine loads. Killed while moving: the loader says so. Either way the next
     build repairs everything."""
     run(source, repository)
     code = f"""
         import os, signal
         from pathlib import Path
-        import openai_bls.engine.package as package
+        from openai_bls.engine import package, places
         def die(*args, **kwargs):
             os.kill(os.getpid(), signal.SIGKILL)
-        package.{name} = die
+        {module}.{name} = die
         package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
@@ -155,6 +168,11 @@ def test_a_killed_build(source: Path, repository: Path, name: str) -> None:
     assert run(source, repository)[0].max_model_len == 512
     assert not leftovers(repository)
     assert len(answer(repository)) == 8
+
+
+def test_the_caches_size_is_the_engines_own(source: Path, repository: Path) -> None:
+    assert run(source, repository)[0].kv_cache.max_tokens_in_kv_cache == 0
+    assert run(source, repository, max_tokens_in_kv_cache=600)[0].kv_cache.max_tokens_in_kv_cache == 600
 
 
 def test_weights_in_parts(source: Path, repository: Path) -> None:
@@ -201,6 +219,10 @@ def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: p
     assert "--max-model-len 513" in refusal(source, repository, max_model_len=513)
     assert "--max-model-len 0" in refusal(source, repository, max_model_len=0)
     assert "--max-batch-size" in refusal(source, repository, max_batch_size=0)
+    assert "does not hold one sequence of 512" in refusal(source, repository, max_tokens_in_kv_cache=511)
+    assert "does not hold one sequence of 100" in refusal(
+        source, repository, max_tokens_in_kv_cache=-1, max_model_len=100
+    )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in refusal("nobody/no-such-model", repository)
@@ -250,6 +272,21 @@ def command_line() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--name", "a", "--remove", "a"],
+        ["--name", ""],
+        ["--remove", "a", "--force"],
+        ["--remove", "a", "--model", "b"],
+    ],
+)
+def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line().main(arguments)
+    assert "error: " in capsys.readouterr().err
 
 
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

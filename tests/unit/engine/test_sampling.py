@@ -86,9 +86,9 @@ def test_wide_nucleus_over_a_large_vocabulary() -> None:
     torch.manual_seed(2)
     scores = torch.randn(1, 5000) * 0.1
     wanted = reference(scores[0], 1.0, 0.9, 0, 0.0)
-    drawn = draw(scores, plan=Plan(sampled=True, top_k=0, top_p=True, min_p=False), top_p=0.9, draws=5000)
+    drawn = draw(scores, plan=Plan(sampled=True, top_k=0, top_p=True, min_p=False), top_p=0.9, draws=2500)
     assert bool((wanted[drawn] > 0).all())
-    assert drawn.unique().numel() > 2000
+    assert drawn.unique().numel() > 1500
 
 
 def test_rows_are_independent() -> None:

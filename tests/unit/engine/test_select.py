@@ -188,6 +188,8 @@ def test_manifest_round_trip(tmp_path: Path) -> None:
         ({"do_sample": False}, SamplingParams()),
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}, SamplingParams(0.6, 0.95, 20)),
         ({"temperature": None, "top_p": 0.8}, SamplingParams(top_p=0.8)),
+        ({"repetition_penalty": 1.05}, SamplingParams(repetition_penalty=1.05)),
+        ({"repetition_penalty": 0, "top_p": 0.8}, SamplingParams(top_p=0.8)),
     ],
 )
 def test_sampling_defaults(
@@ -198,6 +200,16 @@ def test_sampling_defaults(
     facts = read_checkpoint(tmp_path)
     assert facts.sampling_defaults == wanted
     assert facts.eos_token_ids == (257,)
+
+
+def test_the_null_engine_has_no_penalty_by_default(folder: Path) -> None:
+    """It could not honour one."""
+    path = folder / "checkpoint" / "generation_config.json"
+    path.write_text(json.dumps({"repetition_penalty": 1.1, "top_p": 0.5}))
+    change(folder, files={})
+    engine = create_engine(folder, Recorder(), {"engine": "null"})
+    engine.close()
+    assert engine.info.sampling_defaults == SamplingParams(top_p=0.5)
 
 
 def test_imports_stay_cheap() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,10 +12,13 @@ from transformers import ContinuousBatchingConfig, Qwen2Config
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.generation.continuous_batching.distributed import DistributedHelper
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
-from transformers.generation.continuous_batching.requests import FutureRequestState, RequestStatus
+from transformers.generation.continuous_batching.requests import TMP_TOKEN_ID, FutureRequestState, RequestStatus
 
+from openai_bls.engine.rules import Rules
 from openai_bls.engine.sampler import Sampler, Sampling
 from openai_bls.engine.stepping import Scheduler, State, _carried, fits, shorten
+from openai_bls.messages import Grammar
+from tests.unit.engine.engine_support import request
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ContinuousBatchingConfig, "page_size"), reason="the short cut stands aside in older releases"
@@ -170,6 +174,49 @@ def test_a_sequence_with_its_last_token_in_flight_sits_out() -> None:
     del scheduler.active_requests["b"]
     scheduled, *_ = scheduler.schedule_batch(32, 1000)
     assert [item.state for item in scheduled] == [ended]
+
+
+def under_a_grammar() -> Sampling:
+    asked = request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="x"))
+    return dataclasses.replace(GREEDY, rules=Rules(asked, 64, cast(Any, object())))
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["short cut", "otherwise"])
+def test_a_constrained_sequence_waits_for_its_token(fast: bool) -> None:
+    _, _, scheduler = make_io(short=True)
+    states = [decoding("a", 3, 1, sampling=under_a_grammar()), decoding("b", 7, 2), decoding("c", 3, 2)]
+    states[1].logit_processor_kwargs = {"sampling": under_a_grammar()}
+    for state in states:
+        scheduler.add_waiting_request(state)
+        scheduler.waiting_requests.clear()
+        scheduler.waiting_requests_order.clear()
+    add(scheduler, *states)
+    if not fast:
+        scheduler.cache.max_decode_fast_path_length = 0
+    woken: list[bool] = []
+    scheduler.wake = lambda: woken.append(True)
+
+    def scheduled() -> list[str]:
+        found, _, queries, _ = scheduler.schedule_batch(32, 1000)
+        assert len(found) == queries
+        return [item.state.request_id for item in found]
+
+    assert scheduled() == ["a", "b", "c"]
+    states[0].tokens_to_process = [TMP_TOKEN_ID]
+    states[2].tokens_to_process = [TMP_TOKEN_ID]  # under no grammar
+    assert scheduled() == ["b", "c"]
+    assert not scheduler.stuck
+    states[1].tokens_to_process = [TMP_TOKEN_ID]
+    assert scheduled() == ["c"]
+    scheduler.finish_request("c")
+    assert scheduled() == []
+    assert scheduler.stuck
+    assert woken
+    states[0].tokens_to_process = [5]
+    assert scheduled() == ["a"]
+    assert not scheduler.stuck
+    assert list(scheduler.active_requests) == ["a", "b"]
+    assert scheduler.max_requests_per_batch == 8
 
 
 def test_tokens_are_carried_over() -> None:
