@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from openai_bls import official
+from openai_bls import official, official_request
 from openai_bls.errors import ApiError, InvalidRequestError
 from openai_bls.exchange.server import ExchangeServer
 from openai_bls.messages import EngineInfo
@@ -66,11 +66,11 @@ class OfficialDoor:
         Raises:
             InvalidRequestError: it cannot be honoured; nothing has been sent.
         """
-        if official.is_stop(arrays):
+        if official_request.is_stop(arrays):
             self._stop(triton_id)
             stream.close()
             return
-        request = official.parse(arrays, self._info, self._settings.exclude_input_in_output)
+        request = official_request.parse(arrays, self._info, self._settings.exclude_input_in_output)
 
         def fail(error: ApiError) -> None:
             stream.fail(error)

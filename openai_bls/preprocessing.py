@@ -54,6 +54,7 @@ class Preprocessing:
             "REQUEST_INPUT_LEN": np.array([[len(row)] for row in rows], dtype=np.int32),
             "BAD_WORDS_IDS": self._words(arrays, "BAD_WORDS_DICT", batch),
             "STOP_WORDS_IDS": self._words(arrays, "STOP_WORDS_DICT", batch),
+            "EMBEDDING_BIAS": self._bias(arrays, batch),
             "REQUEST_OUTPUT_LEN": arrays.get("REQUEST_OUTPUT_LEN", np.zeros((batch, 0), np.int32)),
             "OUT_END_ID": end_ids.astype(np.int32),
             "OUT_PAD_ID": pad_ids.astype(np.int32),
@@ -63,11 +64,34 @@ class Preprocessing:
         """Shape [batch, 2, n], the same list for every row."""
         if name not in arrays:
             return np.zeros((batch, 2, 0), dtype=np.int32)
-        rows = arrays[name].reshape(batch, -1).tolist()
-        if any(row != rows[0] for row in rows[1:]):
-            raise InvalidRequestError(f"'{name}' must be the same for all rows.", param=name)
-        encoded = word_lists.encode(self._encoder.encode_words([_text(w, name) for w in rows[0]]))
+        words = [_text(word, name) for word in _shared_row(arrays, name, batch)]
+        encoded = word_lists.encode(self._encoder.encode_words(words))
         return np.repeat(encoded[np.newaxis], batch, axis=0)
+
+    def _bias(self, arrays: Arrays, batch: int) -> np.ndarray[Any, Any]:
+        """FP32 of shape [batch, n], the same for every row: the weight of each word for each of its tokens, added up.
+        n is just enough for the highest of their ids."""
+        names = ("EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS")
+        words, weights = (_shared_row(arrays, name, batch) if name in arrays else [] for name in names)
+        if len(words) != len(weights):
+            raise InvalidRequestError(
+                f"'{names[0]}' has {len(words)} elements and '{names[1]}' {len(weights)}; each word needs one weight.",
+                param=names[1],
+            )
+        bias: dict[int, float] = {}
+        for word, weight in zip(words, weights, strict=True):
+            for token in self._encoder.encode(_text(word, names[0]), add_special_tokens=False):
+                bias[token] = bias.get(token, 0.0) + weight
+        row = np.zeros(max(bias, default=-1) + 1, dtype=np.float32)
+        row[list(bias)] = list(bias.values())
+        return np.repeat(row[np.newaxis], batch, axis=0)
+
+
+def _shared_row(arrays: Arrays, name: str, batch: int) -> list[Any]:
+    rows: list[list[Any]] = arrays[name].reshape(batch, -1).tolist()
+    if any(row != rows[0] for row in rows[1:]):
+        raise InvalidRequestError(f"'{name}' must be the same for all rows.", param=name)
+    return rows[0]
 
 
 def _text(value: Any, name: str) -> str:

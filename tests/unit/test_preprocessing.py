@@ -36,15 +36,32 @@ def test_official_tensors(preprocessing: Preprocessing) -> None:
         }
     )
     assert set(outputs) == {t.name for t in PREPROCESSING.outputs}
-    assert all(array.dtype == np.int32 for array in outputs.values())
+    dtypes = {tensor.name: np.dtype(tensor.numpy_dtype) for tensor in PREPROCESSING.outputs}
+    assert {name: array.dtype for name, array in outputs.items()} == dtypes
     assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
     assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]
     assert outputs["REQUEST_OUTPUT_LEN"].tolist() == [[5], [5]]
     assert outputs["OUT_END_ID"].tolist() == [[EOS], [EOS]]
     assert outputs["OUT_PAD_ID"].tolist() == [[PAD], [PAD]]
     assert outputs["BAD_WORDS_IDS"].shape == (2, 2, 0)
+    assert outputs["EMBEDDING_BIAS"].shape == (2, 0)
     for row in outputs["STOP_WORDS_IDS"]:
         assert word_lists.decode(row, "w") == [tuple(token_ids("x")), tuple(token_ids(" x"))]
+
+
+def test_bias_adds_up_over_the_tokens_of_words(preprocessing: Preprocessing) -> None:
+    outputs = preprocessing(
+        {
+            "QUERY": strings(["a"], ["b"]),
+            "EMBEDDING_BIAS_WORDS": strings(*[["xyx", "y", "", " z"]] * 2),
+            "EMBEDDING_BIAS_WEIGHTS": np.array([[1.0, -3.0, 50.0, 0.5]] * 2, dtype=np.float32),
+        }
+    )
+    expected = {"x": 2.0, "y": -2.0, " ": 0.5, "z": 0.5}
+    bias = {token_ids(char)[0]: weight for char, weight in expected.items()}
+    for row in outputs["EMBEDDING_BIAS"].tolist():
+        assert {at: value for at, value in enumerate(row) if value} == bias
+        assert len(row) == max(bias) + 1
 
 
 def test_given_ids_win(preprocessing: Preprocessing) -> None:
@@ -68,6 +85,12 @@ def test_given_ids_win(preprocessing: Preprocessing) -> None:
         ({"QUERY": strings([b"\xff"])}, "QUERY"),
         ({"QUERY": strings(["a"]), "STOP_WORDS_DICT": strings([b"\xff"])}, "STOP_WORDS_DICT"),
         ({"QUERY": strings(["a"], ["b"]), "BAD_WORDS_DICT": strings(["x"], ["y"])}, "BAD_WORDS_DICT"),
+        ({"QUERY": strings(["a"]), "EMBEDDING_BIAS_WORDS": strings(["x"])}, "EMBEDDING_BIAS_WEIGHTS"),
+        ({"QUERY": strings(["a"]), "EMBEDDING_BIAS_WEIGHTS": np.ones((1, 1))}, "EMBEDDING_BIAS_WEIGHTS"),
+        (
+            {"QUERY": strings(["a"]), "EMBEDDING_BIAS_WORDS": strings([b"\xff"]), "EMBEDDING_BIAS_WEIGHTS": np.ones(1)},
+            "EMBEDDING_BIAS_WORDS",
+        ),
     ],
 )
 def test_bad_official_tensors(preprocessing: Preprocessing, arrays: dict[str, Any], param: str) -> None:

@@ -62,6 +62,16 @@ def test_every_input_of_an_ensemble_goes_somewhere(model: Model) -> None:
     assert {tensor.name for tensor in model.inputs} <= used
 
 
+@pytest.mark.parametrize("model", [m for m in MODELS.values() if m.steps], ids=lambda model: model.name)
+def test_ensembles_have_the_official_inputs_and_outputs(model: Model) -> None:
+    """Those that the engine honours, under the names of 0.20 and the older ones."""
+    assert {
+        "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens", "min_length", "return_log_probs",
+        "guided_decoding_guide_type", "guided_decoding_guide", "embedding_bias_words", "embedding_bias_weights",
+    } <= {tensor.name for tensor in model.inputs if tensor.optional}  # fmt: skip
+    assert {"cum_log_probs", "output_log_probs"} <= {tensor.name for tensor in model.outputs}
+
+
 def test_every_parameter_is_a_setting() -> None:
     assert set(MODELS["openai_bls"].parameters) <= set(OpenAiBlsSettings.__struct_fields__)
     assert set(MODELS["tensorrt_llm"].parameters) <= set(TensorRtLlmSettings.__struct_fields__)
@@ -70,5 +80,7 @@ def test_every_parameter_is_a_setting() -> None:
 def test_every_input_of_openai_bls_is_optional_text() -> None:
     inputs = MODELS["openai_bls"].inputs
     assert all(tensor.optional and tensor.data_type == "STRING" for tensor in inputs)
-    assert {tensor.name for tensor in inputs} == {"request", "endpoint", "prompt", "stop", *JSON_INPUTS}
-    assert ENDPOINTS == ("chat.completions", "completions")
+    assert {tensor.name for tensor in inputs} == {
+        "request", "endpoint", "prompt", "stop", "bad_words", *JSON_INPUTS,
+    }  # fmt: skip
+    assert {"chat.completions", "completions"} <= set(ENDPOINTS)

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from openai_bls import exchange, settings, stub, triton
+from openai_bls import discovery, settings, stub, triton
 from openai_bls.errors import EngineError
 from openai_bls.http.sockets import PortInUseError
 
@@ -24,9 +24,7 @@ class TritonPythonModel:
         try:
             self.runtime = Runtime(
                 settings.load(settings.OpenAiBlsSettings, triton.config_parameters(args), os.environ),
-                exchange.address("tensorrt_llm", os.getppid()),
-                exchange.address("preprocessing", os.getppid()),
-                Path(args["model_repository"]) / args["model_version"] / "tokenizer",
+                discovery.backends(Path(args["model_repository"]), args["model_version"]),
                 owner=os.getppid(),
             )
         except (settings.SettingsError, PortInUseError, OSError, ValueError) as error:

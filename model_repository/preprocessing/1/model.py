@@ -27,7 +27,7 @@ class TritonPythonModel:
         except (OSError, ValueError) as error:
             raise triton.load_error(f"no usable tokenizer: {error}") from None
         stub.settle()
-        address = exchange.address("preprocessing", os.getppid())
+        address = exchange.address(args["model_name"], os.getppid())
         self.server = PromptExchangeServer(address, self.preprocessing.prepare, known.tokenizer_threads)
         self.server.start()
 
