@@ -10,6 +10,9 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+# A second environment, for the clients that the tests run: they pin other versions of what .venv has.
+CLIENTS := .venv-clients
+CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
 ENGINE := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -36,7 +39,7 @@ env: $(VENV)/.installed ## make .venv with the server and the engine's packages
 serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path, ARGS="--host 0.0.0.0")
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
-test: lint engine ## lint, type-check and run all tests, those with a real tritonserver included
+test: lint engine $(CLIENTS)/.installed ## lint, type-check and run all tests, those with a real tritonserver included
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.installed-test ## ruff and mypy
@@ -56,11 +59,13 @@ doctor: $(VENV)/.installed ## check the machine and the environment
 
 clean: ## remove what was built; .venv stays
 	rm -rf $(ENGINE) model_repository/tensorrt_llm/1/checkpoint model_repository/*/1/tokenizer
+	rm -rf $(filter-out %_bls,$(wildcard model_repository/tensorrt_llm_*)) model_repository/preprocessing_*
+	rm -rf $(foreach made,tokenizer_* .building-* .gone-*,model_repository/openai_bls/1/$(made))
 	rm -rf $(VENV)/.engine-* .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 	find openai_bls tests build demo model_repository -name __pycache__ -prune -exec rm -rf {} +
 
-distclean: clean ## remove .venv as well
-	rm -rf $(VENV)
+distclean: clean ## remove .venv and .venv-clients as well
+	rm -rf $(VENV) $(CLIENTS)
 
 # One stamp for each checkpoint, of which only the last one built exists, so that another MODEL builds again.
 ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(MODEL))
@@ -82,11 +87,17 @@ $(VENV)/.installed-test: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m openai_bls install-server
 	@touch $(VENV)/.installed $@
 
+# Not compiled to bytecode: the tests import a small part of what is installed.
+$(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made
+	$(CLIENTS)/bin/python -m pip install --no-compile -r $(CLIENT_REQUIREMENTS)
+	@touch $@
+
 # Debian's Python comes without ensurepip; its pip can install into an environment from outside.
-$(VENV)/.made:
+$(CLIENTS)/.made: VENV_FLAGS :=
+$(VENV)/.made $(CLIENTS)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
 		echo "error: $(PYTHON) is not Python 3.10 to 3.12: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { \
-		$(PYTHON) -m venv --without-pip $(VENV_FLAGS) $(VENV) && \
-		$(PYTHON) -m pip --python $(BIN)/python install pip; }
+	$(PYTHON) -m venv $(VENV_FLAGS) $(@D) || { \
+		$(PYTHON) -m venv --without-pip $(VENV_FLAGS) $(@D) && \
+		$(PYTHON) -m pip --python $(@D)/bin/python install pip; }
 	@touch $@

@@ -16,6 +16,12 @@
     client_http.py          server-sent events over keep-alive connections
     client_grpc.py          Triton's gRPC streams, on http2.py
     target.py, events.py    what is sent, what comes back
+    features.py             the command that checks the embedded engine's features and prices them, with no server
+    feature_cases.py        what it asks for
+    feature_checks.py       what it makes of the answers
+    feature_costs.py        what it measures
+    asking.py               requests to an engine in this process
+
     stats.py                numbers
     cpu.py, memory.py       of a server's processes
     report.py, machine.py   tables, JSON, RESULTS.md

@@ -153,6 +153,7 @@ class Session:
     def prepare(self, seconds: float) -> str:
         """The checkpoint and both engines."""
         from openai_bls.engine.package import BuildOptions, build
+        from openai_bls.launch.testing import copy_models
 
         source = self.work / self.options.like
         if not (source / "model.safetensors.index.json").is_file():
@@ -164,8 +165,7 @@ class Session:
         for name, model, length in (("random", source, self.options.max_model_len), ("demo", _DEMO, None)):
             repository = self.work / f"{name}-repository"
             if not repository.exists():
-                ignored = shutil.ignore_patterns("checkpoint", "tokenizer", "engine.json", "__pycache__", ".aside-*")
-                shutil.copytree(ROOT / "model_repository", repository, ignore=ignored)
+                copy_models(ROOT / "model_repository", repository)
             build(
                 BuildOptions(
                     model=str(model),

@@ -1,32 +1,33 @@
-"""One request while it runs: its sequences turn token deltas into text, and a writer turns that into answers.
+"""One request while it runs: its sequences, from submission to the last answer.
 
-Everything here runs on the event loop's thread, once per delta, with no await, task or lock.
+Everything here runs on the event loop's thread.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
-from openai_bls.errors import ApiError, EngineError, engine_failure
+from openai_bls.engine.base import EngineStats
+from openai_bls.errors import ApiError, EngineError
 from openai_bls.messages import GenerationRequest, TokenDelta
 from openai_bls.protocol.responses import FinishReason, Usage
-from openai_bls.text.detokenizer import Detokenizer
-from openai_bls.text.stops import StopMatcher
-from openai_bls.text.tools import (
-    ContentDelta,
-    Event,
-    ToolCallArguments,
-    ToolCallParser,
-    ToolCallStart,
-)
+from openai_bls.sequence import Sequence, Writer
 
 logger = logging.getLogger(__name__)
+
+Outcome = Literal["done", "cancelled"] | ApiError
+"""How a request ended: with an answer, by its client's going, or with an error."""
 
 
 class EngineClient(Protocol):
     """The way to an engine; see `exchange.client.ExchangeClient`."""
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """The engine's load, about a second old; None if it is not known."""
+        ...
 
     async def ready(self) -> None:
         """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
@@ -45,153 +46,15 @@ class EngineClient(Protocol):
         ...
 
 
-class Writer(Protocol):
-    """Where the events of a request go: a stream of chunks or one whole answer (see `writers`)."""
-
-    def text(self, sequence: Sequence, text: str) -> None:
-        """A piece of content, never empty."""
-        ...
-
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
-        """A tool call begins; its arguments follow."""
-        ...
-
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
-        """A fragment of a tool call's arguments."""
-        ...
-
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
-        """This sequence has ended."""
-        ...
-
-    def done(self, usage: Usage) -> None:
-        """All sequences have ended."""
-        ...
-
-    def failed(self, error: ApiError) -> None:
-        """The request has failed; nothing more comes."""
-        ...
-
-
-class Sequence:
-    """One sequence of a request: one prompt's one choice."""
-
-    __slots__ = (
-        "_detokenizer",
-        "_generation",
-        "_parallel_tool_calls",
-        "_stops",
-        "_tool_calls",
-        "_tools",
-        "_writer",
-        "completion_tokens",
-        "finish_reason",
-        "index",
-        "request",
-    )
-
-    def __init__(
-        self,
-        index: int,
-        request: GenerationRequest,
-        detokenizer: Detokenizer,
-        writer: Writer,
-        *,
-        stops: StopMatcher | None = None,
-        tools: ToolCallParser | None = None,
-        parallel_tool_calls: bool = True,
-    ) -> None:
-        self.index = index
-        self.request = request
-        self.completion_tokens = 0
-        self.finish_reason: FinishReason | None = None
-        self._detokenizer = detokenizer
-        self._writer = writer
-        self._stops = stops
-        self._tools = tools
-        self._tool_calls = 0
-        self._parallel_tool_calls = parallel_tool_calls
-        self._generation: Generation | None = None
-
-    def start(self, generation: Generation) -> None:
-        """Become part of `generation`."""
-        self._generation = generation
-
-    def on_delta(self, delta: TokenDelta) -> None:
-        """Take what an engine step brought; no exception leaves this."""
-        assert self._generation is not None
-        try:
-            self._take(self._generation, delta)
-        except Exception:
-            logger.exception("a request failed")
-            self._generation.fail(EngineError("The server had an error; see its log."))
-
-    def _take(self, generation: Generation, delta: TokenDelta) -> None:
-        # Cancelled, but not by this request's client, whose cancelling ends the listening: the engine is going away.
-        failure = engine_failure(delta, cancelled="The engine is shutting down.")
-        if failure is not None:
-            generation.fail(failure)
-            return
-        self.completion_tokens += len(delta.token_ids)
-        text = self._detokenizer.push(delta.token_ids)
-        reason = delta.finish_reason
-        if reason is not None:
-            text += self._detokenizer.finish()
-            # Sampled like any other token, although it is not delivered.
-            self.completion_tokens += delta.stop_token_id is not None
-        stopped = False
-        if self._stops is not None:
-            text, matched = self._stops.push(text)
-            stopped = matched is not None
-            if reason is not None and not stopped:
-                text += self._stops.finish()
-        if text:
-            stopped = self._emit(text) or stopped
-        if stopped:
-            if reason is None:
-                generation.cancel_sequence(self)
-            self._end("stop")
-        elif reason is not None:
-            self._end("length" if reason == "length" else "stop")
-
-    def _emit(self, text: str) -> bool:
-        """Pass content on; True if the sequence is to stop here."""
-        if self._tools is None:
-            self._writer.text(self, text)
-            return False
-        return self._emit_events(self._tools.push(text))
-
-    def _emit_events(self, events: list[Event]) -> bool:
-        for event in events:
-            if isinstance(event, ContentDelta):
-                self._writer.text(self, event.text)
-            elif isinstance(event, ToolCallStart):
-                if self._tool_calls == 1 and not self._parallel_tool_calls:
-                    self._tools = None
-                    return True
-                self._tool_calls += 1
-                self._writer.tool_call(self, event.index, event.id, event.name)
-            elif isinstance(event, ToolCallArguments):
-                self._writer.tool_arguments(self, event.index, event.fragment)
-        return False
-
-    def _end(self, reason: FinishReason) -> None:
-        assert self._generation is not None
-        if self._tools is not None:
-            self._emit_events(self._tools.finish())
-        if reason == "stop" and self._tool_calls:
-            reason = "tool_calls"
-        self.finish_reason = reason
-        self._writer.finished(self, reason)
-        self._generation.sequence_ended()
-
-
 class Generation:
     """All sequences of one request, from submission to the last answer.
 
     Args:
-        prompt_tokens: of all prompts, each counted once.
-        on_end: called once, however it ends.
+        engine: the way to the engine.
+        sequences: of the request.
+        writer: theirs.
+        prompt_tokens: of each prompt; the sequences of a prompt follow each other.
+        on_end: called once, however it ends, with the error if that is how.
     """
 
     def __init__(
@@ -199,16 +62,19 @@ class Generation:
         engine: EngineClient,
         sequences: list[Sequence],
         writer: Writer,
-        prompt_tokens: int,
-        on_end: Callable[[], None],
+        prompt_tokens: list[int],
+        on_end: Callable[[Generation, Outcome], None],
     ) -> None:
         self._engine = engine
         self._sequences = sequences
         self._writer = writer
-        self._prompt_tokens = prompt_tokens
+        self._prompt_tokens = sum(prompt_tokens)
+        self._per_prompt = len(sequences) // len(prompt_tokens)
         self._on_end = on_end
         self._running = len(sequences)
         self._ended = False
+        self.first_token_at: float | None = None
+        """`time.monotonic()` of the first new token."""
 
     def start(self) -> None:
         """Submit every sequence to the engine."""
@@ -220,17 +86,21 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """Tokens up to now."""
-        completion = sum(sequence.completion_tokens for sequence in self._sequences)
-        return Usage(self._prompt_tokens, completion, self._prompt_tokens + completion)
+        sequences = self._sequences
+        completion = sum(sequence.completion_tokens for sequence in sequences)
+        # A prompt counts once, and so does what was cached of it: by its first sequence, since the others share it.
+        cached = sum(sequence.cached_tokens for sequence in sequences[:: self._per_prompt])
+        reasoning = sum(sequence.reasoning_tokens for sequence in sequences)
+        return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning)
 
     def cancel(self) -> None:
         """The client has gone: stop the engine's work, write nothing more. Harmless after the end."""
-        if self._end():
+        if self._end("cancelled"):
             self._cancel_running()
 
     def fail(self, error: ApiError) -> None:
         """End the whole request with `error`: an answer with a choice missing would be a lie."""
-        if self._end():
+        if self._end(error):
             self._cancel_running()
             self._writer.failed(error)
 
@@ -241,14 +111,24 @@ class Generation:
     def sequence_ended(self) -> None:
         """A sequence has written its finish_reason."""
         self._running -= 1
-        if self._running == 0 and self._end():
-            self._writer.done(self.usage)
+        if self._running == 0 and self._end("done"):
+            try:
+                self._writer.done(self.usage)
+            except Exception:
+                # Nobody else would tell the client: for all others this request has ended.
+                logger.exception("an answer could not be written")
+                self._writer.failed(EngineError("The server had an error; see its log."))
 
-    def _end(self) -> bool:
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        """Of the sequences that have ended."""
+        return [sequence.finish_reason for sequence in self._sequences if sequence.finish_reason is not None]
+
+    def _end(self, outcome: Outcome) -> bool:
         if self._ended:
             return False
         self._ended = True
-        self._on_end()
+        self._on_end(self, outcome)
         return True
 
     def _cancel_running(self) -> None:

@@ -58,14 +58,23 @@ class PromptEncoder:
         """Token ids for `request`; what the request did wrong comes back in the result."""
         try:
             if request.messages is not None:
-                return PromptResult([self._encode_chat(request)])
-            return PromptResult([self.encode(text) for text in request.prompts or []])
+                prompts = [self._encode_chat(request)]
+            else:
+                special = request.add_special_tokens is not False
+                prompts = [self.encode(text, add_special_tokens=special) for text in request.prompts or []]
+            bad_words = [list(word) for word in self.encode_words(request.bad_words)]
+            return PromptResult(prompts, bad_words)
         except InvalidRequestError as error:
             return PromptResult(error=error.message, param=error.param)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of raw text, with the special tokens that the tokenizer adds by itself (a BOS, say)."""
-        ids: list[int] = self._tokenizer(text)["input_ids"]
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of raw text.
+
+        Args:
+            text: what to tokenize.
+            add_special_tokens: with those that the tokenizer adds by itself (a BOS, say).
+        """
+        ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
     def encode_words(self, words: Sequence[str]) -> WordList:
@@ -84,19 +93,24 @@ class PromptEncoder:
         return list(sequences)
 
     def _encode_chat(self, request: PromptRequest) -> list[int]:
-        kwargs = {"add_generation_prompt": True, **request.chat_template_kwargs}
+        template = request.chat_template or getattr(self._tokenizer, "chat_template", None)
+        if not template:
+            raise InvalidRequestError(
+                "This model has no chat template; use the completions endpoint.", param="messages"
+            )
+        kwargs = {"add_generation_prompt": True, **_effort(request, template), **request.chat_template_kwargs}
         reserved = _RESERVED.intersection(kwargs)
         if reserved:
             raise InvalidRequestError(
                 f"'chat_template_kwargs' may not hold {', '.join(sorted(reserved))}.",
                 param="chat_template_kwargs",
             )
-        if not getattr(self._tokenizer, "chat_template", None):
-            raise InvalidRequestError(
-                "This model has no chat template; use the completions endpoint.", param="messages"
-            )
+        if request.documents is not None:
+            kwargs["documents"] = request.documents
         try:
-            text = self._tokenizer.apply_chat_template(request.messages, tools=request.tools, tokenize=False, **kwargs)
+            text = self._tokenizer.apply_chat_template(
+                request.messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
+            )
         except jinja2.TemplateError as error:
             # Templates refuse with raise_exception what they do not support; that is for the client to read.
             raise InvalidRequestError(
@@ -108,5 +122,28 @@ class PromptEncoder:
             raise InvalidRequestError(
                 f"The model's chat template cannot render the messages: {error}", param="messages"
             ) from None
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True)
         return ids
+
+
+def _effort(request: PromptRequest, template: Any) -> dict[str, Any]:
+    """`reasoning_effort` as the template knows it.
+
+    Raises:
+        InvalidRequestError: the template does not know it.
+    """
+    effort = request.reasoning_effort
+    if effort is None:
+        return {}
+    texts = [template] if isinstance(template, str) else list(dict(template).values())
+    if any("reasoning_effort" in text for text in texts):
+        return {"reasoning_effort": effort}
+    # "medium" is OpenAI's default, hence as good as nothing; a model that does not think thinks as little as "none".
+    if effort == "none" and any("enable_thinking" in text for text in texts):
+        return {"enable_thinking": False}
+    if effort in ("none", "medium"):
+        return {}
+    raise InvalidRequestError(
+        'This model has no levels of reasoning: \'reasoning_effort\' may be left out, or be "none" or "medium".',
+        param="reasoning_effort",
+    )

@@ -10,28 +10,34 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import uvloop
 
+from openai_bls.discovery import Backend
 from openai_bls.drain import DrainGuard, triton_http_address
+from openai_bls.embeddings import embed
 from openai_bls.errors import ApiError, EngineError, OverloadedError
+from openai_bls.exchange import address
 from openai_bls.exchange.client import ExchangeClient
 from openai_bls.exchange.prompts import PromptExchangeClient
 from openai_bls.http.server import HttpServer
 from openai_bls.http.sockets import SharedListener
 from openai_bls.messages import EngineInfo
+from openai_bls.metrics_peers import Peers
+from openai_bls.models import Models, ServedModel
+from openai_bls.oneshot import OneShot
 from openai_bls.outbox import Outbox, Reply, Senders
 from openai_bls.pacer import Pacer
 from openai_bls.protocol.generate import assemble
-from openai_bls.protocol.requests import parse_object
+from openai_bls.protocol.requests import Endpoint, parse_object
 from openai_bls.protocol.responses import encode
 from openai_bls.server_process import is_listening
 from openai_bls.service import Service
 from openai_bls.settings import OpenAiBlsSettings
-from openai_bls.text import detokenizer
+from openai_bls.text import detokenizer, formats
+from openai_bls.tokenization import detokenize, tokenize
 
 logger = logging.getLogger(__name__)
 
@@ -39,42 +45,80 @@ _SERVER_RETRY_S = 0.1
 # A request that comes while the engine is still loading waits for it so long.
 _ENGINE_WAIT_S = 30.0
 
+_ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detokenize, "embeddings": embed}
+"""The endpoints beside chat.completions and completions: one response each, never streamed."""
+
+
+class _Engine:
+    """One of the engines behind this instance: what is known of it before it is there, and the way to it.
+
+    Args:
+        backend: its models.
+        settings: of the model `openai_bls`.
+        is_default: whether `model_aliases` are its names too.
+    """
+
+    def __init__(self, backend: Backend, settings: OpenAiBlsSettings, *, is_default: bool) -> None:
+        self.backend = backend
+        self._detokenizers = detokenizer.load(backend.tokenizer_dir)
+        self._formats = formats.detect(
+            formats.chat_template(backend.tokenizer_dir),
+            settings.format_for(settings.tool_call_parser, backend.engine),
+            settings.format_for(settings.reasoning_parser, backend.engine),
+        )
+        self._aliases = settings.aliases if is_default else ()
+        self.client: ExchangeClient | None = None
+        self.prompts: PromptExchangeClient | None = None
+        self.model: ServedModel | None = None
+
+    def connect(self, owner: int, on_engine: Callable[[_Engine], None]) -> None:
+        """Begin to look for the engine; `on_engine` is called when it is there for the first time."""
+
+        def take(info: EngineInfo) -> None:
+            assert self.client is not None
+            assert self.prompts is not None
+            if self.model is not None:
+                self.model.use_engine(info)
+                return
+            self.model = ServedModel(info, self.client, self.prompts, self._detokenizers, self._formats, self._aliases)
+            on_engine(self)
+
+        self.prompts = PromptExchangeClient(address(self.backend.preprocessing, owner))
+        self.client = ExchangeClient(address(self.backend.engine, owner), take)
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self.client is not None:
+            await self.client.close()
+        if self.prompts is not None:
+            await self.prompts.close()
+
 
 class Runtime:
     """One `openai_bls` instance.
 
     Args:
         settings: the model's.
-        engine_address: where the exchange of `tensorrt_llm` listens.
-        prompts_address: where that of `preprocessing` does.
-        tokenizer_dir: holds tokenizer.json.
+        backends: of the engines to serve, the default one first.
         owner: process id of the tritonserver.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
+        OSError: a tokenizer cannot be read.
+        ValueError: a tokenizer is not one, or a setting names a format that does not exist.
     """
 
-    def __init__(
-        self,
-        settings: OpenAiBlsSettings,
-        engine_address: str,
-        prompts_address: str,
-        tokenizer_dir: Path,
-        owner: int,
-    ) -> None:
+    def __init__(self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int) -> None:
         self._settings = settings
-        self._engine_address = engine_address
-        self._detokenizers = detokenizer.load(tokenizer_dir)
-        self._prompts_address = prompts_address
+        self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._loop = uvloop.new_event_loop()
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._pacer = Pacer(self._loop)
         self._senders = Senders(settings.sender_threads, self._loop)
         self._closing = threading.Event()
-        self._engine: ExchangeClient | None = None
-        self._prompts: PromptExchangeClient | None = None
         self._http: HttpServer | None = None
+        self._peers: Peers | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._owner = owner
         self._server_up = False
@@ -121,40 +165,39 @@ class Runtime:
         self._loop.run_forever()
 
     async def _begin(self) -> None:
-        """Wait for the server, then connect to the engine; `_on_engine` goes on from there."""
+        """Wait for the server, then connect to the engines; `_on_engine` goes on from there."""
         # Only then is it known where it listens, which the guard needs.
         while not self._server_up and not is_listening(self._owner):
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
-        self._prompts = PromptExchangeClient(self._prompts_address)
-        self._engine = ExchangeClient(self._engine_address, self._on_engine)
+        for engine in self._engines:
+            engine.connect(self._owner, self._on_engine)
 
-    def _on_engine(self, info: EngineInfo) -> None:
-        """The engine is there, for the first time or again: open /v1."""
-        assert self._engine is not None
-        assert self._prompts is not None
-        assert self._guard is not None
+    def _on_engine(self, engine: _Engine) -> None:
+        """An engine is there for the first time: serve it. With the default one /v1 opens."""
+        assert engine.model is not None
         if self._service.done():
-            self._service.result().use_engine(info)
-            return
-        service = Service(
-            info,
-            self._settings,
-            self._engine,
-            self._prompts,
-            self._detokenizers,
-            on_busy=self._guard.set_in_progress,
-        )
+            self._service.result().models.add(engine.model)
+            logger.info("/v1 serves %s too", ", ".join(engine.model.names))
+        elif engine is self._engines[0]:
+            self._open(engine.model)
+
+    def _open(self, default: ServedModel) -> None:
+        assert self._guard is not None
+        further = [engine.model for engine in self._engines[1:] if engine.model is not None]
+        service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
         self._service.set_result(service)
         if self._listener is not None:
+            self._peers = Peers(service.metrics, self._owner)
+            self._tasks.append(self._loop.create_task(self._peers.start()))
             self._http = HttpServer(service, self._listener, self._pacer)
             self._http.start()
             logger.info(
                 "/v1 listens on %s:%d for %s",
                 self._settings.http_host,
                 self._settings.http_port,
-                ", ".join(service.model_names),
+                ", ".join(service.models.names),
             )
 
     def _on_drain(self) -> None:
@@ -173,22 +216,30 @@ class Runtime:
     async def _answer(
         self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], outbox: Outbox
     ) -> None:
+        endpoint = ""
         try:
-            await self._answer_or_raise(tensors, parameters, outbox)
+            endpoint, body = assemble(tensors, parameters)
+            await self._answer_or_raise(endpoint, body, outbox)
         except ApiError as error:
-            outbox.fail(error)
+            self._refuse(endpoint, error, outbox)
         except asyncio.CancelledError:
             # If it was the client that has gone, this is not sent any more.
             outbox.fail(OverloadedError("The server is shutting down."))
         except Exception:
             logger.exception("a request failed")
-            outbox.fail(EngineError("The server had an error; see its log."))
+            self._refuse(endpoint, EngineError("The server had an error; see its log."), outbox)
 
-    async def _answer_or_raise(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], outbox: Outbox
-    ) -> None:
-        endpoint, body = assemble(tensors, parameters)
-        request = parse_object(endpoint, body)
+    def _refuse(self, endpoint: str, error: ApiError, outbox: Outbox) -> None:
+        if self._service.done():
+            self._service.result().on_refused(endpoint, error)
+        outbox.fail(error)
+
+    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], outbox: Outbox) -> None:
+        one_shot = _ONE_SHOTS.get(endpoint)
+        if one_shot is not None:
+            outbox.answer(encode(await one_shot(await self._ready_service(), body)))
+            return
+        request = parse_object(cast("Endpoint", endpoint), body)
         service = await self._ready_service()
         if request.stream:
             generation = await service.stream(request, outbox)
@@ -207,12 +258,12 @@ class Runtime:
             self._service.result().draining = True
         if self._guard is not None:
             await self._guard.stop()
-        if self._engine is not None:
-            await self._engine.close()
-        if self._prompts is not None:
-            await self._prompts.close()
+        for engine in self._engines:
+            await engine.close()
         if self._http is not None:
             await self._http.stop()
+        if self._peers is not None:
+            self._peers.close()
         # Whoever still waits, for preprocessing or for the engine to load, is told.
         tasks = [*self._tasks, *self._answers]
         for task in tasks:

@@ -32,7 +32,15 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     http_port: Port = 9000
     """Port of /v1; 0 turns it off."""
     model_aliases: str = "openai_bls"
-    """Further names for the served model, separated by commas."""
+    """Further names for the served model, separated by commas; if there are several, for the first."""
+    tool_call_parser: str = "auto"
+    """How the model writes tool calls (`text.formats`): `auto` goes by its chat template, `none` turns them off. With
+    several engines: `tensorrt_llm=<format>,tensorrt_llm_small=<format>`."""
+    reasoning_parser: str = "auto"
+    """How the model writes what it thinks; likewise."""
+    trust_chat_template: bool = False
+    """Take `chat_template` from requests: it is a program that runs in `preprocessing`, in a sandbox, for as long as it
+    likes."""
     max_concurrent_requests: Positive = 4096
     """Requests in progress in each instance; one more is answered 503."""
     max_request_bytes: Positive = 32 * 1024 * 1024
@@ -50,6 +58,21 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def aliases(self) -> tuple[str, ...]:
         """`model_aliases`, split."""
         return tuple(name.strip() for name in self.model_aliases.split(",") if name.strip())
+
+    @staticmethod
+    def format_for(setting: str, engine: str) -> str:
+        """What `tool_call_parser` or `reasoning_parser` says of the Triton model `engine`.
+
+        Raises:
+            SettingsError: the setting mixes both of its forms.
+        """
+        parts = [part.strip() for part in setting.split(",") if part.strip()]
+        if all("=" not in part for part in parts) and len(parts) == 1:
+            return parts[0]
+        named = dict(part.partition("=")[::2] for part in parts if "=" in part)
+        if len(named) != len(parts):
+            raise SettingsError(f"{setting!r} is neither one format nor a list of <engine model>=<format>")
+        return named.get(engine, "auto")
 
 
 class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from benchmarks.null_tokens import word_token_ids
 from benchmarks.target import Dialect, Target, grpc_target, http_target
 from openai_bls.engine.manifest import Manifest, NullSettings, write_manifest
 from openai_bls.launch.errors import LaunchError
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launch.testing import RunningServer, copy_models, run_server
 
 MODELS = Path(__file__).parent / "model_repository"
 MAX_MODEL_LEN = 65_536
@@ -100,8 +99,7 @@ def prepare(source: Path, scratch: Path) -> Setup:
 
 def null_repository(source: Path, target: Path, tokenizer: Path, token_ids: list[int]) -> None:
     """A copy of this project's model repository with the null engine, which takes long prompts and many requests."""
-    ignored = shutil.ignore_patterns("__pycache__", "checkpoint", "engine.json", ".aside-*")
-    shutil.copytree(source, target, ignore=ignored)
+    copy_models(source, target, tokenizers=True)
     vocabulary = Tokenizer.from_file(str(tokenizer)).get_vocab_size()
     manifest = Manifest(
         engine="null",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from openai_bls.engine.base import EngineStats
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
 
 # A request id's upper bits name the connection, so that the engine's ids need no translation.
@@ -42,6 +43,8 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """In the first frame of a connection only."""
     id_base: int = 0
     """Likewise."""
+    stats: EngineStats | None = None
+    """In a frame of its own, once a second while they change."""
 
 
 def pack(encoded: bytes) -> bytes:

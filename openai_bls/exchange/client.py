@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from openai_bls.engine.base import EngineStats
 from openai_bls.exchange import ClientFrame, ServerFrame
 from openai_bls.exchange.link import SHUTTING_DOWN, Link
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
@@ -34,6 +35,8 @@ class ExchangeClient:
         self._cancels: list[int] = []
         self._flush_scheduled = False
         self._next_id = 1
+        self.stats: EngineStats | None = None
+        """The engine's load, about a second old; None if it is not known."""
         self._loop = asyncio.get_running_loop()
         self._link = Link("engine", address, ServerFrame, self._take, self._lost)
 
@@ -98,6 +101,8 @@ class ExchangeClient:
             self._submissions, self._cancels = [], []
             self._link.opened(transport)
             self._on_engine(frame.info)
+        if frame.stats is not None:
+            self.stats = frame.stats
         listeners = self._listeners
         for delta in frame.deltas:
             if delta.finish_reason is None:
@@ -108,6 +113,7 @@ class ExchangeClient:
                 _tell(listener, delta)
 
     def _lost(self) -> None:
+        self.stats = None
         self._fail(list(self._listeners), self._link.why_closed)
 
     def _schedule_flush(self) -> None:

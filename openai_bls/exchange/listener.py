@@ -62,7 +62,7 @@ class Listener:
                     logger.warning("an openai_bls instance could not connect to the %s: %s", self._name, error)
                     self._closing.wait(_RETRY_S)
                 continue
-            if _peer_uid(accepted) not in (os.getuid(), 0):
+            if not is_ours(accepted):
                 logger.warning("a process of another user was turned away from the %s", self._name)
                 accepted.close()
                 continue
@@ -82,8 +82,8 @@ class Listener:
         return False
 
 
-def _peer_uid(connection: socket.socket) -> int:
-    """The user at the other end: abstract addresses have no file permissions."""
+def is_ours(connection: socket.socket) -> bool:
+    """Whether the process at the other end is this user's, or root's: abstract addresses have no file permissions."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
-    return int(uid)
+    return uid in (os.getuid(), 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from openai_bls.engine.base import Engine
+from openai_bls.engine.base import Engine, EngineStats
 from openai_bls.exchange import CONNECTION_SHIFT, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.exchange.listener import Listener
 from openai_bls.messages import GenerationRequest, TokenDelta
@@ -25,6 +25,9 @@ _LOCAL = 0
 
 # A client that does not read for so long is hung up on when the model is unloaded.
 _GRACE_S = 5.0
+
+# The engine's load is told so often, while it changes.
+_STATS_INTERVAL_S = 1.0
 
 
 class _Connection:
@@ -45,6 +48,7 @@ class _Connection:
         # the writer sleeps.
         self._unsent: bytes | None = pack(self._encoder.encode(ServerFrame(info=engine.info, id_base=self._id_base)))
         self._live: set[int] = set()
+        self._stats: EngineStats | None = None
         self._closed = False
         self._threads = [
             threading.Thread(target=self._write, name=f"exchange-write-{number}", daemon=True),
@@ -64,17 +68,27 @@ class _Connection:
             if self._unsent is not None:
                 self._pending += deltas
                 return
-            frame = self._frame(deltas)
-            try:
-                sent = self._socket.send(frame, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                # The client has gone; the reader notices too and cleans up.
-                return
-            if sent < len(frame):
-                self._unsent = frame[sent:]
-                self._changed.notify()
+            self._send(self._frame(deltas))
+
+    def report(self, stats: EngineStats) -> None:
+        """Tell the engine's load, unless the client knows it or is slow just now."""
+        with self._changed:
+            if not self._closed and self._unsent is None and stats != self._stats:
+                self._stats = stats
+                self._send(pack(self._encoder.encode(ServerFrame(stats=stats))))
+
+    def _send(self, frame: bytes) -> None:
+        """Send what fits into the socket and leave the rest to the writer. With the lock, and nothing unsent."""
+        try:
+            sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            # The client has gone; the reader notices too and cleans up.
+            return
+        if sent < len(frame):
+            self._unsent = frame[sent:]
+            self._changed.notify()
 
     def close(self) -> None:
         """Send what is pending, then hang up."""
@@ -164,15 +178,21 @@ class ExchangeServer:
         self._local: dict[int, DeltaSink] = {}
         self._local_ids = itertools.count(1)
         self._engine: Engine | None = None
+        self._closing = threading.Event()
+        self._reporter = threading.Thread(target=self._report, name="exchange-stats", daemon=True)
 
     def start(self, engine: Engine) -> None:
         """Begin to serve `engine`, which must have been constructed with `on_step` as its listener."""
         self._engine = engine
         self._listener.start()
+        self._reporter.start()
 
     def close(self) -> None:
         """Send every client what is pending and hang up. The engine is closed by its owner, before this."""
+        self._closing.set()
         self._listener.close()
+        if self._reporter.is_alive():
+            self._reporter.join()
         with self._lock:
             connections = list(self._connections.values())
         for connection in connections:
@@ -217,6 +237,20 @@ class ExchangeServer:
                 sink(delta)
             except Exception:
                 logger.exception("a stream of the official contract failed")
+
+    def _report(self) -> None:
+        assert self._engine is not None
+        while not self._closing.wait(_STATS_INTERVAL_S):
+            try:
+                stats = self._engine.stats()
+            except Exception:
+                # The engine may be going away; nobody waits for this.
+                logger.debug("the engine's load is not known", exc_info=True)
+                continue
+            with self._lock:
+                connections = list(self._connections.values())
+            for connection in connections:
+                connection.report(stats)
 
     def _connect(self, accepted: socket.socket) -> None:
         assert self._engine is not None

@@ -26,13 +26,22 @@ class EventStream(Response):
     Args:
         keep_alive_interval_s: a comment is sent after so many seconds of silence.
         pacer: says when to write.
+        ending: written after the last event.
+        error_event: an error as an event.
     """
 
     sse = True
     # Later, an error before the first token can still have its own status.
     opens_at_once = False
 
-    def __init__(self, keep_alive_interval_s: float, pacer: Pacer) -> None:
+    def __init__(
+        self,
+        keep_alive_interval_s: float,
+        pacer: Pacer,
+        *,
+        ending: bytes = DONE,
+        error_event: Callable[[ApiError], bytes] = lambda error: b"data: " + encode(error.body()) + b"\n\n",
+    ) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
@@ -40,6 +49,8 @@ class EventStream(Response):
         # The length is not known; Starlette has set it to that of the empty body.
         del self.headers["content-length"]
         self._interval = keep_alive_interval_s
+        self._ending = ending
+        self._error_event = error_event
         self._pacer = pacer
         self._pending: list[bytes] = []
         self._ended = False
@@ -65,14 +76,14 @@ class EventStream(Response):
 
     def end(self) -> None:
         """The stream is complete."""
-        self._pending.append(DONE)
+        self._pending.append(self._ending)
         self._ended = True
         self._wake()
 
     def fail(self, error: ApiError) -> None:
         """An error event; as the first of a stream it becomes the response's status instead."""
         self._error = error
-        self._pending += (b"data: " + encode(error.body()) + b"\n\n", DONE)
+        self._pending += (self._error_event(error), self._ending)
         self._ended = True
         self._wake()
 

@@ -18,6 +18,8 @@ from openai_bls.launch.ports import is_free
 from openai_bls.launch.server import library_folder, python_version, stub_versions, wheel_root
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from openai_bls.launch.ports import Ports
     from openai_bls.launch.server import Server
 
@@ -142,10 +144,35 @@ def check_repository(repository: Path) -> str:
 
 
 def check_engine(repository: Path) -> str | None:
-    """The engine has been built, where the repository has a model that runs one."""
+    """Every engine has been built, where the repository has models that run one."""
     if not (repository / ENGINE_MODEL).is_dir():
         return None
     manifest = repository / ENGINE_MODEL / "1" / "engine.json"
     if not manifest.is_file():
         raise LaunchError(f"there is no engine ({manifest} is missing): make engine")
-    return f"engine {manifest}"
+    further = _further_engines(repository)
+    for folder, name in further.items():
+        if not any(folder.glob("*/engine.json")):
+            raise LaunchError(
+                f"there is no engine in {folder}: build it with `python build/engine.py --name {name} --model"
+                f" <checkpoint>`, or take it away with `python build/engine.py --remove {name}`"
+            )
+        if not (repository / f"preprocessing_{name}").is_dir():
+            raise LaunchError(
+                f"the engine in {folder} has no preprocessing_{name} beside it: build it with `python build/engine.py"
+                f" --name {name} --model <checkpoint>`"
+            )
+    return ", ".join([f"engine {manifest}", *map(str, further)])
+
+
+def engine_models(names: Sequence[str]) -> list[str]:
+    """Those of a repository's models that hold an engine: the default one, and each with a preprocessing of its own."""
+    further = [name.removeprefix(ENGINE_MODEL) for name in names if name.startswith(f"{ENGINE_MODEL}_")]
+    suffixes = ["", *(suffix for suffix in further if f"preprocessing{suffix}" in names)]
+    return [f"{ENGINE_MODEL}{suffix}" for suffix in suffixes if f"{ENGINE_MODEL}{suffix}" in names]
+
+
+def _further_engines(repository: Path) -> dict[Path, str]:
+    """Their folders, and what they are called; an ensemble whose name begins alike has no code."""
+    code = sorted(repository.glob(f"{ENGINE_MODEL}_*/*/model.py"))
+    return {path.parents[1]: path.parents[1].name.removeprefix(f"{ENGINE_MODEL}_") for path in code}

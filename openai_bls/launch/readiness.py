@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from typing import TYPE_CHECKING
 
 from openai_bls.launch.checks import OPENAI_MODEL, model_names
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from openai_bls.launch.ports import Ports
 
 _TIMEOUT_SECONDS = 2.0
+_LISTING_SECONDS = 2.0
+_LISTING_RETRY_SECONDS = 0.05
 
 
 def get(host: str, port: int, path: str) -> bytes | None:
@@ -59,10 +62,24 @@ def not_ready(
     return missing
 
 
-def served_model_name(host: str, port: int) -> str:
-    """The first name that /v1/models lists, for the examples."""
-    body = get(host, port, "/v1/models")
-    try:
-        return str(json.loads(body or b"")["data"][0]["id"])
-    except (ValueError, LookupError, TypeError):
-        return "openai_bls"
+def served_models(host: str, port: int, engines: int = 1) -> list[str]:
+    """The names that /v1/models lists, the default model's first; none if it wants a key.
+
+    /v1 is ready with the default engine, and the others come a moment later: that moment is waited for.
+
+    Args:
+        host: that the server is bound to.
+        port: of /v1.
+        engines: how many models to wait for.
+    """
+    deadline = time.monotonic() + _LISTING_SECONDS
+    while True:
+        try:
+            cards = json.loads(get(host, port, "/v1/models") or b"")["data"]
+            names = [str(card["id"]) for card in cards]
+            models = {card["root"] for card in cards if card["parent"] is None}
+        except (ValueError, LookupError, TypeError):
+            return []
+        if len(models) >= engines or time.monotonic() > deadline:
+            return names
+        time.sleep(_LISTING_RETRY_SECONDS)

@@ -20,7 +20,7 @@ from openai_bls.launch.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProces
 from openai_bls.launch.readiness import (
     expected_models,
     not_ready,
-    served_model_name,
+    served_models,
     serves_openai,
 )
 from openai_bls.launch.server import Server, has_flag, prepare
@@ -154,6 +154,7 @@ class _Foreground:
         self._stops = stops
         self._names = expected_models(options.repository, options.extra)
         self._openai = serves_openai(self._names, options.ports)
+        self._engines = len(checks.engine_models(self._names))
         self._log = LogFollower(process.log_path)
         self._watcher = LoadWatcher()
         self._ready = False
@@ -198,13 +199,15 @@ class _Foreground:
 
     def _announce(self) -> None:
         host, ports = self._options.host, self._options.ports
-        model = served_model_name(host, ports.openai) if self._openai else ""
-        text = examples(host, ports, self._names, model)
+        models = served_models(host, ports.openai, self._engines) if self._openai else []
+        text = examples(host, ports, self._names, models[0] if models else checks.OPENAI_MODEL)
         self._console.step("ready")
         if text:
             self._console.line(f"\n{text}\n")
         where = f"HTTP {ports.http}, gRPC {ports.grpc}, metrics {ports.metrics}"
         v1 = f", OpenAI base URL http://{local_host(host)}:{ports.openai}/v1" if self._openai else ""
+        if models:
+            self._console.line(f"Models: {', '.join(models)}.")
         self._console.line(f"Listening: {where}{v1}. Ctrl-C stops.")
 
     def _pass_stops_on(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openai_bls.engine.manifest import MANIFEST_NAME
 from openai_bls.launch import checks
 from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.logs import LoadWatcher, tail
@@ -16,6 +18,7 @@ from openai_bls.launch.ports import PortLease, Ports
 from openai_bls.launch.process import ServerProcess
 from openai_bls.launch.readiness import expected_models, not_ready
 from openai_bls.launch.server import prepare
+from openai_bls.tensors import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -176,3 +179,17 @@ class _Plan:
         reason = watcher.reason()
         cause = f": {reason}" if reason else ""
         return ServerFailedError(f"{message}{cause}\n{tail(self.log_path)}")
+
+
+def copy_models(source: Path, target: Path, *, tokenizers: bool = False) -> None:
+    """Copy this project's models to a repository of their own, without engines, and without further ones.
+
+    Args:
+        source: a model repository.
+        target: must not exist.
+        tokenizers: copy them, too.
+    """
+    left_out = [MANIFEST_NAME, "checkpoint", "tokenizer_*", "__pycache__", ".*-*"]
+    ignored = shutil.ignore_patterns(*left_out, *(() if tokenizers else ("tokenizer",)))
+    for model in MODELS:
+        shutil.copytree(source / model, target / model, ignore=ignored)

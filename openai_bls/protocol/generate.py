@@ -1,33 +1,43 @@
 """Triton's generate extension and gRPC: from the tensors and parameters of an `openai_bls` request to a request body.
 
 The extension takes scalars and flat arrays only, so an OpenAI body comes either whole, as JSON text in `request`, or in
-parts: JSON text in the tensors of `tensors.JSON_INPUTS`, strings in `prompt` and `stop`, and every scalar field as a
-request parameter.
+parts: JSON text in the tensors of `tensors.JSON_INPUTS`, strings in `prompt`, `stop` and `bad_words`, and every scalar
+field as a request parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from openai_bls.errors import InvalidRequestError
+from openai_bls.protocol.bodies import fault
 from openai_bls.protocol.requests import Endpoint
+from openai_bls.protocol.validation import decoded
 from openai_bls.tensors import JSON_INPUTS
 
-ENDPOINTS: tuple[str, ...] = get_args(Endpoint)
+TritonEndpoint = Literal[Endpoint, "tokenize", "detokenize", "embeddings"]
+
+ENDPOINTS: tuple[str, ...] = get_args(TritonEndpoint)
 
 # JSON text in these may also be a plain word, as OpenAI allows: tool_choice "auto".
 _PLAIN_TEXT = {"tool_choice"}
 # An element an item, or the whole array in one element.
 _ARRAYS = {"messages", "tools"}
+# Strings of which one is an array too, since the field is never a plain string.
+_STRING_ARRAYS = {"bad_words"}
 # Triton's own: its front ends pass `id` on as a parameter too, and add some under these prefixes.
 _TRITON_PREFIXES = ("triton_", "binary_data")
 _TRITON_PARAMETERS = {"id"}
 
+_ANY = msgspec.json.Decoder()
 
-def assemble(tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any]) -> tuple[Endpoint, dict[str, Any]]:
+
+def assemble(
+    tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any]
+) -> tuple[TritonEndpoint, dict[str, Any]]:
     """The endpoint a request is meant for, and its body.
 
     Args:
@@ -73,10 +83,10 @@ def _field(name: str, values: Sequence[bytes]) -> Any:
             return _text(name, value)
         return _json(name, value)
     texts = [_text(name, value) for value in values]
-    return texts[0] if len(texts) == 1 else texts
+    return texts[0] if len(texts) == 1 and name not in _STRING_ARRAYS else texts
 
 
-def _endpoint(tensors: Mapping[str, Sequence[bytes]], body: Mapping[str, Any]) -> Endpoint:
+def _endpoint(tensors: Mapping[str, Sequence[bytes]], body: Mapping[str, Any]) -> TritonEndpoint:
     if "endpoint" in tensors:
         name = _text("endpoint", _single("endpoint", tensors["endpoint"]))
         if name not in ENDPOINTS:
@@ -95,7 +105,8 @@ def _endpoint(tensors: Mapping[str, Sequence[bytes]], body: Mapping[str, Any]) -
     if "prompt" in body:
         return "completions"
     raise InvalidRequestError(
-        "Give 'messages' (chat), 'prompt' (completion), or a whole request as JSON text in 'request'.",
+        "Give 'messages' (chat), 'prompt' (completion), or a whole request as JSON text in 'request'; for "
+        "anything else name the 'endpoint'.",
         param="messages",
         code="missing_required_parameter",
     )
@@ -115,9 +126,4 @@ def _text(name: str, value: bytes) -> str:
 
 
 def _json(name: str, value: bytes) -> Any:
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"'{name}' is not JSON text: {error}", param=name) from None
-    except RecursionError:
-        raise InvalidRequestError(f"'{name}' is nested too deeply.", param=name) from None
+    return decoded(_ANY, value, fault, param=name)

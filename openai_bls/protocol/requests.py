@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from openai_bls.errors import InvalidRequestError
 from openai_bls.messages import PromptRequest
 from openai_bls.protocol import schema
+from openai_bls.protocol.bodies import convert, fault, texts_or_token_ids
+from openai_bls.protocol.chat import ToolUse, template_message, tool_use
+from openai_bls.protocol.neutral import refuse_unless_neutral
+from openai_bls.protocol.validation import TOO_DEEP, decoded
+from openai_bls.structured import Requested, requested
 
 Endpoint = Literal["chat.completions", "completions"]
 
 # OpenAI's limit is 4; nothing here costs more with a few more.
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1000
+MAX_BAD_WORDS = 256
 # OpenAI's documented default for the legacy endpoint.
 DEFAULT_COMPLETION_TOKENS = 16
 
@@ -25,6 +31,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A generation request whose every field is in range; None means the engine's default."""
 
     endpoint: Endpoint
+    api: str | None = None
+    """The API that it came through, in the metrics; None: `endpoint`."""
     model: str | None
     prompt: PromptRequest | None
     """Text for preprocessing; None if the prompts came as token ids."""
@@ -36,6 +44,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: whatever the context has room for."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -43,28 +53,47 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
     seed: int | None = None
+    logprobs: int | None = None
+    """So many likeliest tokens a place; None: no log-probabilities at all."""
+    structured: Requested | None = None
+    """What the output must match."""
     stream: bool = False
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    tools: bool = False
-    """Whether tool calls in the output are to be parsed."""
+    tools: ToolUse | None = None
+    """Set if tool calls in the output are to be parsed."""
     parallel_tool_calls: bool = True
+    include_reasoning: bool = True
+    """Whether the answer tells what the model thought."""
     echo: bool = False
+    best_of: int | None = None
+    """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""
+    truncate_prompt_tokens: int | None = None
+    """Keep only so many of the prompt's last tokens."""
 
     @property
     def prompt_count(self) -> int:
         """How many prompts the request has."""
-        if self.prompt is None:
+        if self.prompt_token_ids:
             return len(self.prompt_token_ids)
+        assert self.prompt is not None
         return 1 if self.prompt.prompts is None else len(self.prompt.prompts)
+
+    @property
+    def candidates(self) -> int:
+        """Sequences for each prompt."""
+        return self.best_of or self.n
 
 
 _SCHEMAS: dict[str, type[schema.ChatCompletionRequest | schema.CompletionRequest]] = {
     "chat.completions": schema.ChatCompletionRequest,
     "completions": schema.CompletionRequest,
 }
-_TOO_DEEP = "The request is nested too deeply."
 _DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in _SCHEMAS.items()}
 
 
@@ -75,70 +104,24 @@ def parse_json(endpoint: Endpoint, body: bytes) -> ValidRequest:
         InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
             honoured; `param` names the field.
     """
-    try:
-        request = _DECODERS[endpoint].decode(body)
-    except msgspec.ValidationError as error:
-        raise _invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"We could not parse the JSON body of your request: {error}") from None
-    except RecursionError:
-        raise InvalidRequestError(_TOO_DEEP) from None
-    return _validate(request)
+    return _checked(decoded(_DECODERS[endpoint], body, fault))
 
 
 def parse_object(endpoint: Endpoint, body: dict[str, Any]) -> ValidRequest:
     """A `ValidRequest` from a parsed body; raises as `parse_json` does."""
+    return _checked(convert(body, _SCHEMAS[endpoint]))
+
+
+def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
     try:
-        request = msgspec.convert(body, _SCHEMAS[endpoint])
-    except msgspec.ValidationError as error:
-        raise _invalid(error) from None
+        return _validate(request)
     except RecursionError:
-        raise InvalidRequestError(_TOO_DEEP) from None
-    return _validate(request)
+        # A schema within msgspec's bounds may be beyond those of what walks through it.
+        raise InvalidRequestError(TOO_DEEP) from None
 
 
-_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`\Z")
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`", re.DOTALL)
-_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`")
-
-
-def _invalid(error: msgspec.ValidationError) -> InvalidRequestError:
-    """msgspec's sentence, with the field's path as OpenAI's `param`."""
-    message = str(error)
-    path = ""
-    at = _AT.search(message)
-    if at is not None:
-        path, message = at["path"], message[: at.start()]
-    for pattern, text, code in (
-        (_UNKNOWN, "Unrecognized request argument: {}", "unknown_parameter"),
-        (_MISSING, "Missing required parameter: {}", "missing_required_parameter"),
-    ):
-        match = pattern.match(message)
-        if match is not None:
-            param = f"{path}.{match['name']}" if path else match["name"]
-            return InvalidRequestError(text.format(f"'{param}'"), param=param, code=code)
-    if re.search(r"\.content\[[^\]]*\]\.type$", path):
-        message += "; this model takes text only"
-    param = path or None
-    where = f" for '{param}'" if param else ""
-    return InvalidRequestError(f"Invalid value{where}: {message}", param=param)
-
-
-RequestT = TypeVar("RequestT", schema.ChatCompletionRequest, schema.CompletionRequest)
-
-
-def _validate(
-    request: schema.ChatCompletionRequest | schema.CompletionRequest,
-) -> ValidRequest:
-    refused = schema.refuse_not_honoured(request)
-    if refused is not None:
-        neutral = schema.NEUTRAL[refused]
-        allowed = " or ".join(json.dumps(value) for value in (*neutral.values, None))
-        raise InvalidRequestError(
-            f"'{refused}' is not supported: {neutral.advice}. It may be left out, or be {allowed}.",
-            param=refused,
-            code="unsupported_parameter",
-        )
+def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
+    refuse_unless_neutral({name: getattr(request, name, UNSET) for name in schema.NEUTRAL}, schema.NEUTRAL)
     options = request.stream_options
     if options is not None and not request.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
@@ -149,6 +132,8 @@ def _validate(
         "n": request.n or 1,
         "stop": _stop(request.stop),
         "stop_token_ids": tuple(request.stop_token_ids or ()),
+        "bad_words": _bad_words(request.bad_words),
+        "min_tokens": request.min_tokens or 0,
         "ignore_eos": bool(request.ignore_eos),
         "include_stop_str_in_output": bool(request.include_stop_str_in_output),
         "skip_special_tokens": request.skip_special_tokens is not False,
@@ -157,8 +142,14 @@ def _validate(
         # Both 0 (transformers) and -1 (vLLM) mean off.
         "top_k": max(request.top_k, 0) if request.top_k is not None else None,
         "min_p": request.min_p,
+        "repetition_penalty": request.repetition_penalty,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "logit_bias": _logit_bias(request.logit_bias),
         # OpenAI's seeds may be negative; the engines' are unsigned.
         "seed": request.seed % 2**64 if request.seed is not None else None,
+        "structured": requested({name: getattr(request, name) for name in schema.STRUCTURED_FIELDS}),
+        "truncate_prompt_tokens": request.truncate_prompt_tokens,
         "stream": bool(request.stream),
         "include_usage": options is not None and bool(options.include_usage),
         "continuous_usage_stats": options is not None and bool(options.continuous_usage_stats),
@@ -174,7 +165,9 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
             "'max_tokens' and 'max_completion_tokens' say the same; give one of them.",
             param="max_tokens",
         )
-    offered = _tools(request)
+    if request.top_logprobs is not None and not request.logprobs:
+        raise InvalidRequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
+    tools = tool_use(request)
     kwargs = dict(request.chat_template_kwargs or {})
     for name in ("add_generation_prompt", "continue_final_message"):
         value = getattr(request, name)
@@ -187,55 +180,96 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
                 param="continue_final_message",
             )
         kwargs["add_generation_prompt"] = False
+    max_tokens = request.max_completion_tokens or request.max_tokens
+    _check_min_tokens(request, max_tokens)
     return ValidRequest(
         endpoint="chat.completions",
         prompt=PromptRequest(
-            messages=[_message(m, i) for i, m in enumerate(request.messages)],
-            tools=offered,
+            messages=[template_message(m, i) for i, m in enumerate(request.messages)],
+            tools=tools.offered if tools is not None else None,
+            chat_template=request.chat_template,
             chat_template_kwargs=kwargs,
+            documents=request.documents,
+            reasoning_effort=request.reasoning_effort,
+            add_special_tokens=bool(request.add_special_tokens),
+            bad_words=list(common["bad_words"]),
         ),
         prompt_token_ids=[],
-        max_tokens=request.max_completion_tokens or request.max_tokens,
-        tools=offered is not None,
+        max_tokens=max_tokens,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        tools=tools,
         parallel_tool_calls=request.parallel_tool_calls is not False,
+        include_reasoning=request.include_reasoning is not False,
         **common,
     )
 
 
 def _completion(request: schema.CompletionRequest, common: dict[str, Any]) -> ValidRequest:
-    texts, token_ids = _prompts(request.prompt)
+    texts, token_ids = texts_or_token_ids(request.prompt, "prompt")
+    if request.max_tokens == 0 and not request.echo:
+        raise InvalidRequestError("'max_tokens' may be 0 only with 'echo'.", param="max_tokens")
+    n = common["n"]
+    if request.best_of is not None:
+        if request.best_of < n:
+            raise InvalidRequestError(f"'best_of' must be at least 'n' ({n}).", param="best_of")
+        if request.stream and request.best_of > n:
+            raise InvalidRequestError(
+                "With 'stream', 'best_of' must be 'n': the best are known at the end.", param="best_of"
+            )
+    max_tokens = DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    _check_min_tokens(request, max_tokens)
+    prompt = None
+    if texts or common["bad_words"]:
+        prompt = PromptRequest(
+            prompts=texts,
+            add_special_tokens=request.add_special_tokens is not False,
+            bad_words=list(common["bad_words"]),
+        )
     return ValidRequest(
         endpoint="completions",
-        prompt=PromptRequest(prompts=texts) if texts is not None else None,
+        prompt=prompt,
         prompt_token_ids=token_ids,
         max_tokens=request.max_tokens,
         default_max_tokens=DEFAULT_COMPLETION_TOKENS,
+        logprobs=request.logprobs,
         echo=bool(request.echo),
+        best_of=request.best_of,
         **common,
     )
 
 
-def _prompts(
-    prompt: str | list[str | int | list[int]],
-) -> tuple[list[str] | None, list[list[int]]]:
-    """The four forms of `prompt`: (texts, []) or (None, token ids)."""
-    if isinstance(prompt, str):
-        return [prompt], []
-    if not prompt:
-        raise InvalidRequestError("'prompt' is an empty array.", param="prompt")
-    texts = [item for item in prompt if isinstance(item, str)]
-    ids = [item for item in prompt if isinstance(item, int)]
-    rows = [item for item in prompt if isinstance(item, list)]
-    if len(texts) == len(prompt):
-        return texts, []
-    if len(ids) == len(prompt):
-        return None, [ids]
-    if len(rows) == len(prompt):
-        return None, rows
-    raise InvalidRequestError(
-        "'prompt' mixes kinds: give a string, an array of strings, an array of token ids or an array of such arrays.",
-        param="prompt",
-    )
+def _check_min_tokens(request: schema.Generation, max_tokens: int | None) -> None:
+    if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
+        raise InvalidRequestError(
+            f"'min_tokens' ({request.min_tokens}) is more than the most tokens allowed ({max_tokens}).",
+            param="min_tokens",
+        )
+
+
+def _bad_words(words: list[str] | None) -> tuple[str, ...]:
+    if words is not None and len(words) > MAX_BAD_WORDS:
+        raise InvalidRequestError(
+            f"'bad_words' has {len(words)} words; at most {MAX_BAD_WORDS} are supported.", param="bad_words"
+        )
+    for word in words or ():
+        if not word or len(word) > MAX_STOP_LENGTH:
+            raise InvalidRequestError(
+                f"'bad_words' holds a word of {len(word)} characters; 1 to {MAX_STOP_LENGTH} are supported.",
+                param="bad_words",
+            )
+    return tuple(words or ())
+
+
+def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
+    if bias is None:
+        return None
+    result: dict[int, float] = {}
+    for key, value in bias.items():
+        # Not int(): that takes signs, spaces, underscores and other scripts' digits.
+        if not re.fullmatch(r"[0-9]{1,9}", key):
+            raise InvalidRequestError(f"'logit_bias' has the key {key!r}; its keys are token ids.", param="logit_bias")
+        result[int(key)] = value
+    return result
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
@@ -254,84 +288,3 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
                 param="stop",
             )
     return stops
-
-
-def _tools(request: schema.ChatCompletionRequest) -> list[dict[str, Any]] | None:
-    """The tools that the template shall show, or None."""
-    choice = request.tool_choice
-    if isinstance(choice, schema.NamedToolChoice) or choice == "required":
-        raise InvalidRequestError(
-            '\'tool_choice\' can be "auto" or "none" in this release: it cannot force a call.',
-            param="tool_choice",
-            code="unsupported_parameter",
-        )
-    if not request.tools:
-        if choice == "auto" and request.tools is None:
-            raise InvalidRequestError("'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice")
-        return None
-    if choice == "none":
-        return None
-    return [msgspec.to_builtins(tool) for tool in request.tools]
-
-
-def _text(content: schema.Content | None) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(part.text if isinstance(part, schema.TextPart) else part.refusal for part in content)
-
-
-def _message(message: schema.Message, index: int) -> dict[str, Any]:
-    """The message as chat templates know it: content a string, tool arguments an object."""
-    if isinstance(message, (schema.SystemMessage, schema.DeveloperMessage)):
-        result: dict[str, Any] = {"role": "system"}
-    elif isinstance(message, schema.UserMessage):
-        result = {"role": "user"}
-    elif isinstance(message, schema.ToolMessage):
-        result = {"role": "tool"}
-        if message.tool_call_id is not None:
-            result["tool_call_id"] = message.tool_call_id
-    else:
-        result = {"role": "assistant"}
-        for name in ("function_call", "audio"):
-            if getattr(message, name) is not None:
-                raise InvalidRequestError(
-                    f"'{name}' of an assistant message is not supported: use 'tool_calls' and text.",
-                    param=f"messages[{index}].{name}",
-                )
-        if message.content is None and not message.tool_calls and message.refusal is None:
-            raise InvalidRequestError(
-                "An assistant message needs 'content' or 'tool_calls'.",
-                param=f"messages[{index}].content",
-            )
-        if message.tool_calls:
-            result["tool_calls"] = [
-                _tool_call(call, f"messages[{index}].tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-            ]
-    content = _text(message.content)
-    if not content and isinstance(message, schema.AssistantMessage):
-        content = message.refusal or ""
-    result["content"] = content
-    if message.name is not None:
-        result["name"] = message.name
-    return result
-
-
-def _tool_call(call: schema.ToolCall, param: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequestError(
-            "The arguments of a tool call must be a JSON object, as text.",
-            param=f"{param}.function.arguments",
-        )
-    result: dict[str, Any] = {
-        "type": "function",
-        "function": {"name": call.function.name, "arguments": arguments},
-    }
-    if call.id is not None:
-        result["id"] = call.id
-    return result

@@ -17,12 +17,34 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 _encode = msgspec.json.Encoder().encode
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """What the prompt's tokens were."""
+
+    cached_tokens: int
+    """Taken from the cache instead of being computed."""
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """What the new tokens were."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Token counts of a request, summed over its choices; a prompt counts once."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+    @classmethod
+    def of(cls, prompt: int, completion: int, *, cached: int = 0, reasoning: int = 0) -> Usage:
+        """The counts, of which `cached` are prompt tokens and `reasoning` new ones."""
+        return cls(
+            prompt, completion, prompt + completion, PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
+        )
 
 
 class FunctionText(msgspec.Struct, frozen=True):
@@ -46,6 +68,9 @@ class AnswerMessage(msgspec.Struct, frozen=True):
     role: Literal["assistant"]
     content: str | None
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    """The same under its newer name: clients know one or the other."""
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -54,7 +79,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
     index: int
     message: AnswerMessage
-    logprobs: None
+    logprobs: dict[str, Any] | None
     finish_reason: FinishReason
 
 
@@ -63,7 +88,7 @@ class TextChoice(msgspec.Struct, frozen=True):
 
     index: int
     text: str
-    logprobs: None
+    logprobs: dict[str, Any] | None
     finish_reason: FinishReason
 
 
@@ -79,8 +104,20 @@ class Answer(msgspec.Struct, frozen=True):
     system_fingerprint: str
 
 
-def new_id(prefix: Literal["chatcmpl", "cmpl"]) -> str:
-    """A response id, e.g. `chatcmpl-5f3c...` with 32 hexadecimal digits."""
+class Envelope(msgspec.Struct, frozen=True):
+    """What is the same in all that is answered to one request."""
+
+    chat: bool
+    id: str
+    created: int
+    """Unix seconds."""
+    model: str
+    fingerprint: str
+    choices: int
+
+
+def new_id(prefix: str) -> str:
+    """An id, e.g. `chatcmpl-5f3c...` with 32 hexadecimal digits."""
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
@@ -95,30 +132,20 @@ class ChunkEncoder:
     The text chunk, of which there is one a token, is two joins around one encoded string.
 
     Args:
-        chat: chat.completion.chunk, else text_completion.
+        envelope: of the request.
         usage_null: whether every chunk but the usage chunk says `"usage": null` (stream_options.include_usage).
         sse: frame as `data: ...` and two line feeds.
     """
 
-    def __init__(
-        self,
-        *,
-        chat: bool,
-        response_id: str,
-        created: int,
-        model: str,
-        fingerprint: str,
-        choices: int,
-        usage_null: bool,
-        sse: bool,
-    ) -> None:
+    def __init__(self, envelope: Envelope, *, usage_null: bool, sse: bool) -> None:
+        chat = envelope.chat
         head = _encode(
             {
-                "id": response_id,
+                "id": envelope.id,
                 "object": "chat.completion.chunk" if chat else "text_completion",
-                "created": created,
-                "model": model,
-                "system_fingerprint": fingerprint,
+                "created": envelope.created,
+                "model": envelope.model,
+                "system_fingerprint": envelope.fingerprint,
             }
         )
         self._chat = chat
@@ -127,7 +154,7 @@ class ChunkEncoder:
         self._tail = (b'],"usage":null' if usage_null else b"]") + self._end
         opening = b',"delta":{"content":' if chat else b',"text":'
         closing = b'},"logprobs":null,"finish_reason":null}' if chat else (b',"logprobs":null,"finish_reason":null}')
-        self._text_heads = [self._head + b'{"index":%d' % i + opening for i in range(choices)]
+        self._text_heads = [self._head + b'{"index":%d' % i + opening for i in range(envelope.choices)]
         self._text_tail = closing + self._tail
         self._closing = closing
 
@@ -137,18 +164,27 @@ class ChunkEncoder:
             return self._text_heads[index] + _encode(text) + self._text_tail
         return self._text_heads[index] + _encode(text) + self._closing + self._with_usage(usage)
 
+    def text_with_logprobs(self, index: int, text: str, logprobs: dict[str, Any], usage: Usage | None = None) -> bytes:
+        """A piece of text of choice `index` with the log-probabilities of its tokens."""
+        body: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
+        return self._choice({"index": index, **body, "logprobs": logprobs, "finish_reason": None}, usage)
+
     def role(self, index: int, usage: Usage | None = None) -> bytes:
         """The first delta of a chat choice."""
-        return self.delta(index, {"role": "assistant", "content": ""}, usage)
+        return self.delta(index, {"role": "assistant", "content": ""}, usage=usage)
 
-    def delta(self, index: int, delta: dict[str, Any], usage: Usage | None = None) -> bytes:
+    def delta(
+        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, usage: Usage | None = None
+    ) -> bytes:
         """Any other delta of a chat choice."""
-        return self._choice({"index": index, "delta": delta, "logprobs": None, "finish_reason": None}, usage)
+        return self._choice({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}, usage)
 
-    def finish(self, index: int, reason: FinishReason, usage: Usage | None = None) -> bytes:
+    def finish(
+        self, index: int, reason: FinishReason, logprobs: dict[str, Any] | None = None, usage: Usage | None = None
+    ) -> bytes:
         """The last chunk of a choice."""
         last: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-        return self._choice({"index": index, **last, "logprobs": None, "finish_reason": reason}, usage)
+        return self._choice({"index": index, **last, "logprobs": logprobs, "finish_reason": reason}, usage)
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk of its own that carries the usage."""

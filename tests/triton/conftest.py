@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import msgspec
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launch.testing import RunningServer, copy_models, run_server
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "demo" / "checkpoint"
@@ -48,8 +47,7 @@ RAW = [golden for golden in GOLDEN if golden.raw is not None]
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the model repository with the demo engine, whatever the user's own copy holds."""
     target = tmp_path_factory.mktemp("repository") / "model_repository"
-    ignore = shutil.ignore_patterns("checkpoint", "tokenizer", "engine.json", "__pycache__")
-    shutil.copytree(ROOT / "model_repository", target, ignore=ignore)
+    copy_models(ROOT / "model_repository", target)
     subprocess.run(
         [sys.executable, ROOT / "build" / "engine.py", "--model", CHECKPOINT, "--model-repository", target],
         check=True,

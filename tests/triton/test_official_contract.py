@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+import torch
 import tritonclient.grpc as grpcclient
+from transformers import AutoModelForCausalLM
 
 from openai_bls.launch.testing import RunningServer
-from tests.triton.conftest import RAW, Reference
-from tests.triton.triton_client import GrpcStream, TritonError, infer_input
+from tests.triton.conftest import CHECKPOINT, RAW, Reference
+from tests.triton.triton_client import GrpcStream, TritonError, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton
 
@@ -136,9 +141,33 @@ def test_stop_and_bad_words(server: RunningServer, reference: Reference) -> None
         engine_inputs([10_000_000], 4),
         engine_inputs([1], 4, runtime_top_p=(7.0, "FP32", np.float32)),
         engine_inputs([1], 4, beam_width=(2, "INT32", np.int32)),
+        engine_inputs([1], 4, return_context_logits=(True, "BOOL", np.bool_)),
+        engine_inputs([1], 4, return_generation_logits=(True, "BOOL", np.bool_)),
+        engine_inputs([1], 4, return_perf_metrics=(True, "BOOL", np.bool_)),
+        engine_inputs([1], 4, runtime_top_p_min=(0.5, "FP32", np.float32)),
+        engine_inputs([1], 4, lora_task_id=(1, "UINT64", np.uint64)),
+        engine_inputs([1], 4, repetition_penalty=(-1, "FP32", np.float32)),
+        engine_inputs([1], 4, min_tokens=(5, "INT32", np.int32)),
+        engine_inputs([1], 4, guided_decoding_guide_type=(b"yaml", "BYTES", np.object_)),
+        engine_inputs([1], 4, guided_decoding_guide=(b"a", "BYTES", np.object_)),
         [infer_input("exchange_call", np.zeros((1, 5), dtype=np.uint8), "UINT8")],
     ],
-    ids=["missing", "vocabulary", "top_p", "beam", "exchange"],
+    ids=[
+        "missing",
+        "vocabulary",
+        "top_p",
+        "beam",
+        "context logits",
+        "generation logits",
+        "metrics",
+        "top_p_min",
+        "lora",
+        "repetition",
+        "min_tokens",
+        "guide type",
+        "guide",
+        "exchange",
+    ],
 )
 def test_bad_requests(server: RunningServer, inputs: list[grpcclient.InferInput]) -> None:
     with GrpcStream(server.grpc_url) as stream:
@@ -172,3 +201,237 @@ def _query(text: str) -> grpcclient.InferInput:
 def test_metrics_count_requests(server: RunningServer) -> None:
     text = httpx.get(server.metrics_url).text
     assert 'nv_inference_request_success{model="preprocessing"' in text
+
+
+Edit = Callable[[torch.Tensor, list[int]], None]
+
+
+class Model:
+    """transformers' own scores for the demo checkpoint, in float32."""
+
+    def __init__(self) -> None:
+        self._model: Any = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+        self.vocab_size: int = self._model.config.vocab_size
+
+    def scores(self, tokens: list[int]) -> torch.Tensor:
+        """[len(tokens), vocabulary]: of what follows each of them."""
+        with torch.inference_mode():
+            logits: torch.Tensor = self._model(torch.tensor([tokens])).logits[0]
+        return logits
+
+    def log_probs(self, prompt: list[int], output: list[int]) -> list[float]:
+        """Of each token of `output`."""
+        table = self.scores(prompt + output)[len(prompt) - 1 :].log_softmax(dim=-1)
+        return [float(table[at, token]) for at, token in enumerate(output)]
+
+    def greedy(self, prompt: list[int], max_tokens: int, ends: set[int], edit: Edit) -> list[int]:
+        """The likeliest tokens, where `edit` changes the scores of each step; the end token is left out."""
+        output: list[int] = []
+        while len(output) < max_tokens:
+            scores = self.scores(prompt + output)[-1].clone()
+            edit(scores, output)
+            token = int(scores.argmax())
+            if token in ends:
+                break
+            output.append(token)
+        return output
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model()
+
+
+LOG_PROBS = (True, "BOOL", np.bool_)
+
+
+def log_probs_of(response: Any, length: int) -> list[float]:
+    """`output_log_probs`, after a look at both outputs."""
+    found = response.as_numpy("output_log_probs")
+    assert found.shape == (1, 1, length)
+    assert response.as_numpy("cum_log_probs") == pytest.approx(found.sum(axis=-1), abs=1e-3)
+    values: list[float] = found.reshape(-1).tolist()
+    return values
+
+
+def test_log_probs(server: RunningServer, reference: Reference, ends: set[int], model: Model) -> None:
+    """Of the new tokens when whole, of all so far in each response of a stream."""
+    for golden in RAW[:3]:
+        prompt = reference.prompt_token_ids(golden)
+        tokens = without_end(reference.token_ids(golden, 24), ends)
+        expected = model.log_probs(prompt, tokens)
+        inputs = engine_inputs(
+            prompt, 24, return_log_probs=LOG_PROBS, exclude_input_in_output=(False, "BOOL", np.bool_)
+        )
+        with GrpcStream(server.grpc_url) as stream:
+            stream.send("tensorrt_llm", inputs)
+            (whole,) = stream.responses()
+        assert whole.as_numpy("output_ids").tolist() == [[[*prompt, *tokens]]]
+        assert log_probs_of(whole, len(tokens)) == pytest.approx(expected, abs=1e-3)
+        with GrpcStream(server.grpc_url) as stream:
+            stream.send("tensorrt_llm", engine_inputs(prompt, 24, return_log_probs=LOG_PROBS, streaming=STREAMING))
+            responses = list(stream.responses())
+        done = 0
+        for response in responses:
+            done += response.as_numpy("output_ids").size
+            assert log_probs_of(response, done) == pytest.approx(expected[:done], abs=1e-3)
+        assert done == len(tokens)
+
+
+def test_no_log_probs_unless_asked_for(server: RunningServer, reference: Reference) -> None:
+    prompt = reference.prompt_token_ids(RAW[0])
+    with GrpcStream(server.grpc_url) as stream:
+        stream.send("tensorrt_llm", engine_inputs(prompt, 4))
+        (whole,) = stream.responses()
+    assert {"cum_log_probs", "output_log_probs"}.isdisjoint(o.name for o in whole.get_response().outputs)
+
+
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
+def test_log_probs_of_ensembles(server: RunningServer, reference: Reference, model: Model, name: str) -> None:
+    """Present if asked for, and the ensemble answers without them if not."""
+    golden = RAW[0]
+    body = {"text_input": golden.raw, "max_tokens": 6}
+    expected = model.log_probs(reference.prompt_token_ids(golden), list(reference.token_ids(golden, 6)))
+    plain = generate(server.http_url, name, body)
+    assert {"cum_log_probs", "output_log_probs"}.isdisjoint(plain)
+    whole = generate(server.http_url, name, {**body, "return_log_probs": True})
+    assert whole["text_output"] == plain["text_output"]
+    assert whole["output_log_probs"] == pytest.approx(expected, abs=1e-3)
+    assert whole["cum_log_probs"] == pytest.approx(sum(expected), abs=2e-3)
+    events = list(generate_stream(server.http_url, name, {**body, "return_log_probs": True, "stream": True}))
+    assert "".join(event["text_output"] for event in events) == plain["text_output"]
+    assert events[-1]["output_log_probs"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_penalties_bias_and_min_tokens(
+    server: RunningServer, reference: Reference, ends: set[int], model: Model
+) -> None:
+    """Against a loop over transformers' own scores; each of them changes what is greedily generated."""
+    golden, length = RAW[0], 48
+    prompt = reference.prompt_token_ids(golden)
+    plain = without_end(reference.token_ids(golden, length), ends)
+    token = plain[3]
+    # Without it the model is so sure of itself that no penalty in the allowed range shows.
+    biases = np.zeros((1, model.vocab_size), dtype=np.float32)
+    biases[0, token] = 20.0
+    favour = infer_input("embedding_bias", biases, "FP32")
+
+    def bias(scores: torch.Tensor, output: list[int]) -> None:
+        scores[token] += 20.0
+
+    def repetition(scores: torch.Tensor, output: list[int]) -> None:
+        for seen in set(prompt + output):
+            scores[seen] = scores[seen] / 2 if scores[seen] > 0 else scores[seen] * 2
+
+    def presence(scores: torch.Tensor, output: list[int]) -> None:
+        bias(scores, output)
+        for seen in set(output):
+            scores[seen] -= 2.0
+
+    def frequency(scores: torch.Tensor, output: list[int]) -> None:
+        bias(scores, output)
+        for seen in output:
+            scores[seen] -= 2.0
+
+    def generated(*more: grpcclient.InferInput, **scalars: Any) -> list[int]:
+        with GrpcStream(server.grpc_url) as stream:
+            stream.send("tensorrt_llm", [*engine_inputs(prompt, length, **scalars), *more])
+            (whole,) = stream.responses()
+        ids: list[int] = whole.as_numpy("output_ids").reshape(-1).tolist()
+        return ids
+
+    def expected(edit: Edit) -> list[int]:
+        return model.greedy(prompt, length, ends, edit)
+
+    biased = generated(favour)
+    assert biased == expected(bias) != plain
+    assert generated(repetition_penalty=(2.0, "FP32", np.float32)) == expected(repetition) != plain
+    assert generated(favour, presence_penalty=(2.0, "FP32", np.float32)) == expected(presence) != biased
+    assert generated(favour, frequency_penalty=(2.0, "FP32", np.float32)) == expected(frequency) != biased
+
+
+@pytest.mark.parametrize("name", ["min_tokens", "min_length"])
+def test_min_tokens(server: RunningServer, reference: Reference, ends: set[int], model: Model, name: str) -> None:
+    """Under both of its names: no end token before there are so many."""
+    golden = RAW[2]
+    prompt = reference.prompt_token_ids(golden)
+    least = len(without_end(reference.token_ids(golden), ends)) + 3
+
+    def no_end(scores: torch.Tensor, output: list[int]) -> None:
+        if len(output) < least:
+            scores[list(ends)] = -torch.inf
+
+    with GrpcStream(server.grpc_url) as stream:
+        stream.send("tensorrt_llm", engine_inputs(prompt, least + 5, **{name: (least, "INT32", np.int32)}))
+        (whole,) = stream.responses()
+    output = whole.as_numpy("output_ids").reshape(-1).tolist()
+    assert output == model.greedy(prompt, least + 5, ends, no_end)
+    assert len(output) >= least
+
+
+def test_penalties_and_bias_of_the_ensemble(server: RunningServer) -> None:
+    body = {"text_input": RAW[0].raw, "max_tokens": 48}
+
+    def text(**fields: Any) -> str:
+        found: str = generate(server.http_url, "ensemble", {**body, **fields})["text_output"]
+        return found
+
+    plain = text()
+    assert text(repetition_penalty=2.0) == text(repetition_penalty=2.0) != plain
+    word = " " + plain.split()[2]
+    assert word not in text(embedding_bias_words=[word], embedding_bias_weights=[-100.0])
+    favour = {"embedding_bias_words": [word, "?"], "embedding_bias_weights": [25.0, -25.0]}
+    favoured = text(**favour)
+    assert favoured.count(word) > 10
+    assert text(**favour, frequency_penalty=2.0).count(word) < favoured.count(word)
+    with pytest.raises(TritonError, match="EMBEDDING_BIAS_WEIGHTS"):
+        text(embedding_bias_words=[word, "x"], embedding_bias_weights=[-100.0])
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "color": {"enum": ["red", "green"]}},
+    "required": ["ok", "color"],
+    "additionalProperties": False,
+}
+TAG = {"type": "structural_tag", "format": {"type": "regex", "pattern": "[xyz]{4}"}}
+# Guide type, guide, and what the whole output must match.
+GUIDES = [
+    ("regex", "[0-9]{3}-(yes|no)", r"[0-9]{3}-(yes|no)"),
+    ("json_schema", json.dumps(SCHEMA), r'\{"ok": ?(true|false), ?"color": ?"(red|green)"\}'),
+    ("ebnf_grammar", 'root ::= "ja" | "nein"', r"ja|nein"),
+    ("structural_tag", json.dumps(TAG), r"[xyz]{4}"),
+    ("json", "", r'\s*[\[{"\-0-9tfn].*'),
+]
+
+
+@pytest.mark.parametrize(("kind", "guide", "pattern"), GUIDES, ids=[kind for kind, _, _ in GUIDES])
+def test_guides(server: RunningServer, reference: Reference, kind: str, guide: str, pattern: str) -> None:
+    """Whole and streamed, over tensorrt_llm and through the ensemble."""
+    prompt = reference.prompt_token_ids(RAW[0])
+    fields = {"guided_decoding_guide_type": kind, **({"guided_decoding_guide": guide} if guide else {})}
+    tensors: dict[str, Any] = {name: (text.encode(), "BYTES", np.object_) for name, text in fields.items()}
+    with GrpcStream(server.grpc_url) as stream:
+        stream.send("tensorrt_llm", engine_inputs(prompt, 64, **tensors))
+        (whole,) = stream.responses()
+    text = reference.tokenizer.decode(whole.as_numpy("output_ids").reshape(-1).tolist())
+    assert re.fullmatch(pattern, text, re.DOTALL), text
+    body = {"text_input": RAW[0].raw, "max_tokens": 64, **fields}
+    assert generate(server.http_url, "ensemble", body)["text_output"] == text
+    events = generate_stream(server.http_url, "ensemble", {**body, "stream": True})
+    assert "".join(event["text_output"] for event in events) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide"),
+    [("regex", "(a"), ("json_schema", '{"type": "obj"}'), ("ebnf_grammar", 'root ::= "a'), ("structural_tag", "{}")],
+)
+def test_guides_that_are_none(server: RunningServer, kind: str, guide: str) -> None:
+    body = {"text_input": "Hello", "max_tokens": 8}
+    with pytest.raises(TritonError, match="'guided_decoding_guide'") as caught:
+        generate(
+            server.http_url,
+            "ensemble",
+            {**body, "guided_decoding_guide_type": kind, "guided_decoding_guide": guide},
+        )
+    assert "Traceback" not in caught.value.error

@@ -269,6 +269,78 @@ def test_tool_choice_none(client: openai.OpenAI) -> None:
     assert choice.finish_reason in ("stop", "length")
 
 
+def test_best_of(client: openai.OpenAI) -> None:
+    """The likeliest of the candidates, which the same seed draws again as choices."""
+    options: dict[str, Any] = {"prompt": "zyx", "temperature": 1.2, "seed": 21, "max_tokens": 12, "logprobs": 0}
+    candidates = client.completions.create(model="openai_bls", n=5, **options)
+    best = client.completions.create(model="openai_bls", n=2, best_of=5, **options)
+
+    def likelihood(choice: Any) -> float:
+        values = choice.logprobs.token_logprobs
+        return float(sum(values) / len(values))
+
+    ranked = sorted(candidates.choices, key=likelihood, reverse=True)
+    assert [choice.text for choice in best.choices] == [choice.text for choice in ranked[:2]]
+    assert [choice.index for choice in best.choices] == [0, 1]
+    # All that was generated is paid for.
+    assert best.usage is not None
+    assert candidates.usage is not None
+    assert best.usage.completion_tokens == candidates.usage.completion_tokens
+
+
+def test_request_id(client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"model": "openai_bls", "messages": QUESTION, "temperature": 0, "max_tokens": 3}
+    first, second = (client.chat.completions.create(**options) for _ in range(2))
+    assert first._request_id
+    assert first._request_id != second._request_id
+    raw = client.chat.completions.with_raw_response.create(stream=True, **options)
+    assert raw.headers["x-request-id"]
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{**options, "temperature": 3})
+    assert caught.value.request_id
+
+
+def test_cached_tokens(client: openai.OpenAI) -> None:
+    """A prompt that has been seen is taken from the cache in whole blocks; the answer is the same."""
+    prompt = "Machine learning is a way to make computers learn from data. " * 8
+
+    def ask() -> tuple[str, Any]:
+        answer = client.completions.create(model="openai_bls", prompt=prompt, temperature=0, max_tokens=8)
+        return answer.choices[0].text, answer.usage
+
+    (first, before), (again, after) = ask(), ask()
+    assert again == first
+    assert before.prompt_tokens == after.prompt_tokens
+    assert after.prompt_tokens_details.cached_tokens > before.prompt_tokens_details.cached_tokens
+    assert after.prompt_tokens_details.cached_tokens < after.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "code"),
+    [
+        ({"temperature": 2.5}, "temperature", None),
+        ({"top_logprobs": 3}, "top_logprobs", None),
+        ({"logprobs": True, "top_logprobs": 99}, "top_logprobs", None),
+        ({"logit_bias": {"3072": 1}}, "logit_bias", None),
+        ({"max_tokens": 4096}, "messages", "context_length_exceeded"),
+        ({"n": 1000}, "n", None),
+        ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
+        ({"extra_body": {"colour": "red"}}, "colour", "unknown_parameter"),
+        ({"messages": [*QUESTION, {"role": "robot"}]}, "messages[1].role", None),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", None),
+    ],
+)
+def test_errors(client: openai.OpenAI, options: dict[str, Any], param: str, code: str | None) -> None:
+    """The SDK's exception for it, with the field's name, also for streams."""
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(**{"model": "openai_bls", "messages": QUESTION, "stream": stream, **options})
+        assert caught.value.status_code == 400
+        assert caught.value.type == "invalid_request_error"
+        assert caught.value.param == param
+        assert caught.value.code == code
+
+
 def test_health_and_version(server: RunningServer) -> None:
     base = server.openai_url.removesuffix("/v1")
     assert httpx.get(f"{base}/health").json() == {"status": "ok"}

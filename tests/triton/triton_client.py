@@ -91,13 +91,15 @@ class GrpcStream:
     def __init__(self, url: str) -> None:
         self._client = grpcclient.InferenceServerClient(url)
         self._results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self._outstanding = 0
         self._client.start_stream(callback=lambda result, error: self._results.put((result, error)))
 
     def __enter__(self) -> GrpcStream:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._client.stop_stream(cancel_requests=True)
+        # Tritonserver 2.51.0 may lose a request that is cancelled just as it ends, and never unload its model.
+        self._client.stop_stream(cancel_requests=self._outstanding > 0)
         self._client.close()
 
     def send(
@@ -108,6 +110,7 @@ class GrpcStream:
         request_id: str = "",
     ) -> None:
         """Send one request."""
+        self._outstanding += 1
         self._client.async_stream_infer(
             model,
             inputs,
@@ -121,11 +124,13 @@ class GrpcStream:
         while True:
             result, error = self._results.get(timeout=TIMEOUT)
             if error is not None:
+                self._outstanding -= 1
                 raise TritonError(0, error.message())
             response = result.get_response()
             if response.outputs:
                 yield result
             if response.parameters["triton_final_response"].bool_param:
+                self._outstanding -= 1
                 return
 
 

@@ -15,14 +15,17 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from openai_bls.engine.admission import ALL_FIELDS
 from openai_bls.engine.base import EngineStats, StepListener
 from openai_bls.errors import ApiError
-from openai_bls.messages import EngineInfo, GenerationRequest, PromptRequest, PromptResult, TokenDelta
+from openai_bls.messages import EngineInfo, GenerationRequest, Logprobs, PromptRequest, PromptResult, TokenDelta
+from openai_bls.models import Models, ServedModel
 from openai_bls.protocol.requests import ValidRequest, parse_object
 from openai_bls.protocol.responses import ChunkEncoder, Usage
-from openai_bls.service import Service
+from openai_bls.service import RequestRecord, Service
 from openai_bls.settings import OpenAiBlsSettings
 from openai_bls.text import detokenizer
+from openai_bls.text.formats import ModelFormats, detect
 
 _numbers = itertools.count()
 
@@ -82,7 +85,9 @@ def engine_info(**changes: Any) -> EngineInfo:
         "max_batch_size": 8,
         "vocab_size": VOCAB_SIZE,
         "eos_token_ids": (EOS,),
-        "supported": ("temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids"),
+        "supported": ALL_FIELDS,
+        "max_logprobs": 20,
+        "grammar_backends": ("xgrammar", "llguidance"),
         "version": "fake 1",
         "created": 7,
     }
@@ -154,6 +159,7 @@ class FakeEngineClient:
     """An `EngineClient` whose deltas the test delivers."""
 
     def __init__(self) -> None:
+        self.stats: EngineStats | None = None
         self.requests: list[GenerationRequest] = []
         self.listeners: dict[int, Callable[[TokenDelta], None]] = {}
         self.cancelled: list[int] = []
@@ -183,15 +189,28 @@ class FakeEngineClient:
         stop_token_id: int | None = None,
         error: str | None = None,
         invalid: bool = False,
+        **more: Any,
     ) -> None:
-        """A delta for the request submitted as number `at`, if anybody still listens."""
+        """A delta for the request submitted as number `at`, if anybody still listens.
+
+        With log-probabilities each token has -0.5, and its successors are the likeliest: -0.1, -0.2 and so on.
+        """
         request_id = self.requests[at].request_id
         listener = self.listeners.get(request_id)
         if finish_reason is not None:
             self.listeners.pop(request_id, None)
         if listener is not None:
             ids = token_ids(tokens) if isinstance(tokens, str) else tokens
-            listener(TokenDelta(request_id, ids, finish_reason, stop_token_id, error, invalid))
+            wanted = self.requests[at].logprobs
+            if wanted is not None and "logprobs" not in more:
+                more["logprobs"] = made_up_logprobs(ids, wanted)
+            listener(TokenDelta(request_id, ids, finish_reason, stop_token_id, error, invalid, **more))
+
+
+def made_up_logprobs(ids: list[int], count: int) -> Logprobs:
+    """See `FakeEngineClient.deliver`."""
+    tops = [[(token_id + 1 + k) % VOCAB_SIZE for k in range(count)] for token_id in ids]
+    return Logprobs([-0.5] * len(ids), tops, [[-0.1 * (k + 1) for k in range(count)] for _ in ids])
 
 
 class FakePrompts:
@@ -297,18 +316,33 @@ class FakeReply:
 class Bench:
     """A `Service` on a fake engine and fake preprocessing."""
 
-    def __init__(self, info: EngineInfo | None = None, **settings: Any) -> None:
+    def __init__(self, info: EngineInfo | None = None, *, formats: ModelFormats | None = None, **settings: Any) -> None:
         self.engine = FakeEngineClient()
         self.prompts = FakePrompts()
         self.busy: list[int] = []
-        self.service = Service(
+        self.records: list[RequestRecord] = []
+        known = OpenAiBlsSettings(**settings)
+        self.model = ServedModel(
             info or engine_info(),
-            OpenAiBlsSettings(**settings),
             self.engine,
             self.prompts,
             detokenizer.from_tokenizer(tiny_tokenizer()),
-            on_busy=self.busy.append,
+            formats or detect(None, tool_call_parser="hermes", reasoning_parser="none"),
+            known.aliases,
         )
+        self.service = Service(Models([self.model]), known, on_busy=self.busy.append)
+        self.service.on_end = self.records.append
+
+
+def usage_body(prompt: int, completion: int, *, cached: int = 0, reasoning: int = 0) -> dict[str, Any]:
+    """`usage` as clients get it."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
 
 
 def chat(**fields: Any) -> ValidRequest:

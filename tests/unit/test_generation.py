@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
-from openai_bls.generation import Generation, Sequence
+from openai_bls.generation import Generation
+from openai_bls.logprobs import TokenLogprob
 from openai_bls.messages import GenerationRequest
 from openai_bls.protocol.responses import FinishReason, Usage
+from openai_bls.sequence import Sequence
 from openai_bls.text.detokenizer import from_tokenizer
 from openai_bls.text.stops import StopMatcher
 from openai_bls.text.tools import ToolCallParser
@@ -37,6 +39,14 @@ class Recorder:
     def text(self, sequence: Sequence, text: str) -> None:
         assert text
         self._add("text", sequence.index, text)
+
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+        assert tokens
+        self._add("logprobs", sequence.index, tokens)
+
+    def reasoning(self, sequence: Sequence, text: str) -> None:
+        assert text
+        self._add("reasoning", sequence.index, text)
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         assert call_id
@@ -84,16 +94,18 @@ class Run:
                 DETOKENIZERS.new(),
                 self.writer,
                 stops=StopMatcher(stop, include_stop_str_in_output=include) if stop else None,
-                tools=ToolCallParser() if tools else None,
+                parser=ToolCallParser() if tools else None,
                 **options,
             )
             for index in range(count)
         ]
-        self.generation = Generation(self.engine, self.sequences, self.writer, 5, self._end)
+        self.generation = Generation(self.engine, self.sequences, self.writer, [5], self._end)
         self.generation.start()
         self.deliver = self.engine.deliver
 
-    def _end(self) -> None:
+    def _end(self, generation: Generation, outcome: Any) -> None:
+        assert generation is self.generation
+        self.outcome = outcome
         self.ends += 1
 
 
@@ -106,7 +118,7 @@ def test_deltas_become_text_and_an_end() -> None:
         ("text", 0, "he"),
         ("text", 0, "y"),
         ("finished", 0, "stop"),
-        ("done", Usage(5, 4, 9)),
+        ("done", Usage.of(5, 4)),
     ]
     assert run.ends == 1
     assert run.engine.cancelled == []
@@ -116,7 +128,7 @@ def test_length_survives_and_no_stop_token_is_counted() -> None:
     run = Run()
     run.deliver(0, "abc", "length")
     assert run.writer.reasons() == ["length"]
-    assert run.writer.events[-1] == ("done", Usage(5, 3, 8))
+    assert run.writer.events[-1] == ("done", Usage.of(5, 3))
 
 
 def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> None:
@@ -135,7 +147,7 @@ def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> N
 def test_an_empty_answer() -> None:
     run = Run()
     run.deliver(0, [], "stop", stop_token_id=EOS)
-    assert run.writer.events == [("finished", 0, "stop"), ("done", Usage(5, 1, 6))]
+    assert run.writer.events == [("finished", 0, "stop"), ("done", Usage.of(5, 1))]
 
 
 def test_a_stop_string_cuts_and_stops_the_engine() -> None:
@@ -146,7 +158,7 @@ def test_a_stop_string_cuts_and_stops_the_engine() -> None:
     assert run.writer.reasons() == ["stop"]
     assert run.engine.cancelled == [run.engine.requests[0].request_id]
     run.deliver(0, "late", "length")
-    assert run.writer.events[-1] == ("done", Usage(5, 14, 19))
+    assert run.writer.events[-1] == ("done", Usage.of(5, 14))
     assert run.ends == 1
 
 
@@ -186,7 +198,7 @@ def test_several_sequences_end_on_their_own_and_are_summed() -> None:
     assert not run.writer.over
     assert run.ends == 0
     run.deliver(0, "a", "stop", stop_token_id=EOS)
-    assert run.writer.events[-1] == ("done", Usage(5, 6, 11))
+    assert run.writer.events[-1] == ("done", Usage.of(5, 6))
     assert [run.writer.content(i) for i in range(3)] == ["aa", "b", "c"]
     assert run.ends == 1
 
@@ -307,7 +319,7 @@ def test_a_stop_string_within_the_arguments() -> None:
     run = Run(tools=True, stop=(": 1",))
     run.deliver(0, CALL)
     assert run.writer.arguments(0) == '{"a"'
-    assert run.writer.reasons() == ["tool_calls"]
+    assert run.writer.reasons() == ["stop"]
 
 
 # --- however the tokens are cut ---
@@ -354,3 +366,15 @@ def test_how_the_tokens_are_cut_into_deltas_never_matters(
             assert text.startswith(whole[0])
             assert not any(word in whole[0] for word in stop)
             assert whole[3] == ["stop"]
+
+
+def test_a_writer_that_fails_at_the_end_tells_its_client() -> None:
+    run = Run()
+
+    def done(usage: Usage) -> None:
+        raise RuntimeError("broken")
+
+    run.writer.done = done  # type: ignore[method-assign]
+    run.deliver(0, "a", "length")
+    assert isinstance(run.writer.events[-1][1], EngineError)
+    assert run.ends == 1

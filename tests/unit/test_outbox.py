@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai_bls import outbox as outbox_module
 from openai_bls.errors import ApiError, EngineError
 from openai_bls.outbox import Outbox, Senders, Throttle
-from openai_bls.protocol.responses import ChunkEncoder, Usage
+from openai_bls.protocol.responses import ChunkEncoder, Envelope, Usage
 from tests.unit.core_support import WAIT_S, FakeReply
 
 
@@ -45,12 +45,7 @@ class World:
         outbox = self.senders.outbox(reply)
         outbox.begin(
             ChunkEncoder(
-                chat=True,
-                response_id="i",
-                created=1,
-                model="m",
-                fingerprint="f",
-                choices=choices,
+                Envelope(chat=True, id="i", created=1, model="m", fingerprint="f", choices=choices),
                 usage_null=False,
                 sse=outbox.sse,
             )
@@ -92,7 +87,7 @@ def test_text_that_waits_for_the_server_goes_out_as_one() -> None:
         outbox.text(0, "a", None)
         await world.until(lambda: reply.asked.acquire(blocking=False))
         for piece in ("b", "c", "d"):
-            outbox.text(0, piece, Usage(1, ord(piece), 2))
+            outbox.text(0, piece, Usage.of(1, ord(piece)))
             outbox.text(1, piece.upper(), None)
         outbox.write(b'{"choices":[],"note":1}')
         outbox.text(0, "e", None)

@@ -69,8 +69,13 @@ def test_the_wires_fields() -> None:
         "stop_token_id",
         "error",
         "invalid",
+        "logprobs",
+        "prompt_logprobs",
+        "cached_tokens",
+        "embedding",
     )
-    assert messages.PromptResult.__struct_fields__ == ("prompt_token_ids", "error", "param")
+    assert messages.Logprobs.__struct_fields__ == ("token_logprobs", "top_token_ids", "top_logprobs")
+    assert messages.PromptResult.__struct_fields__ == ("prompt_token_ids", "bad_words", "error", "param")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "model_repository").glob("*/1/model.py")), ids=lambda p: p.parts[-3])

@@ -1,83 +1,139 @@
 from __future__ import annotations
 
+import asyncio
 import http.client
+import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openai_bls import runtime as runtime_module
+from openai_bls.discovery import Backend
+from openai_bls.exchange import address
 from openai_bls.exchange import prompts as prompts_module
 from openai_bls.exchange.prompts import PromptExchangeServer
 from openai_bls.exchange.server import ExchangeServer
 from openai_bls.http.sockets import PortInUseError
-from openai_bls.messages import PromptRequest, PromptResult, TokenDelta
+from openai_bls.messages import EngineInfo, PromptRequest, PromptResult, TokenDelta
 from openai_bls.runtime import Runtime
+from openai_bls.service import Service
 from openai_bls.settings import OpenAiBlsSettings
-from tests.unit.core_support import EOS, WAIT_S, FakeEngine, FakeReply, exchange_address, free_port, token_ids
+from tests.unit.core_support import (
+    CHAT_TEMPLATE,
+    EOS,
+    WAIT_S,
+    FakeEngine,
+    FakeReply,
+    engine_info,
+    free_port,
+    tiny_tokenizer,
+    token_ids,
+    write_tokenizer,
+)
+
+_numbers = itertools.count()
 
 CHAT = {"messages": [json.dumps([{"role": "user", "content": "hi"}]).encode()]}
 
 
-class World:
-    """A runtime, connected in process to a fake engine and to a preprocessing that joins contents."""
+class Fake:
+    """An engine and a preprocessing that joins contents, under names of their own."""
 
     engine: FakeEngine
     server: ExchangeServer
 
-    def __init__(
-        self, tokenizer_dir: Path, *, engine: bool = True, start: bool = True, owner: int = os.getpid(), **settings: Any
-    ) -> None:
-        self.address = exchange_address()
-        if engine:
-            self.load_engine()
+    def __init__(self, tokenizer_dir: Path, owner: int, info: EngineInfo) -> None:
+        number = next(_numbers)
+        self.backend = Backend(f"tensorrt_llm_{number}", f"preprocessing_{number}", tokenizer_dir)
+        self._owner = owner
+        self._info = info
+        self.prepared: list[PromptRequest] = []
         self.held = threading.Event()
         self.held.set()
         self.preparing = threading.Semaphore(0)
-        self.closed = False
-        prompts_address = exchange_address()
-        self.preprocessing = PromptExchangeServer(prompts_address, self._prepare, threads=4)
+        self.preprocessing = PromptExchangeServer(address(self.backend.preprocessing, owner), self._prepare, threads=4)
         self.preprocessing.start()
-        self.runtime = Runtime(
-            OpenAiBlsSettings(**{"http_port": 0, **settings}),
-            self.address,
-            prompts_address,
-            tokenizer_dir,
-            owner=owner or os.getpid(),
-        )
-        if start:
-            self.runtime.start()
 
     def load_engine(self) -> None:
-        self.server = ExchangeServer(self.address)
-        self.engine = FakeEngine(self.server.on_step)
+        self.server = ExchangeServer(address(self.backend.engine, self._owner))
+        self.engine = FakeEngine(self.server.on_step, self._info)
         self.server.start(self.engine)
 
-    def unload_engine(self) -> None:
-        self.engine.close()
-        self.server.close()
+    def deliver(self, at: int, text: str | list[int], reason: Any = None, **more: Any) -> None:
+        self.engine.wait_for(lambda: len(self.engine.submitted) > at)
+        request_id = self.engine.submitted[at].request_id
+        self.engine.wait_for(lambda: request_id in self.engine.live)
+        ids = token_ids(text) if isinstance(text, str) else text
+        self.engine.step(TokenDelta(request_id, ids, reason, **more))
 
     def _prepare(self, request: PromptRequest) -> PromptResult:
+        self.prepared.append(request)
         self.preparing.release()
         assert self.held.wait(WAIT_S)
         texts = request.prompts or ["".join(m["content"] for m in request.messages or [])]
         return PromptResult([token_ids(text) for text in texts])
 
+    def close(self) -> None:
+        self.held.set()
+        self.preprocessing.close()
+        if hasattr(self, "engine"):
+            self.engine.close()
+            self.server.close()
+
+
+class World:
+    """A runtime, connected in process to fake engines, the first of which is the default."""
+
+    def __init__(
+        self,
+        tokenizer_dir: Path,
+        *,
+        engine: bool = True,
+        start: bool = True,
+        owner: int = os.getpid(),
+        further: Sequence[tuple[EngineInfo, Path]] = (),
+        **settings: Any,
+    ) -> None:
+        self.closed = False
+        engines = [(engine_info(), tokenizer_dir), *further]
+        self.fakes = [Fake(folder, owner, info) for info, folder in engines]
+        self.default = self.fakes[0]
+        if engine:
+            self.load_engine()
+        self.runtime = Runtime(
+            OpenAiBlsSettings(**{"http_port": 0, **settings}), [fake.backend for fake in self.fakes], owner=owner
+        )
+        if start:
+            self.runtime.start()
+
+    @property
+    def engine(self) -> FakeEngine:
+        return self.default.engine
+
+    @property
+    def server(self) -> ExchangeServer:
+        return self.default.server
+
+    def load_engine(self) -> None:
+        self.default.load_engine()
+
+    def deliver(self, at: int, text: str, reason: Any = None, stop_token_id: int | None = None) -> None:
+        self.default.deliver(at, text, reason, stop_token_id=stop_token_id)
+
+    def service(self) -> Service:
+        """Once it is there, for which a first request or a port is needed."""
+        return asyncio.run_coroutine_threadsafe(self.runtime._ready_service(), self.runtime._loop).result(WAIT_S)
+
     def submit(self, tensors: dict[str, list[bytes]] | None = None, **parameters: Any) -> FakeReply:
         reply = FakeReply()
         self.runtime.submit(CHAT if tensors is None else tensors, parameters, reply)
         return reply
-
-    def deliver(self, at: int, text: str, reason: Any = None, stop_token_id: int | None = None) -> None:
-        self.engine.wait_for(lambda: len(self.engine.submitted) > at)
-        request_id = self.engine.submitted[at].request_id
-        self.engine.wait_for(lambda: request_id in self.engine.live)
-        self.engine.step(TokenDelta(request_id, token_ids(text), reason, stop_token_id))
 
     def idle(self) -> bool:
         service = self.runtime._service
@@ -86,11 +142,11 @@ class World:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.held.set()
+            for fake in self.fakes:
+                fake.held.set()
             self.runtime.close()
-            self.preprocessing.close()
-            if hasattr(self, "engine"):
-                self.unload_engine()
+            for fake in self.fakes:
+                fake.close()
 
 
 @pytest.fixture
@@ -264,13 +320,13 @@ def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pyte
     running, stream = world.submit(), world.submit(stream=True)
     world.engine.wait_for(lambda: len(world.engine.live) == 2)
     for _ in range(2):
-        assert world.preparing.acquire(timeout=WAIT_S)
-    world.held.clear()
+        assert world.default.preparing.acquire(timeout=WAIT_S)
+    world.default.held.clear()
     preparing = [world.submit(stream=streamed) for streamed in (False, True)]
     for _ in range(2):
-        assert world.preparing.acquire(timeout=WAIT_S)
+        assert world.default.preparing.acquire(timeout=WAIT_S)
     world.runtime.close()
-    world.held.set()
+    world.default.held.set()
     for reply in (running, stream, *preparing):
         reply.wait_end()
         assert reply.finals == 1
@@ -306,7 +362,7 @@ def test_the_engine_is_looked_for_once_the_server_is_up(
     world = make(owner=77)
     assert enough.wait(WAIT_S)
     assert set(asked) == {77}
-    assert world.runtime._engine is None
+    assert world.runtime._engines[0].client is None
     # A first request of Triton's own shows that it is up.
     reply = world.submit()
     world.deliver(0, "a", "stop")
@@ -335,4 +391,155 @@ def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokeni
     port = free_port()
     make(http_port=port)
     with pytest.raises(PortInUseError):
-        Runtime(OpenAiBlsSettings(http_port=port), exchange_address(), exchange_address(), tokenizer_dir, owner=2)
+        Runtime(OpenAiBlsSettings(http_port=port), [Backend("tensorrt_llm", "preprocessing", tokenizer_dir)], owner=2)
+
+
+def small(tmp_path: Path) -> tuple[EngineInfo, Path]:
+    """A second engine, whose tokenizer has each letter's case turned round."""
+    folder = write_tokenizer(tmp_path, CHAT_TEMPLATE)
+    content = json.loads(tiny_tokenizer().to_str())
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {token: vocabulary[token.swapcase()] for token in vocabulary if token.isascii()} | {
+        token: at for token, at in vocabulary.items() if not token.isascii()
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    return engine_info(model_name="small", lora_names=("poet",)), folder
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_each_name_reaches_its_engine(make: Callable[..., World], tmp_path: Path) -> None:
+    world = make(further=[small(tmp_path)])
+    second = world.fakes[1]
+    second.load_engine()
+    for at, name in enumerate(("tiny", "openai_bls", None)):
+        reply = world.submit(model=name)
+        world.deliver(at, "aB", "stop")
+        reply.wait_end()
+        assert reply.bodies[0]["choices"][0]["message"]["content"] == "aB"
+    service = world.service()
+    until(lambda: "small" in service.models.names)
+    for at, name in enumerate(("small", "poet")):
+        reply = world.submit(model=name)
+        # Its own tokenizer's text.
+        second.deliver(at, "aB", "stop")
+        reply.wait_end()
+        assert reply.bodies[0]["choices"][0]["message"]["content"] == "Ab"
+        assert reply.bodies[0]["model"] == name
+    assert [len(fake.engine.submitted) for fake in world.fakes] == [3, 2]
+    assert [len(fake.prepared) for fake in world.fakes] == [3, 2]
+    assert [request.lora_name for request in second.engine.submitted] == [None, "poet"]
+
+
+def test_an_engine_that_comes_later_is_served_from_then_on(make: Callable[..., World], tmp_path: Path) -> None:
+    port = free_port()
+    world = make(further=[small(tmp_path)], http_port=port)
+    service = world.service()
+    assert service.models.names == ["tiny", "openai_bls"]
+    refused = world.submit(model="small")
+    refused.wait_end()
+    assert refused.error is not None
+    assert refused.error.status == 404
+    world.fakes[1].load_engine()
+    until(lambda: "small" in service.models.names)
+    reply = world.submit(model="small")
+    world.fakes[1].deliver(0, "x", "stop")
+    reply.wait_end()
+    assert reply.error is None
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    connection.request("GET", "/v1/models")
+    body = json.loads(connection.getresponse().read())
+    assert [card["id"] for card in body["data"]] == ["tiny", "openai_bls", "small", "poet"]
+    connection.close()
+
+
+def test_a_further_engine_alone_opens_nothing_and_waits_for_the_default_one(
+    make: Callable[..., World], tmp_path: Path
+) -> None:
+    world = make(engine=False, further=[small(tmp_path)])
+    world.fakes[1].load_engine()
+    reply = world.submit(model="small")
+    until(lambda: world.runtime._engines[1].model is not None)
+    assert not reply.finals
+    world.load_engine()
+    world.fakes[1].deliver(0, "x", "stop")
+    reply.wait_end()
+    assert reply.error is None
+    assert world.service().models.names == ["tiny", "openai_bls", "small", "poet"]
+
+
+def test_the_small_endpoints_on_tritons(make: Callable[..., World]) -> None:
+    world = make()
+    tokenized = world.submit({"endpoint": [b"tokenize"], "prompt": ["hé".encode()]}, return_token_strs=False)
+    tokenized.wait_end()
+    assert tokenized.bodies == [{"count": 3, "max_model_len": 1000, "tokens": token_ids("hé"), "token_strs": None}]
+    text = world.submit({"endpoint": [b"detokenize"], "tokens": [json.dumps(token_ids("hé")).encode()]})
+    text.wait_end()
+    assert text.bodies == [{"prompt": "hé"}]
+    embedded = world.submit({"endpoint": [b"embeddings"], "input": [b'"a"']}, encoding_format="float")
+    world.default.deliver(0, [], "stop", embedding=[1.0, 0.0])
+    embedded.wait_end()
+    assert embedded.bodies[0]["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0, 0.0]}]
+    assert [reply.finals for reply in (tokenized, text, embedded)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "parameters", "param"),
+    [
+        ({"endpoint": [b"tokenize"]}, {}, "prompt"),
+        ({"endpoint": [b"tokenize"], "prompt": [b"x"]}, {"stream": True}, "stream"),
+        ({"endpoint": [b"detokenize"], "tokens": [b"[1000000]"]}, {}, "tokens"),
+        ({"endpoint": [b"embeddings"], "input": [b"[]"]}, {}, "input"),
+        ({"tokens": [b"[1]"]}, {}, "messages"),
+        ({"prompt": [b"x"]}, {"endpoint": "tokenize"}, "endpoint"),
+    ],
+)
+def test_bad_requests_for_the_small_endpoints(
+    make: Callable[..., World], tensors: dict[str, list[bytes]], parameters: dict[str, Any], param: str
+) -> None:
+    reply = make().submit(tensors, **parameters)
+    reply.wait_end()
+    assert reply.error is not None
+    assert (reply.error.status, reply.error.param) == (400, param)
+
+
+def test_a_client_of_a_small_endpoint_that_has_gone_stops_the_engines_work(make: Callable[..., World]) -> None:
+    world = make()
+    reply = world.submit({"endpoint": [b"embeddings"], "input": [b'"a"']})
+    world.deliver(0, "", None)
+    reply.cancelled = True
+    reply.wait_end()
+    world.engine.wait_for(lambda: world.engine.cancelled)
+
+
+def test_metrics_tell_of_tritons_requests_and_the_engine(make: Callable[..., World]) -> None:
+    port = free_port()
+    world = make(http_port=port)
+    service = world.service()
+    refused = world.submit({"prompt": [b"x"]}, n=0)
+    refused.wait_end()
+    reply = world.submit()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+
+    def scrape() -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return text
+
+    until(lambda: service.models.default.engine.stats is not None)
+    text = scrape()
+    for line in (
+        'openai_bls_requests_total{endpoint="completions",model="",outcome="400"} 1.0',
+        'openai_bls_requests_total{endpoint="chat.completions",model="tiny",outcome="done"} 1.0',
+        'openai_bls_engine_sequences_running{model="tiny"} 0.0',
+        "openai_bls_requests_in_progress 0.0",
+    ):
+        assert line in text.splitlines()

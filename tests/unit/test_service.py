@@ -11,10 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, OverloadedError
-from openai_bls.messages import PromptResult, SamplingParams
+from openai_bls.messages import Logprobs, PromptResult, SamplingParams
 from openai_bls.protocol.requests import ValidRequest
 from openai_bls.protocol.responses import encode
-from tests.unit.core_support import EOS, VOCAB_SIZE, Bench, FakeSink, chat, completion, engine_info, token_ids
+from openai_bls.text.formats import detect
+from tests.unit.core_support import (
+    EOS,
+    VOCAB_SIZE,
+    Bench,
+    FakeSink,
+    chat,
+    completion,
+    engine_info,
+    token_ids,
+    usage_body,
+)
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -69,7 +80,7 @@ def test_a_whole_answer() -> None:
         assert body["id"].startswith("chatcmpl-")
         assert body["model"] == "tiny"
         assert body["choices"][0]["message"]["content"] == "héy"
-        assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 5, "total_tokens": 7}
+        assert body["usage"] == usage_body(2, 5)
         assert bench.busy == [1, 0]
         assert bench.engine.cancelled == []
 
@@ -98,12 +109,12 @@ def test_the_engines_request() -> None:
 def test_another_engine_after_a_reload() -> None:
     async def test() -> None:
         bench = Bench()
-        before = bench.service.fingerprint
-        bench.service.use_engine(engine_info(model_name="new", max_model_len=30, eos_token_ids=(9,)))
-        assert bench.service.model_names == ("new", "openai_bls")
-        assert bench.service.fingerprint != before
+        before = bench.model.fingerprint
+        bench.model.use_engine(engine_info(model_name="new", max_model_len=30, eos_token_ids=(9,)))
+        assert bench.service.models.names == ["new", "openai_bls"]
+        assert bench.model.fingerprint != before
         with pytest.raises(ModelNotFoundError):
-            bench.service.model_card("tiny")
+            bench.service.models.card("tiny")
         await stream(bench, chat())
         assert bench.engine.requests[0].max_tokens == 28
         assert bench.engine.requests[0].stop_token_ids == (9,)
@@ -133,7 +144,7 @@ def test_prompts_times_n_in_order() -> None:
         body = body_of(await task)
         assert [(c["index"], c["text"]) for c in body["choices"]] == [(i, str(i)) for i in range(4)]
         # A prompt counts once.
-        assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+        assert body["usage"] == usage_body(3, 4)
 
     run(test())
 
@@ -180,11 +191,11 @@ def test_an_unknown_model() -> None:
         error = await refused(bench, chat(model="gpt-5"))
         assert isinstance(error, ModelNotFoundError)
         assert error.param == "model"
-        assert bench.service.model_names == ("tiny", "gpt-4")
+        assert bench.service.models.names == ["tiny", "gpt-4"]
         await stream(bench, chat(model="gpt-4"))
-        assert bench.service.model_card("gpt-4")["id"] == "gpt-4"
+        assert bench.service.models.card("gpt-4")["id"] == "gpt-4"
         with pytest.raises(ModelNotFoundError):
-            bench.service.model_card("gpt-5")
+            bench.service.models.card("gpt-5")
 
     run(test())
 
@@ -363,17 +374,15 @@ def test_cancelling_a_stream() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("echo", [False, True])
-def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind(echo: bool) -> None:
+def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> None:
     class Broken(FakeSink):
         def write(self, chunk: bytes) -> None:
             raise RuntimeError("gone")
 
     async def test() -> None:
         bench = Bench()
-        request = completion(echo=True, stream=True) if echo else chat(stream=True)
         with pytest.raises(RuntimeError):
-            await bench.service.stream(request, Broken(opens_at_once=True))
+            await bench.service.stream(chat(stream=True), Broken(opens_at_once=True))
         assert bench.service.in_progress == 0
         assert bench.engine.listeners == {}
 
@@ -405,7 +414,7 @@ def test_the_order_of_a_stream() -> None:
             assert [c["finish_reason"] for c in own] == [None] * (len(own) - 1) + [reason]
         assert [c["usage"] for c in chunks[:-1]] == [None] * (len(chunks) - 1)
         assert chunks[-1]["choices"] == []
-        assert chunks[-1]["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
+        assert chunks[-1]["usage"] == usage_body(2, 4)
         assert sink.ends == 1
 
     run(test())
@@ -485,5 +494,288 @@ def test_a_stream_adds_up_to_the_whole_answer(choices: list[Any], tools: bool, s
                         calls.append({"name": call["function"]["name"], "arguments": ""})
                     calls[call["index"]]["arguments"] += call["function"]["arguments"]
             assert calls == [call["function"] for call in message.get("tool_calls", ())]
+
+    run(test())
+
+
+THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
+
+# --- log-probabilities ---
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_log_probabilities_of_a_chat(streamed: bool) -> None:
+    async def test() -> None:
+        bench = Bench()
+        request = chat(logprobs=True, top_logprobs=1, stream=streamed, stop=["!"])
+        if streamed:
+            sink = await stream(bench, request)
+        else:
+            task = await begin(bench, request)
+        assert bench.engine.requests[0].logprobs == 1
+        first, second = token_ids("é")
+        bench.engine.deliver(0, [first])
+        bench.engine.deliver(0, [second, *token_ids("a!")])
+        if streamed:
+            parts = [c["choices"][0]["logprobs"] for c in sink.chunks if c["choices"][0]["logprobs"]]
+            content = [entry for part in parts for entry in part["content"]]
+            assert sink.ends == 1
+        else:
+            content = body_of(await task)["choices"][0]["logprobs"]["content"]
+        # Not of the stop string.
+        assert [entry["bytes"] for entry in content] == [[0xC3], [0xA9], [97]]
+        assert content[2] == {
+            "token": "a",
+            "logprob": -0.5,
+            "bytes": [97],
+            "top_logprobs": [{"token": "b", "logprob": -0.1, "bytes": [98]}],
+        }
+
+    run(test())
+
+
+def test_log_probabilities_of_an_echoed_prompt() -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, completion(prompt="aé", echo=True, logprobs=1, max_tokens=2))
+        assert bench.engine.requests[0].prompt_logprobs == 1
+        bench.engine.deliver(0, "xy", "length", prompt_logprobs=Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]]))
+        choice = body_of(await task)["choices"][0]
+        assert choice["text"] == "aéxy"
+        logprobs = choice["logprobs"]
+        assert logprobs["tokens"] == ["a", "bytes:\\xc3", "bytes:\\xa9", "x", "y"]
+        assert logprobs["token_logprobs"] == [None, -1.0, -2.0, -0.5, -0.5]
+        assert logprobs["text_offset"] == [0, 1, 1, 2, 3]
+        assert logprobs["top_logprobs"][0] is None
+
+    run(test())
+
+
+def test_nothing_but_the_prompts_log_probabilities() -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, max_tokens=0))
+        assert bench.engine.requests[0].max_tokens == 0
+        bench.engine.deliver(0, "", "length", prompt_logprobs=Logprobs([-1.0], [[]], [[]]))
+        body = body_of(await task)
+        assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == ("ab", "length")
+        assert body["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.0]
+        assert body["usage"] == usage_body(2, 0)
+
+    run(test())
+
+
+@pytest.mark.parametrize("fields", [{}, {"logprobs": 0}])
+def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, completion(prompt="abcdef", echo=True, truncate_prompt_tokens=2, **fields))
+        assert bench.engine.requests[0].prompt_token_ids == token_ids("ef")
+        more: dict[str, Any] = {"prompt_logprobs": Logprobs([-1.0], [[]], [[]])} if fields else {}
+        bench.engine.deliver(0, "X", "length", **more)
+        assert body_of(await task)["choices"][0]["text"] == "efX"
+
+    run(test())
+
+
+def test_the_prompt_has_no_part_in_which_answer_is_best() -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, best_of=2))
+        prompt = Logprobs([-10.0], [[]], [[]])
+        for at, values in enumerate(([-1.0], [-1.5, -1.5, -1.5])):
+            logprobs = Logprobs(values, [[]] * len(values), [[]] * len(values))
+            bench.engine.deliver(at, str(at) * len(values), "length", logprobs=logprobs, prompt_logprobs=prompt)
+        assert body_of(await task)["choices"][0]["text"] == "ab0"
+
+    run(test())
+
+
+def test_thoughts_that_are_not_told_have_no_log_probabilities() -> None:
+    async def test() -> None:
+        bench = Bench(formats=THINKING)
+        request = chat(messages=[{"role": "user", "content": "<think>"}], include_reasoning=False, logprobs=True)
+        task = await begin(bench, request)
+        for piece in ("hmm", "</think>", "yes"):
+            bench.engine.deliver(0, piece)
+        bench.engine.deliver(0, "", "length")
+        choice = body_of(await task)["choices"][0]
+        assert choice["message"]["content"] == "yes"
+        assert [entry["token"] for entry in choice["logprobs"]["content"]] == list("yes")
+
+    run(test())
+
+
+def test_an_engine_that_keeps_log_probabilities_back_fails_the_request() -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0))
+        bench.engine.deliver(0, "x")
+        with pytest.raises(EngineError):
+            await task
+
+    run(test())
+
+
+def test_the_likeliest_of_several() -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, completion(prompt=["a", "b"], n=1, best_of=3))
+        assert [r.logprobs for r in bench.engine.requests] == [0] * 6
+        for at, value in enumerate([-3.0, -1.0, -2.0, -1.0, -5.0, -0.5]):
+            bench.engine.deliver(at, str(at), "length", logprobs=Logprobs([value], [[]], [[]]))
+        body = body_of(await task)
+        assert [(c["index"], c["text"], c["logprobs"]) for c in body["choices"]] == [(0, "1", None), (1, "5", None)]
+        # All that was generated counts.
+        assert body["usage"] == usage_body(2, 6)
+
+    run(test())
+
+
+# --- reasoning and tools ---
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("opened", [False, True])
+def test_what_the_model_thinks_is_told_apart_and_counted(streamed: bool, opened: bool) -> None:
+    async def test() -> None:
+        bench = Bench(formats=THINKING)
+        prompt = "hi<think>\n" if opened else "hi"
+        request = chat(messages=[{"role": "user", "content": prompt}], stream=streamed, tools=TOOLS)
+        if streamed:
+            sink = await stream(bench, request)
+        else:
+            task = await begin(bench, request)
+        for piece in ("" if opened else "<think>", "hm", "m", "</think>", "\n\nyes", CALL):
+            bench.engine.deliver(0, piece)
+        bench.engine.deliver(0, "", "stop", stop_token_id=EOS)
+        if streamed:
+            deltas = [c["choices"][0]["delta"] for c in sink.chunks]
+            thoughts = "".join(d.get("reasoning_content", "") for d in deltas)
+            assert thoughts == "".join(d.get("reasoning", "") for d in deltas)
+            content = "".join(d.get("content") or "" for d in deltas)
+        else:
+            body = body_of(await task)
+            message = body["choices"][0]["message"]
+            thoughts, content = message["reasoning_content"], message["content"]
+            assert message["reasoning"] == thoughts
+            assert message["tool_calls"][0]["function"]["name"] == "f"
+            assert body["choices"][0]["finish_reason"] == "tool_calls"
+            # Of a token a byte: "hmm" and the marker that ends it.
+            assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("hmm</think>")
+        assert (thoughts, content) == ("hmm", "yes")
+
+    run(test())
+
+
+def test_thoughts_that_nobody_wants() -> None:
+    async def test() -> None:
+        bench = Bench(formats=THINKING)
+        task = await begin(bench, chat(include_reasoning=False))
+        bench.engine.deliver(0, "<think>hm</think>yes", "length")
+        message = body_of(await task)["choices"][0]["message"]
+        assert message["content"] == "yes"
+        assert "reasoning_content" not in message
+        task = await begin(bench, chat())
+        bench.engine.deliver(1, "<think>hm", "length")
+        body = body_of(await task)
+        assert (body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"]) == (None, "length")
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"), [("required", "tool_calls"), ({"type": "function", "function": {"name": "f"}}, "stop")]
+)
+def test_forced_calls(choice: Any, reason: str) -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, chat(tools=TOOLS, tool_choice=choice))
+        grammar = bench.engine.requests[0].grammar
+        assert grammar is not None
+        assert "<tool_call>" in grammar.text
+        bench.engine.deliver(0, CALL, "stop", stop_token_id=EOS)
+        body = body_of(await task)["choices"][0]
+        assert body["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+        assert (body["message"]["content"], body["finish_reason"]) == (None, reason)
+
+    run(test())
+
+
+# --- the engine's part in the answer ---
+
+
+def test_cached_tokens_count_once_a_prompt() -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, completion(prompt=["abcd", "xy"], n=2))
+        for at in range(4):
+            bench.engine.deliver(at, "z", cached_tokens=3 if at < 2 else 0)
+            bench.engine.deliver(at, "", "length")
+        assert body_of(await task)["usage"] == usage_body(6, 4, cached=3)
+
+    run(test())
+
+
+def test_records_of_what_was_answered() -> None:
+    async def test() -> None:
+        bench = Bench()
+        task = await begin(bench, chat())
+        bench.engine.deliver(0, "ab", "length")
+        await task
+        (record,) = bench.records
+        assert (record.endpoint, record.model, record.outcome) == ("chat.completions", "tiny", "done")
+        assert record.finish_reasons == ["length"]
+        assert record.usage.completion_tokens == 2
+        assert record.first_token_at is not None
+        assert record.began_at <= record.first_token_at <= record.ended_at
+        task = await begin(bench, chat())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (bench.records[1].outcome, bench.records[1].first_token_at) == ("cancelled", None)
+        task = await begin(bench, chat())
+        bench.engine.deliver(2, "", "error", error="broken")
+        with pytest.raises(EngineError) as info:
+            await task
+        assert bench.records[2].outcome is info.value
+
+    run(test())
+
+
+def test_bad_words_and_cut_prompts() -> None:
+    async def test() -> None:
+        bench = Bench()
+        bench.prompts.result = PromptResult([[1, 2, 3]], [[7, 8]])
+        await stream(bench, chat(bad_words=["x"], truncate_prompt_tokens=2))
+        assert bench.prompts.requests[0].bad_words == ["x"]
+        assert bench.engine.requests[0].bad_words == ((7, 8),)
+        assert bench.engine.requests[0].prompt_token_ids == [2, 3]
+        await stream(bench, completion(prompt=[[4], [5]], bad_words=["x"]))
+        assert bench.prompts.requests[1].prompts == []
+        assert [r.prompt_token_ids for r in bench.engine.requests[1:]] == [[4], [5]]
+
+    run(test())
+
+
+def test_templates_of_requests_need_the_operators_word() -> None:
+    async def test() -> None:
+        assert (await refused(Bench(), chat(chat_template="{{ messages }}"))).param == "chat_template"
+        bench = Bench(trust_chat_template=True)
+        await stream(bench, chat(chat_template="{{ messages }}"))
+        assert bench.prompts.requests[0].chat_template == "{{ messages }}"
+
+    run(test())
+
+
+def test_adapters_are_models() -> None:
+    async def test() -> None:
+        bench = Bench(engine_info(lora_names=("poet",)))
+        task = await begin(bench, chat(model="poet"))
+        assert bench.engine.requests[0].lora_name == "poet"
+        bench.engine.deliver(0, "x", "length")
+        assert body_of(await task)["model"] == "poet"
+        await stream(bench, chat())
+        assert bench.engine.requests[1].lora_name is None
 
     run(test())

@@ -7,23 +7,26 @@ from typing import Any
 import pytest
 
 from openai_bls.errors import EngineError
-from openai_bls.generation import Sequence
 from openai_bls.messages import GenerationRequest
-from openai_bls.protocol.responses import ChunkEncoder, Usage, encode
+from openai_bls.protocol.responses import ChunkEncoder, Envelope, Usage, encode
+from openai_bls.sequence import Sequence
 from openai_bls.text.detokenizer import from_tokenizer
 from openai_bls.writers import AnswerWriter, StreamWriter
-from tests.unit.core_support import FakeSink, tiny_tokenizer
+from tests.unit.core_support import FakeSink, tiny_tokenizer, usage_body
 
-USAGE = Usage(1, 2, 3)
-CONSTANTS: dict[str, Any] = {"response_id": "i", "created": 1, "model": "m", "fingerprint": "f"}
+USAGE = Usage.of(1, 2)
+
+
+def envelope(*, chat: bool = True, choices: int = 2) -> Envelope:
+    return Envelope(chat=chat, id="i", created=1, model="m", fingerprint="f", choices=choices)
 
 
 def stream(
     *, chat: bool = True, usage: bool = False, choices: int = 2
 ) -> tuple[FakeSink, StreamWriter, list[Sequence]]:
     sink = FakeSink()
-    encoder = ChunkEncoder(chat=chat, choices=choices, usage_null=usage, sse=False, **CONSTANTS)
-    writer = StreamWriter(encoder, sink, chat=chat, include_usage=usage, choices=choices)
+    head = envelope(chat=chat, choices=choices)
+    writer = StreamWriter(ChunkEncoder(head, usage_null=usage, sse=False), sink, head, include_usage=usage)
     return sink, writer, sequences(writer, choices)
 
 
@@ -89,7 +92,7 @@ def test_usage_has_a_chunk_of_its_own_and_is_null_elsewhere() -> None:
     *others, last = sink.chunks
     assert all(chunk["usage"] is None and chunk["choices"] for chunk in others)
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    assert last["usage"] == usage_body(1, 2)
 
 
 def test_without_the_option_no_chunk_mentions_usage() -> None:
@@ -102,7 +105,7 @@ def test_without_the_option_no_chunk_mentions_usage() -> None:
 
 def test_usage_up_to_now() -> None:
     sink, writer, (first, _) = stream(usage=True)
-    writer.usage = lambda: Usage(1, 7, 8)
+    writer.usage = lambda: Usage.of(1, 7)
     writer.text(first, "a")
     assert sink.chunks[-1]["usage"]["completion_tokens"] == 7
 
@@ -130,7 +133,7 @@ def test_an_error_goes_to_the_sink() -> None:
 
 def whole(chat: bool, events: Any) -> Any:
     async def run() -> Any:
-        writer = AnswerWriter(chat=chat, choices=2, **CONSTANTS)
+        writer = AnswerWriter(envelope(chat=chat), candidates=2, n=2)
         events(writer, *sequences(writer, 2))
         return json.loads(encode(await writer.answer))
 
@@ -153,7 +156,7 @@ def test_a_whole_chat_answer() -> None:
 
     body = whole(True, events)
     assert body["object"] == "chat.completion"
-    assert body["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    assert body["usage"] == usage_body(1, 2)
     first, second = body["choices"]
     assert first["message"] == {"role": "assistant", "content": "aa", "refusal": None}
     assert first["finish_reason"] == "length"
@@ -196,7 +199,7 @@ def test_a_failed_answer_raises() -> None:
 
 def test_an_answer_that_nobody_awaits_any_more_is_dropped() -> None:
     async def run() -> None:
-        writer = AnswerWriter(chat=True, choices=1, **CONSTANTS)
+        writer = AnswerWriter(envelope(choices=1), candidates=1, n=1)
         writer.answer.cancel()
         writer.done(USAGE)
         writer.failed(EngineError("x"))

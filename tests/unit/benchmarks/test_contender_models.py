@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2
 
 from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository, prepare
 from benchmarks.target import Plan, bodies, http_request, http_target, triton_body
+from openai_bls import tensors
 from openai_bls.engine.manifest import load_manifest
 from openai_bls.launch.errors import LaunchError
 
@@ -65,7 +66,8 @@ def test_requests_of_raw_models() -> None:
 
 def test_the_null_repository(tmp_path: Path, tokenizer_dir: Path) -> None:
     source = tmp_path / "source"
-    (source / "tensorrt_llm" / "1" / "checkpoint").mkdir(parents=True)
+    for model in tensors.MODELS:
+        (source / model / "1" / "checkpoint").mkdir(parents=True)
     (source / "tensorrt_llm" / "1" / "engine.json").write_text("{}")
     null_repository(source, tmp_path / "copy", tokenizer_dir / "tokenizer.json", [5, 6])
     manifest = load_manifest(tmp_path / "copy" / "tensorrt_llm" / "1")

@@ -21,6 +21,7 @@ from benchmarks.memory import Memory, Peak, parse_rollup, sample_memory, total_p
 from benchmarks.stages import Session
 from benchmarks.stats import ClientReport, analyse
 from benchmarks.target import Layout, Plan, http_target
+from openai_bls.tensors import MODELS
 from tests.unit.benchmarks.bench_results import SHAPE, good_results
 from tests.unit.benchmarks.bench_stub import stub_server
 from tests.unit.benchmarks.test_bench_stats import make_trace
@@ -162,7 +163,8 @@ def test_a_peer_alone(server: tuple[int, int], tmp_path: Path, capsys: pytest.Ca
     tokenizer.write_text(
         json.dumps({"model": {"type": "WordLevel", "vocab": {"Ġthe": 0, "[UNK]": 1}, "unk_token": "[UNK]"}})
     )
-    (repository / "tensorrt_llm" / "1").mkdir(parents=True)
+    for model in MODELS:
+        (repository / model / "1").mkdir(parents=True, exist_ok=True)
     options = ["--contenders", "", "--url", f"http://127.0.0.1:{server[0]}/v1", "--url-model", "good"]
     options += ["--quick", "--concurrency", "2", "--seconds", "0.1", "--stages", "throughput"]
     assert serve_layer.main([*options, "--repository", str(repository), "--out", str(tmp_path / "out")]) == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import threading
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls import exchange
+from openai_bls.engine.base import EngineStats
 from openai_bls.errors import OverloadedError
-from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, ServerFrame, pack
+from openai_bls.exchange import CONNECTION_SHIFT, LENGTH, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.exchange import link as link_module
 from openai_bls.exchange import listener as listener_module
 from openai_bls.exchange import server as server_module
@@ -609,3 +611,89 @@ def test_many_clients_many_requests_and_an_engine_thread() -> None:
         assert all(listener.tokens == list(range(30)) for listener in listeners)
 
     run(test, clients=4)
+
+
+def test_the_engines_load_is_told_while_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.005)
+
+    async def test(world: World) -> None:
+        await until(lambda: all(client.stats is not None for client in world.clients))
+        idle = world.client.stats
+        assert idle is not None
+        assert idle.running == 0
+        listener = world.submit()
+        await until(lambda: all(client.stats == world.engine.stats() != idle for client in world.clients))
+        assert world.client.stats is not None
+        assert world.client.stats.running == 1
+        # Nothing is lost or repeated beside it.
+        world.engine.step(TokenDelta(listener.request_id, [1, 2]))
+        world.engine.step(TokenDelta(listener.request_id, [3], "stop"))
+        await until(lambda: listener.reasons)
+        assert listener.tokens == [1, 2, 3]
+        await until(lambda: world.client.stats == idle)
+
+    run(test, clients=2)
+
+
+def test_a_load_that_does_not_change_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
+    address = exchange_address()
+    server = ExchangeServer(address)
+    engine = FakeEngine(server.on_step)
+    looks = threading.Semaphore(0)
+
+    def stats() -> EngineStats:
+        looks.release()
+        return FakeEngine.stats(engine)
+
+    monkeypatch.setattr(engine, "stats", stats)
+    server.start(engine)
+    with exchange.new_socket() as client:
+        while client.connect_ex(address):
+            time.sleep(0.001)
+        frames = Frames()
+        messages: list[bytes] = []
+        for running in (0, 1):
+            for request_id in range(running):
+                engine.live[request_id] = GenerationRequest(request_id, [1], 5)
+            while len(messages) < 2 + running:
+                messages += frames.feed(client.recv(65536))
+            for _ in range(6):
+                assert looks.acquire(timeout=WAIT_S)
+        server.close()
+        while data := client.recv(65536):
+            messages += frames.feed(data)
+    told = [msgspec.msgpack.decode(message, type=ServerFrame) for message in messages]
+    assert told[0].info is not None
+    assert [frame.stats and frame.stats.running for frame in told] == [None, 0, 1]
+
+
+def test_a_lost_engines_load_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
+
+    async def test(world: World) -> None:
+        await until(lambda: world.client.stats is not None)
+        await world.hang_up()
+        await until(lambda: world.client.stats is None)
+        world.load()
+        await until(lambda: world.client.stats is not None)
+
+    run(test)
+
+
+def test_an_engine_that_cannot_tell_its_load_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
+    known = FakeEngine.stats
+    failures = itertools.count()
+
+    def stats(engine: FakeEngine) -> EngineStats:
+        if next(failures) < 3:
+            raise RuntimeError("not now")
+        return known(engine)
+
+    monkeypatch.setattr(FakeEngine, "stats", stats)
+
+    async def test(world: World) -> None:
+        await until(lambda: world.client.stats is not None)
+
+    run(test)

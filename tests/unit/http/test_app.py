@@ -62,8 +62,16 @@ def test_models() -> None:
     assert listed.status == 200
     assert listed.json()["object"] == "list"
     first, second = listed.json()["data"]
-    assert first == {"id": "tiny", "object": "model", "created": 7, "owned_by": "openai_bls", "max_model_len": 1000}
-    assert second["id"] == "openai_bls"
+    assert first == {
+        "id": "tiny",
+        "object": "model",
+        "created": 7,
+        "owned_by": "openai_bls",
+        "root": "tiny",
+        "parent": None,
+        "max_model_len": 1000,
+    }
+    assert (second["id"], second["root"]) == ("openai_bls", "tiny")
     assert one("GET", "/v1/models/tiny").json() == first
     missing = one("GET", "/v1/models/org/other")
     assert (missing.status, error_of(missing)["code"]) == (404, "model_not_found")
@@ -109,8 +117,18 @@ def test_bad_bodies(path: str, body: bytes | dict[str, Any]) -> None:
 
 def test_the_field_at_fault_is_told() -> None:
     assert error_of(one("POST", "/v1/chat/completions", {**CHAT, "top_p": 2}))["param"] == "top_p"
-    assert error_of(one("POST", "/v1/completions", {"prompt": "x", "best_of": 2}))["param"] == "best_of"
+    assert error_of(one("POST", "/v1/completions", {"prompt": "x", "suffix": "y"}))["param"] == "suffix"
     assert error_of(one("POST", "/v1/chat/completions", {**STREAM, "model": "x"}))["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/nope", "/v1/completions"])
+def test_request_ids_go_in_and_out(path: str) -> None:
+    method = "POST" if path.endswith("completions") else "GET"
+    given = one(method, path, headers=(("X-Request-Id", "abc-1"),))
+    assert given.headers["x-request-id"] == "abc-1"
+    made = {one(method, path, headers=h).headers["x-request-id"] for h in ((), (("X-Request-Id", "a b"),), ())}
+    assert len(made) == 3
+    assert all(value.startswith("req_") for value in made)
 
 
 def test_a_body_that_is_too_large() -> None:

@@ -162,3 +162,28 @@ def test_missing_engine(tmp_path: Path) -> None:
     assert failure(error).endswith("make engine")
     (version / "engine.json").touch()
     assert checks.check_engine(tmp_path) is not None
+
+
+def test_missing_further_engine(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt_llm" / "1").mkdir(parents=True)
+    (tmp_path / "tensorrt_llm" / "1" / "engine.json").touch()
+    # The ensemble of that name holds none.
+    (tmp_path / "tensorrt_llm_bls" / "1").mkdir(parents=True)
+    alone = checks.check_engine(tmp_path)
+    version = tmp_path / "tensorrt_llm_small" / "1"
+    version.mkdir(parents=True)
+    assert checks.check_engine(tmp_path) == alone
+    (version / "model.py").touch()
+    with pytest.raises(LaunchError, match="--name small"):
+        checks.check_engine(tmp_path)
+    (version / "engine.json").touch()
+    with pytest.raises(LaunchError, match="no preprocessing_small beside it"):
+        checks.check_engine(tmp_path)
+    (tmp_path / "preprocessing_small").mkdir()
+    assert checks.check_engine(tmp_path) == f"{alone}, {version.parent}"
+
+
+def test_engine_models() -> None:
+    names = ["openai_bls", "preprocessing", "preprocessing_a_b", "tensorrt_llm", "tensorrt_llm_a_b", "tensorrt_llm_bls"]
+    assert checks.engine_models(names) == ["tensorrt_llm", "tensorrt_llm_a_b"]
+    assert checks.engine_models(["echo"]) == []

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import http.server
 import json
 import shlex
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from openai_bls import __main__ as cli
+from openai_bls.launch import readiness
 from openai_bls.launch.console import Console
 from openai_bls.launch.doctor import doctor
 from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.examples import examples
 from openai_bls.launch.ports import Ports
-from openai_bls.launch.readiness import expected_models, get, not_ready
+from openai_bls.launch.readiness import expected_models, get, not_ready, served_models
 from openai_bls.launch.serve import ServeOptions, triton_flags
 
 PORTS = Ports(1, 2, 3, 4)
@@ -89,6 +93,54 @@ def test_expected_models(tmp_path: Path) -> None:
 def test_nothing_listens() -> None:
     assert get("127.0.0.1", 1, "/") is None
     assert not_ready("127.0.0.1", PORTS, ["a"], openai=True) == ["tritonserver"]
+
+
+class ModelsPage(http.server.BaseHTTPRequestHandler):
+    """Answers with one page of `pages` after the other, the last one for ever."""
+
+    pages: list[tuple[int, bytes]]
+
+    def do_GET(self) -> None:
+        status, body = self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def models_port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ModelsPage) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def models_page(*cards: tuple[str, str, str | None]) -> tuple[int, bytes]:
+    """Cards: id, root, parent."""
+    data = [{"id": name, "root": root, "parent": parent} for name, root, parent in cards]
+    return 200, json.dumps({"data": data}).encode()
+
+
+def test_the_names_that_are_served(models_port: int) -> None:
+    first = ("demo", "demo", None), ("openai_bls", "demo", None), ("poet", "demo", "demo")
+    second = ("small", "small", None)
+    ModelsPage.pages = [models_page(*first), models_page(*first), models_page(*first[:2], second, first[2])]
+    assert served_models("127.0.0.1", models_port) == ["demo", "openai_bls", "poet"]
+    # The second engine is waited for.
+    assert served_models("127.0.0.1", models_port, 2) == ["demo", "openai_bls", "small", "poet"]
+    ModelsPage.pages = [(401, b"")]
+    assert served_models("127.0.0.1", models_port, 2) == []
+
+
+def test_a_model_that_does_not_come_is_not_waited_for_long(models_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_LISTING_SECONDS", 0)
+    ModelsPage.pages = [models_page(("demo", "demo", None))]
+    assert served_models("127.0.0.1", models_port, 2) == ["demo"]
 
 
 def test_examples_follow_the_repository() -> None:

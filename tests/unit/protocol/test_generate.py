@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.errors import InvalidRequestError
-from openai_bls.protocol.generate import assemble
-from openai_bls.protocol.requests import ValidRequest, parse_json, parse_object
+from openai_bls.protocol.embeddings import parse_embeddings
+from openai_bls.protocol.generate import ENDPOINTS, assemble
+from openai_bls.protocol.requests import parse_json, parse_object
+from openai_bls.protocol.tokenization import parse_detokenize, parse_tokenize
 from openai_bls.tensors import JSON_INPUTS, MODELS
 
 USER = {"role": "user", "content": "hi"}
@@ -45,17 +50,22 @@ def test_parts_and_parameters_give_the_same_request_as_a_body() -> None:
         "stream_options": {"include_usage": True},
         "chat_template_kwargs": {"k": 1},
         "metadata": {"a": "b"},
-        "logit_bias": {},
+        "logit_bias": {"5": 1},
         "response_format": {"type": "text"},
+        "guided_choice": ["a", "b"],
+        "stop_token_ids": [3],
+        "bad_words": ["c"],
         "temperature": 0.5,
         "max_tokens": 3,
     }
     tensors = {name: [text(body[name])] for name in JSON_INPUTS if name in body}
     tensors["tool_choice"] = [b"auto"]
     tensors["stop"] = [b"a", b"b"]
-    assert set(tensors) == set(JSON_INPUTS) | {"stop"}
+    tensors["bad_words"] = [b"c"]
+    assert set(tensors) >= {"messages", "guided_choice", "stop_token_ids", "bad_words", "stop"}
     parameters = {name: value for name, value in body.items() if name not in tensors}
     endpoint, assembled = assemble(tensors, parameters)
+    assert endpoint == "chat.completions"
     assert parse_object(endpoint, assembled) == parse_json("chat.completions", text(body))
 
 
@@ -74,6 +84,31 @@ def test_prompts_and_stops() -> None:
     assert assemble({"prompt": [b"1"], "stop": [b"[x]"]}, {})[1] == {"prompt": "1", "stop": "[x]"}
 
 
+def test_bad_words_are_an_array_even_if_there_is_one() -> None:
+    assert assemble({"prompt": [b"x"], "bad_words": [b"a"]}, {})[1]["bad_words"] == ["a"]
+    assert assemble({"prompt": [b"x"], "bad_words": [b"a", b"b c"]}, {})[1]["bad_words"] == ["a", "b c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("structured_outputs", {"regex": "a+"}),
+        ("guided_json", {"type": "object"}),
+        ("guided_choice", ["a", "b"]),
+        ("stop_token_ids", [1, 2]),
+        ("input", "text"),
+        ("input", ["a", "b"]),
+        ("input", [[1], [2, 3]]),
+        ("tokens", [1, 2]),
+        ("reasoning", {"effort": "low"}),
+    ],
+)
+def test_what_is_no_scalar_comes_as_json_text(name: str, value: Any) -> None:
+    assert assemble({"prompt": [b"x"], name: [text(value)]}, {})[1][name] == value
+    # Not an element an item: a string would be taken for JSON, or the other way round.
+    assert refused({"prompt": [b"x"], name: [text(value), text(value)]}).param == name
+
+
 def test_tool_choice_may_be_plain_or_json_text() -> None:
     for given_text, value in ((b"none", "none"), (b'"none"', "none"), (b' {"type": "function"}', {"type": "function"})):
         assert assemble({"messages": [text(USER)], "tool_choice": [given_text]}, {})[1]["tool_choice"] == value
@@ -83,11 +118,34 @@ def test_the_endpoint_is_named_or_plain_from_the_fields() -> None:
     both = {"request": [text({"messages": [USER], "prompt": "x"})]}
     assert refused(both).param == "prompt"
     assert assemble({**both, "endpoint": [b"completions"]}, {})[0] == "completions"
-    error = refused({"endpoint": [b"embeddings"], "prompt": [b"x"]})
+    error = refused({"endpoint": [b"responses"], "prompt": [b"x"]})
     assert error.param == "endpoint"
     assert "chat.completions" in error.message
+    assert "embeddings" in error.message
     error = refused({})
     assert (error.param, error.code) == ("messages", "missing_required_parameter")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "field", "value"),
+    [("tokenize", "messages", [USER]), ("detokenize", "tokens", [1]), ("embeddings", "input", "x")],
+)
+def test_the_small_endpoints_are_named(endpoint: str, field: str, value: Any) -> None:
+    fields = {field: [text(value)]}
+    assert assemble({**fields, "endpoint": [endpoint.encode()]}, {"model": "m"}) == (
+        endpoint,
+        {field: value, "model": "m"},
+    )
+    if field != "messages":
+        # Nothing is guessed from their fields.
+        error = refused(fields)
+        assert error.code == "missing_required_parameter"
+        assert "'endpoint'" in error.message
+    # A parameter, or a field of the whole request, is no endpoint.
+    assert assemble({"prompt": [b"x"]}, {"endpoint": endpoint}) == (
+        "completions",
+        {"prompt": "x", "endpoint": endpoint},
+    )
 
 
 def test_a_field_given_twice_is_refused() -> None:
@@ -127,7 +185,17 @@ def test_bad_tensors_are_refused_by_name(tensors: dict[str, list[bytes]], param:
 
 
 NAMES = [tensor.name for tensor in MODELS["openai_bls"].inputs]
-PIECES = st.binary(max_size=12) | st.sampled_from([text(USER), text([USER]), b"{}", b"[]", b"auto", b"null", b"1"])
+PIECES = st.binary(max_size=12) | st.sampled_from(
+    [text(USER), text([USER]), b"{}", b"[]", b"[1]", b'"x"', b"auto", b"null", b"1"]
+    + [name.encode() for name in ENDPOINTS]
+)
+PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "chat.completions": functools.partial(parse_object, "chat.completions"),
+    "completions": functools.partial(parse_object, "completions"),
+    "tokenize": parse_tokenize,
+    "detokenize": parse_detokenize,
+    "embeddings": parse_embeddings,
+}
 PARAMETERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 
 
@@ -140,6 +208,7 @@ PARAMETERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(m
 @settings(deadline=None, max_examples=300)
 def test_any_tensors_are_a_request_or_a_400(tensors: dict[str, list[bytes]], parameters: dict[str, Any]) -> None:
     try:
-        assert isinstance(parse_object(*assemble(tensors, parameters)), ValidRequest)
+        endpoint, body = assemble(tensors, parameters)
+        assert isinstance(PARSERS[endpoint](body), msgspec.Struct)
     except InvalidRequestError as error:
         text(error.body())

@@ -12,6 +12,7 @@ from openai_bls.protocol.responses import (
     AnswerMessage,
     ChatChoice,
     ChunkEncoder,
+    Envelope,
     FunctionText,
     TextChoice,
     ToolCall,
@@ -19,21 +20,14 @@ from openai_bls.protocol.responses import (
     encode,
     new_id,
 )
+from tests.unit.core_support import usage_body
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"))
 
 
 def encoder(*, chat: bool = True, usage_null: bool = False, sse: bool = False) -> ChunkEncoder:
-    return ChunkEncoder(
-        chat=chat,
-        response_id="id-1",
-        created=5,
-        model='m"x',
-        fingerprint="fp",
-        choices=3,
-        usage_null=usage_null,
-        sse=sse,
-    )
+    envelope = Envelope(chat=chat, id="id-1", created=5, model='m"x', fingerprint="fp", choices=3)
+    return ChunkEncoder(envelope, usage_null=usage_null, sse=sse)
 
 
 def head(chat: bool) -> dict[str, Any]:
@@ -49,8 +43,8 @@ def test_text_chunks(text: str, index: int, chat: bool, usage_null: bool) -> Non
     assert json.loads(encoder(chat=chat, usage_null=usage_null).text(index, text)) == (
         {**expected, "usage": None} if usage_null else expected
     )
-    with_usage = encoder(chat=chat, usage_null=usage_null).text(index, text, Usage(1, 2, 3))
-    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    with_usage = encoder(chat=chat, usage_null=usage_null).text(index, text, Usage.of(1, 2))
+    usage = usage_body(1, 2)
     assert json.loads(with_usage) == {**expected, "usage": usage}
 
 
@@ -60,9 +54,9 @@ def test_an_event_is_one_line(text: str, chat: bool) -> None:
     bare = encoder(chat=chat)
     for framed, plain in (
         (chunks.text(0, text), bare.text(0, text)),
-        (chunks.text(0, text, Usage(1, 1, 2)), bare.text(0, text, Usage(1, 1, 2))),
+        (chunks.text(0, text, Usage.of(1, 1)), bare.text(0, text, Usage.of(1, 1))),
         (chunks.finish(1, "length"), bare.finish(1, "length")),
-        (chunks.usage(Usage(0, 0, 0)), bare.usage(Usage(0, 0, 0))),
+        (chunks.usage(Usage.of(0, 0)), bare.usage(Usage.of(0, 0))),
     ):
         assert framed == b"data: " + plain + b"\n\n"
         assert b"\n" not in plain
@@ -80,8 +74,8 @@ def test_the_other_chunks(usage_null: bool) -> None:
     assert json.loads(chunks.delta(0, {"tool_calls": []})) == {**head(True), "choices": [delta], **tail}
     last = {"index": 2, "delta": {}, "logprobs": None, "finish_reason": "stop"}
     assert json.loads(chunks.finish(2, "stop")) == {**head(True), "choices": [last], **tail}
-    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    assert json.loads(chunks.usage(Usage(1, 2, 3))) == {**head(True), "choices": [], "usage": usage}
+    usage = usage_body(1, 2)
+    assert json.loads(chunks.usage(Usage.of(1, 2))) == {**head(True), "choices": [], "usage": usage}
 
 
 def test_the_last_chunk_of_a_completion() -> None:
@@ -91,7 +85,7 @@ def test_the_last_chunk_of_a_completion() -> None:
 
 def test_a_whole_answer_has_the_fields_the_spec_requires_and_no_others() -> None:
     message = AnswerMessage("assistant", "hi")
-    answer = Answer("i", "chat.completion", 1, "m", [ChatChoice(0, message, None, "stop")], Usage(1, 1, 2), "fp")
+    answer = Answer("i", "chat.completion", 1, "m", [ChatChoice(0, message, None, "stop")], Usage.of(1, 1), "fp")
     body = json.loads(encode(answer))
     assert set(body) == {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"}
     assert body["choices"] == [

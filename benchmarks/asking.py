@@ -1,0 +1,106 @@
+"""Requests to an engine in this process, and what came of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from openai_bls.engine.base import Engine
+from openai_bls.messages import GenerationRequest, Logprobs, TokenDelta
+
+LIMIT_S = 120.0
+_GIVE_UP_S = 30.0
+
+
+@dataclass
+class Answer:
+    """All that came for one request."""
+
+    asked: float
+    """When it was submitted, by `time.perf_counter`, as all times here."""
+    tokens: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """When each token came."""
+    logprobs: Logprobs = field(default_factory=lambda: Logprobs([], [], []))
+    """Of all tokens, if they were asked for."""
+    prompt_logprobs: Logprobs | None = None
+    cached_tokens: int = 0
+    embedding: list[float] | None = None
+    reason: str | None = None
+    """The finish_reason."""
+    stop_token_id: int | None = None
+    error: str | None = None
+    ended: float = 0.0
+
+    def take(self, delta: TokenDelta, now: float) -> None:
+        """Add what a step brought."""
+        self.tokens.extend(delta.token_ids)
+        self.times.extend([now] * len(delta.token_ids))
+        if delta.logprobs is not None:
+            self.logprobs.token_logprobs.extend(delta.logprobs.token_logprobs)
+            self.logprobs.top_token_ids.extend(delta.logprobs.top_token_ids)
+            self.logprobs.top_logprobs.extend(delta.logprobs.top_logprobs)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        self.cached_tokens += delta.cached_tokens
+        self.embedding = delta.embedding
+        self.reason, self.stop_token_id, self.error = delta.finish_reason, delta.stop_token_id, delta.error
+        self.ended = now
+
+
+class Asker:
+    """Submits requests and waits for their ends. Give `on_step` to an engine, then set `engine`."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+        self._changed = threading.Condition()
+        self._live: dict[int, Answer] = {}
+        self._next_id = 0
+
+    def on_step(self, deltas: Sequence[TokenDelta]) -> None:
+        """The engine's listener."""
+        now = time.perf_counter()
+        with self._changed:
+            for delta in deltas:
+                answer = self._live.get(delta.request_id)
+                if answer is None:
+                    continue
+                answer.take(delta, now)
+                if delta.finish_reason is not None:
+                    del self._live[delta.request_id]
+            if not self._live:
+                self._changed.notify_all()
+
+    def ask(self, requests: Sequence[GenerationRequest], limit_s: float = LIMIT_S) -> list[Answer]:
+        """Submit all at once, under ids of their own, and wait; the answers come in the requests' order.
+
+        Raises:
+            TimeoutError: some had not ended after `limit_s`; they are cancelled.
+        """
+        assert self.engine is not None
+        answers = []
+        numbered = []
+        with self._changed:
+            for request in requests:
+                self._next_id += 1
+                numbered.append(msgspec.structs.replace(request, request_id=self._next_id))
+                answers.append(Answer(time.perf_counter()))
+                self._live[self._next_id] = answers[-1]
+        for answer, request in zip(answers, numbered, strict=True):
+            answer.asked = time.perf_counter()
+            self.engine.submit(request)
+        with self._changed:
+            in_time = self._changed.wait_for(lambda: not self._live, limit_s)
+            late = list(self._live)
+        if not in_time:
+            for request_id in late:
+                self.engine.cancel(request_id)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._live, _GIVE_UP_S)
+                self._live.clear()
+            raise TimeoutError(f"{len(late)} of {len(requests)} requests had no end after {limit_s:.0f} s")
+        return answers

@@ -1,0 +1,169 @@
+"""Unmodified clients of other people against /v1: each script of clients/ runs in .venv-clients, where they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.launch.testing import RunningServer
+from tests.triton.conftest import CHATS, ROOT, Reference
+
+pytestmark = pytest.mark.triton
+
+FOLDER = Path(__file__).parent / "clients"
+PYTHON = ROOT / ".venv-clients" / "bin" / "python"
+NAMES = ("openai", "langchain", "litellm", "instructor", "pydantic_ai", "llm", "anthropic")
+QUESTION = [{"role": "user", "content": "What is machine learning?"}]
+FRANCE = {"country": "France", "capital": "Paris"}
+AFTER_TOOL = "It is 21°C and sunny in Paris."
+
+Find = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def found(server: RunningServer) -> Iterator[Find]:
+    """What a client's script found; they run two at a time, since most of their time goes into imports."""
+
+    def run(name: str) -> dict[str, Any]:
+        script = FOLDER / f"{name}_client.py"
+        # Anthropic's SDK adds /v1 itself.
+        url = server.openai_url.removesuffix("/v1") if name == "anthropic" else server.openai_url
+        done = subprocess.run([PYTHON, script, url], capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    assert PYTHON.exists(), f"{PYTHON} is missing: `make test` makes it"
+    with ThreadPoolExecutor(2) as pool:
+        runs = {name: pool.submit(run, name) for name in NAMES}
+        yield lambda name: runs[name].result()
+
+
+@pytest.fixture(scope="module")
+def answer(reference: Reference) -> str:
+    """transformers' own answer to the question that all clients ask."""
+    return reference.text(next(golden for golden in CHATS if golden.messages == QUESTION))
+
+
+def test_openai_2(found: Find, answer: str) -> None:
+    """The SDK that most programs have; .venv has the next one."""
+    result = found("openai")
+    assert result["version"].startswith("2.")
+    assert {"demo", "openai_bls"} <= set(result["models"])
+    for way in ("whole", "streamed", "helper_deltas", "helper_final"):
+        assert result[way] == answer
+    assert result["asynchronous"] == [answer, answer]
+    assert result["parsed"] == FRANCE
+    assert result["tool"] == {"name": "get_weather", "arguments": {"city": "Paris"}}
+    assert result["after_tool"] == AFTER_TOOL
+    assert result["completion"] == " Berlin. It li"
+    assert result["error"] == {"param": "temperature", "type": "invalid_request_error", "status": 400}
+
+
+def test_langchain(found: Find, answer: str, reference: Reference) -> None:
+    result = found("langchain")
+    assert result["whole"] == result["streamed"] == answer
+    assert result["batch"] == [answer, "2 + 2 = 4"]
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    assert result["usage"]["input_tokens"] == len(reference.prompt_token_ids(golden))
+    assert result["usage"]["output_tokens"] == len(reference.token_ids(golden))
+    for method in ("json_schema", "function_calling", "json_mode"):
+        assert result[method] == FRANCE
+    assert result["forced"] == result["streamed_call"] == [{"name": "get_weather", "args": {"city": "Paris"}}]
+    assert [turn["type"] for turn in result["agent"]] == ["human", "ai", "tool", "ai"]
+    assert result["agent"][-1]["text"] == AFTER_TOOL
+    # The end token has none.
+    assert result["logprobs"] == len(reference.token_ids(golden)) - 1
+
+
+def test_litellm(found: Find, answer: str, reference: Reference) -> None:
+    result = found("litellm")
+    for way in ("whole", "streamed", "rebuilt", "asynchronous"):
+        assert result[way] == answer
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    assert result["completion_tokens"] == len(reference.token_ids(golden))
+    assert result["finish_reason"] == "stop"
+    for way in ("tool_auto", "tool_required", "tool_streamed"):
+        assert result[way] == [["get_weather", '{"city": "Paris"}']]
+    assert result["typed"] == FRANCE
+    assert result["completion"] == " Berlin. It li"
+    assert "temperature" in result["error"]
+
+
+def test_instructor(found: Find) -> None:
+    result = found("instructor")
+    assert set(result) == {"tool_call", "tools_strict", "json_schema_mode"}
+    for mode in result.values():
+        assert mode == {"typed": FRANCE, "partial": FRANCE}
+
+
+def test_pydantic_ai(found: Find, answer: str) -> None:
+    result = found("pydantic_ai")
+    assert result["whole"] == result["streamed"] == answer
+    assert result["agent"] == AFTER_TOOL
+    assert result["by_tool"] == result["by_schema"] == FRANCE
+
+
+def test_llm(found: Find, answer: str) -> None:
+    result = found("llm")
+    assert result["streamed"] == answer
+    assert result["tool"] == AFTER_TOOL
+    assert json.loads(result["schema"]) == FRANCE
+
+
+def test_anthropic(found: Find, answer: str, reference: Reference) -> None:
+    """The other API that the same server speaks."""
+    result = found("anthropic")
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    created, streamed = result["create"], result["stream"]
+    assert created["text"] == streamed["text"] == streamed["joined"] == answer
+    assert streamed["pieces"] > 1
+    assert created["stop_reason"] == streamed["stop_reason"] == "end_turn"
+    assert created["output_tokens"] == streamed["output_tokens"] == len(reference.token_ids(golden))
+    assert created["input_tokens"] == result["count_tokens"] == len(reference.prompt_token_ids(golden))
+    assert created["role"] == "assistant"
+    assert created["id"].startswith("msg_")
+    assert created["request_id"]
+    assert result["raw_events"] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert result["several"] == [answer] * 4
+    assert result["stop_sequence"] == {
+        "text": answer[: answer.index(" instead")],
+        "stop_reason": "stop_sequence",
+        "stop_sequence": " instead",
+    }
+    for way in ("tools", "tools_streamed"):
+        assert result[way] == {
+            "stop_reason": "tool_use",
+            "calls": [{"name": "get_weather", "input": {"city": "Paris"}}],
+            "answer": AFTER_TOOL,
+            "answer_stop_reason": "end_turn",
+        }
+    assert result["structured"]["topic"] in ("computers", "cooking")
+    errors = result["errors"]
+    for name in ("unknown_model", "unknown_model_streamed"):
+        assert errors[name] == {
+            "class": "NotFoundError",
+            "status": 404,
+            "type": "not_found_error",
+            "request_id": True,
+        }
+    for name in ("image", "too_long"):
+        assert errors[name] == {
+            "class": "BadRequestError",
+            "status": 400,
+            "type": "invalid_request_error",
+            "request_id": True,
+        }

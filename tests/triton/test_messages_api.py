@@ -1,0 +1,304 @@
+"""Anthropic's Messages API as it goes over the wire; its SDK is `clients/anthropic_client.py`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from openai_bls.launch.testing import RunningServer
+from tests.triton.conftest import CHATS, TOOL_CHATS, Golden, Reference
+
+pytestmark = pytest.mark.triton
+
+QUESTION: Any = [{"role": "user", "content": "What is machine learning?"}]
+PARIS: Any = [{"role": "user", "content": "What's the weather in Paris?"}]
+WEATHER: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "Get the current weather in a city",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "The city"}},
+        "required": ["city"],
+    },
+}
+KINDS = ("ping", "message_start", "message_delta", "message_stop")
+
+
+class Client:
+    """Requests to one server; greedy, so that answers can be compared."""
+
+    def __init__(self, server: RunningServer) -> None:
+        headers = {"x-api-key": "none", "anthropic-version": "2023-06-01"}
+        self.http = httpx.Client(base_url=server.openai_url, headers=headers, timeout=120)
+
+    def post(self, path: str = "/messages", **fields: Any) -> httpx.Response:
+        body = {"model": "openai_bls", **fields}
+        if path == "/messages":
+            body = {"max_tokens": 300, "temperature": 0, **body}
+        return self.http.post(path, json=body)
+
+    def create(self, **fields: Any) -> dict[str, Any]:
+        response = self.post(**fields)
+        assert response.status_code == 200, response.text
+        message: dict[str, Any] = response.json()
+        return message
+
+    def events(self, **fields: Any) -> list[dict[str, Any]]:
+        response = self.post(stream=True, **fields)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = []
+        for block in response.text.removesuffix("\n\n").split("\n\n"):
+            if block.startswith(":"):
+                continue
+            head, data = block.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert head == f"event: {events[-1]['type']}"
+        return events
+
+    def stream(self, **fields: Any) -> dict[str, Any]:
+        """What a stream adds up to."""
+        events = self.events(**fields)
+        assert [e["type"] for e in events if e["type"] in KINDS] == list(KINDS[1:2] + KINDS[:1] + KINDS[2:])
+        message: dict[str, Any] = events[0]["message"]
+        for event in events:
+            if event["type"] == "content_block_start":
+                message["content"].append({**event["content_block"], "json": ""})
+            elif event["type"] == "content_block_delta":
+                block, delta = message["content"][event["index"]], event["delta"]
+                if delta["type"] == "text_delta":
+                    block["text"] += delta["text"]
+                else:
+                    assert delta["type"] == "input_json_delta"
+                    block["json"] += delta["partial_json"]
+            elif event["type"] == "message_delta":
+                message |= {**event["delta"], "usage": event["usage"]}
+        for block in message["content"]:
+            arguments = block.pop("json")
+            if block["type"] == "tool_use":
+                block["input"] = json.loads(arguments)
+        return message
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Client:
+    return Client(server)
+
+
+def comparable(message: dict[str, Any]) -> dict[str, Any]:
+    """Without what differs from answer to answer: ids, and what was in the cache."""
+    usage = message["usage"]
+    counts = {
+        "input": usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"],
+        "output": usage["output_tokens"],
+    }
+    content = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
+    return {**message, "id": "", "content": content, "usage": counts}
+
+
+def request_of(golden: Golden) -> dict[str, Any]:
+    """A golden conversation in the form of this API."""
+    request: dict[str, Any] = {"messages": []}
+    for message in golden.messages or []:
+        if message["role"] == "system":
+            request["system"] = message["content"]
+            continue
+        blocks: list[dict[str, Any]] = []
+        if message["role"] == "tool":
+            block = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"]}
+            request["messages"].append({"role": "user", "content": [block]})
+            continue
+        if message["content"]:
+            blocks.append({"type": "text", "text": message["content"]})
+        for call in message.get("tool_calls") or []:
+            function = call["function"]
+            blocks.append(
+                {
+                    "type": "tool_use",
+                    "id": call["id"],
+                    "name": function["name"],
+                    "input": json.loads(function["arguments"]),
+                }
+            )
+        request["messages"].append({"role": message["role"], "content": blocks})
+    if golden.tools is not None:
+        functions = [tool["function"] for tool in golden.tools]
+        request["tools"] = [
+            {("input_schema" if name == "parameters" else name): value for name, value in function.items()}
+            for function in functions
+        ]
+    return request
+
+
+def test_answers_are_the_models_own(client: Client, reference: Reference) -> None:
+    for golden in CHATS[:12]:
+        request = {**request_of(golden), "max_tokens": 1200}
+        whole = client.create(**request)
+        assert whole["content"] == [{"type": "text", "text": reference.text(golden)}]
+        assert (whole["stop_reason"], whole["stop_sequence"]) == ("end_turn", None)
+        assert comparable(client.stream(**request)) == comparable(whole)
+        counts = comparable(whole)["usage"]
+        assert counts == {
+            "input": len(reference.prompt_token_ids(golden)),
+            "output": len(reference.token_ids(golden)),
+        }
+
+
+def test_a_message(client: Client) -> None:
+    message = client.create(messages=QUESTION)
+    assert message["id"].startswith("msg_")
+    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "openai_bls")
+    response = client.post(messages=QUESTION, max_tokens=1)
+    assert response.headers["request-id"]
+
+
+def test_tool_calls(client: Client, reference: Reference) -> None:
+    seen = 0
+    for golden in TOOL_CHATS:
+        raw = reference.text(golden)
+        parts = [part.split("</tool_call>")[0] for part in raw.split("<tool_call>")[1:]]
+        expected = [json.loads(part) for part in parts]
+        whole = client.create(**request_of(golden))
+        calls = [block for block in whole["content"] if block["type"] == "tool_use"]
+        assert [{"name": call["name"], "arguments": call["input"]} for call in calls] == expected
+        assert whole["stop_reason"] == ("tool_use" if expected else "end_turn")
+        assert all(call["id"].startswith("toolu_") for call in calls)
+        assert comparable(client.stream(**request_of(golden))) == comparable(whole)
+        seen += len(expected)
+    assert seen > 0
+
+
+def test_tool_round_trip(client: Client) -> None:
+    first = client.create(messages=PARIS, tools=[WEATHER])
+    (call,) = first["content"]
+    assert (call["name"], call["input"]) == ("get_weather", {"city": "Paris"})
+    result = {
+        "type": "tool_result",
+        "tool_use_id": call["id"],
+        "content": [{"type": "text", "text": '{"temperature": 21, "condition": "sunny"}'}],
+    }
+    turns = [*PARIS, {"role": "assistant", "content": first["content"]}, {"role": "user", "content": [result]}]
+    second = client.create(messages=turns, tools=[WEATHER])
+    assert second["stop_reason"] == "end_turn"
+    assert "21" in second["content"][0]["text"]
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
+def test_calls_that_must_come(client: Client, choice: dict[str, Any]) -> None:
+    """A question that the model answers in words if it may."""
+    choice = {**choice, "disable_parallel_tool_use": True}
+    message = client.create(messages=QUESTION, tools=[WEATHER], tool_choice=choice)
+    (call,) = message["content"]
+    assert call["name"] == "get_weather"
+    assert set(call["input"]) == {"city"}
+    assert message["stop_reason"] == "tool_use"
+
+
+def test_no_calls(client: Client) -> None:
+    message = client.create(messages=PARIS, tools=[WEATHER], tool_choice={"type": "none"}, max_tokens=60)
+    assert [block["type"] for block in message["content"]] == ["text"]
+
+
+def test_structured_output(client: Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"topic": {"enum": ["computers", "cooking"]}, "hard": {"type": "boolean"}},
+        "required": ["topic", "hard"],
+        "additionalProperties": False,
+    }
+    wanted = {"format": {"type": "json_schema", "schema": schema}}
+    message = client.create(messages=QUESTION, output_config=wanted)
+    answer = json.loads(message["content"][0]["text"])
+    assert set(answer) == {"topic", "hard"}
+    assert answer["topic"] in ("computers", "cooking")
+    assert isinstance(answer["hard"], bool)
+    assert comparable(client.stream(messages=QUESTION, output_config=wanted)) == comparable(message)
+
+
+def test_prefill(client: Client, reference: Reference) -> None:
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    whole = reference.text(golden)
+    beginning = whole[: whole.index(" rules")]
+    turns = [*QUESTION, {"role": "assistant", "content": beginning}]
+    message = client.create(messages=turns)
+    assert beginning + message["content"][0]["text"] == whole
+    assert client.post("/messages/count_tokens", messages=turns).json() == {
+        "input_tokens": comparable(message)["usage"]["input"]
+    }
+
+
+def test_stop_sequences(client: Client, reference: Reference) -> None:
+    golden = next(g for g in CHATS if g.messages == QUESTION)
+    whole = reference.text(golden)
+    for stops in (["patterns", "fixed rules. A"], ["nowhere", " many "]):
+        found = min((stop for stop in stops if stop in whole), key=whole.index)
+        message = client.create(messages=QUESTION, stop_sequences=stops)
+        assert message["content"][0]["text"] == whole[: whole.index(found)]
+        assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", found)
+        streamed = client.stream(messages=QUESTION, stop_sequences=stops)
+        assert (streamed["content"], streamed["stop_sequence"]) == (message["content"], found)
+
+
+def test_max_tokens(client: Client) -> None:
+    message = client.create(messages=QUESTION, max_tokens=4)
+    assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("max_tokens", 4)
+    nothing = client.create(messages=QUESTION, max_tokens=0)
+    assert (nothing["content"], nothing["stop_reason"], nothing["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+
+
+def test_count_tokens(client: Client, reference: Reference) -> None:
+    for golden in (CHATS[0], TOOL_CHATS[0]):
+        counted = client.post("/messages/count_tokens", **request_of(golden))
+        assert counted.json() == {"input_tokens": len(reference.prompt_token_ids(golden))}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "kind", "told"),
+    [
+        ("/messages", {"messages": []}, 400, "invalid_request_error", "messages"),
+        ("/messages", {"messages": QUESTION, "max_tokens": -1}, 400, "invalid_request_error", "max_tokens"),
+        ("/messages", {"messages": QUESTION, "max_tokens": 10**6}, 400, "invalid_request_error", "context length"),
+        ("/messages", {"messages": QUESTION, "model": "claude"}, 404, "not_found_error", "claude"),
+        ("/messages", {"messages": QUESTION, "stream": True, "model": "claude"}, 404, "not_found_error", "claude"),
+        (
+            "/messages",
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            400,
+            "invalid_request_error",
+            "messages.0.content.0",
+        ),
+        (
+            "/messages",
+            {"messages": QUESTION, "tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+            400,
+            "invalid_request_error",
+            "web_search_20250305",
+        ),
+        (
+            "/messages",
+            {"messages": QUESTION, "max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": 1024}},
+            400,
+            "invalid_request_error",
+            "thinking",
+        ),
+        (
+            "/messages",
+            {"messages": QUESTION, "output_config": {"effort": "low"}},
+            400,
+            "invalid_request_error",
+            "output_config.effort",
+        ),
+        ("/messages/count_tokens", {"messages": QUESTION, "model": "claude"}, 404, "not_found_error", "claude"),
+        ("/messages/count_tokens", {"messages": QUESTION, "max_tokens": 1}, 400, "invalid_request_error", "max_tokens"),
+    ],
+)
+def test_errors(client: Client, path: str, fields: dict[str, Any], status: int, kind: str, told: str) -> None:
+    response = client.post(path, **fields)
+    assert response.status_code == status
+    body = response.json()
+    assert (body["type"], body["error"]["type"]) == ("error", kind)
+    assert told in body["error"]["message"]
+    assert body["request_id"] == response.headers["request-id"]

@@ -1,0 +1,126 @@
+"""What a model thinks is told apart from what it answers, on a server that is told how the model marks it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from openai_bls.launch.testing import RunningServer, run_server
+from tests.triton import triton_client
+from tests.triton.scoring import scores
+
+pytestmark = pytest.mark.triton
+
+# The demo model does not think, but it repeats what it is told, the markers too if they are made likelier.
+THINKS: Any = [{"role": "user", "content": "Repeat after me: <think>blue tokens flow</think>yes"}]
+JOKE: Any = [{"role": "user", "content": "Tell me a joke."}]
+
+
+@pytest.fixture(scope="module")
+def thinking(repository: Path) -> Iterator[RunningServer]:
+    with run_server(repository, env={"OPENAI_BLS_REASONING_PARSER": "think"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def thinker(thinking: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=thinking.openai_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def body(messages: Any, **options: Any) -> dict[str, Any]:
+    """A request whose answer begins with a thought."""
+    (begin,), (end,) = scores().ids("<think>"), scores().ids("</think>")
+    bias = {str(begin): 10, str(end): 10}
+    return {"model": "openai_bls", "messages": messages, "temperature": 0, "logit_bias": bias, **options}
+
+
+def streamed(client: openai.OpenAI, request: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """(thought, content, which of the two each delta was)."""
+    thought, content, kinds = "", "", []
+    stream: Any = client.chat.completions.create(stream=True, **request)
+    for chunk in stream:
+        delta = chunk.choices[0].delta
+        piece = getattr(delta, "reasoning_content", None)
+        assert getattr(delta, "reasoning", None) == piece
+        thought += piece or ""
+        content += delta.content or ""
+        kinds += ["thought"] * bool(piece) + ["content"] * bool(delta.content)
+    return thought, content, kinds
+
+
+def test_whole_and_streamed(thinker: openai.OpenAI) -> None:
+    answer: Any = thinker.chat.completions.create(**body(THINKS))
+    message = answer.choices[0].message
+    assert message.reasoning_content == message.reasoning == "blue tokens flow"
+    assert message.content == "yes"
+    assert answer.choices[0].finish_reason == "stop"
+    # What comes once the thought is open, the closing marker too.
+    thinking = len(scores().ids("blue tokens flow</think>"))
+    assert answer.usage.completion_tokens_details.reasoning_tokens == thinking
+    # The opening marker and the end are a token each.
+    assert answer.usage.completion_tokens == 1 + thinking + len(scores().ids("yes")) + 1
+    thought, content, kinds = streamed(thinker, body(THINKS))
+    assert (thought, content) == ("blue tokens flow", "yes")
+    assert kinds == sorted(kinds, reverse=True)
+    assert kinds.count("thought") > 1
+
+
+def test_it_may_be_left_out(thinker: openai.OpenAI) -> None:
+    request = body(THINKS, extra_body={"include_reasoning": False})
+    answer: Any = thinker.chat.completions.create(**request)
+    assert answer.choices[0].message.content == "yes"
+    assert not hasattr(answer.choices[0].message, "reasoning_content")
+    assert answer.usage.completion_tokens_details.reasoning_tokens > 0
+    assert streamed(thinker, request)[:2] == ("", "yes")
+
+
+def test_cut_within_a_thought(thinker: openai.OpenAI) -> None:
+    request = body(THINKS, max_tokens=len(scores().ids("<think>blue tokens")))
+    choice: Any = thinker.chat.completions.create(**request).choices[0]
+    assert choice.finish_reason == "length"
+    assert choice.message.content is None
+    assert choice.message.reasoning_content == "blue tokens"
+    assert streamed(thinker, request)[:2] == ("blue tokens", "")
+
+
+def test_a_form_is_asked_of_the_answer_only(thinker: openai.OpenAI) -> None:
+    """The prompt has opened the thought, which goes on as it likes; then comes one of the choices."""
+    (end,) = scores().ids("</think>")
+    messages = [*JOKE, {"role": "assistant", "content": "<think>\n"}]
+    extra = {"continue_final_message": True, "structured_outputs": {"choice": ["ha", "ho"]}}
+    request = body(messages, logit_bias={str(end): 15}, max_tokens=100, extra_body=extra)
+    answer: Any = thinker.chat.completions.create(**request)
+    message = answer.choices[0].message
+    assert message.content in ("ha", "ho")
+    assert message.reasoning_content.startswith("Why do programmers")
+    assert answer.choices[0].finish_reason == "stop"
+    assert streamed(thinker, request)[:2] == (message.reasoning_content, message.content)
+
+
+def test_thoughts_fed_back(thinker: openai.OpenAI) -> None:
+    """Templates that do not show them leave them out."""
+    turn = {"role": "assistant", "content": "2 + 2 = 4", "reasoning_content": "Two and two."}
+    messages: Any = [{"role": "user", "content": "What is 2+2?"}, turn, *JOKE]
+    without: Any = [messages[0], {"role": "assistant", "content": "2 + 2 = 4"}, *JOKE]
+    answers = [
+        thinker.chat.completions.create(model="openai_bls", messages=each, temperature=0)
+        for each in (messages, without)
+    ]
+    assert answers[0].choices[0].message == answers[1].choices[0].message
+
+
+def test_on_triton(thinking: RunningServer) -> None:
+    request = {name: value for name, value in body(THINKS).items() if name != "model"}
+    answer = triton_client.chat(thinking.http_url, {"request": json.dumps(request)})
+    assert answer["choices"][0]["message"]["reasoning_content"] == "blue tokens flow"
+    assert answer["choices"][0]["message"]["content"] == "yes"
+    chunks = triton_client.chat_stream(thinking.http_url, {"request": json.dumps(request)})
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "blue tokens flow"
+    assert triton_client.content(chunks) == "yes"

@@ -1,0 +1,249 @@
+"""OpenAI's Responses API, as the official SDK uses it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import httpx
+import openai
+import pydantic
+import pytest
+from openai.types.responses import ResponseFunctionToolCall
+
+from openai_bls.launch.testing import RunningServer
+from tests.triton.conftest import CHATS, TOOL_CHATS, Reference
+
+pytestmark = pytest.mark.triton
+
+GREEDY: dict[str, Any] = {"model": "openai_bls", "temperature": 0}
+QUESTION = "What is machine learning?"
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather in a city",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "The city"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+
+
+class Person(pydantic.BaseModel):
+    """What structured output is parsed into."""
+
+    name: str
+    age: int
+    mood: Literal["happy", "sad"]
+
+
+def test_responses_are_what_the_model_says(client: openai.OpenAI, reference: Reference) -> None:
+    """Whole and streamed; the items of a conversation are its messages."""
+    for golden in CHATS[:12]:
+        items: Any = golden.messages
+        whole = client.responses.create(**GREEDY, input=items, max_output_tokens=1200)
+        assert whole.output_text == reference.text(golden)
+        assert (whole.status, whole.error, whole.incomplete_details) == ("completed", None, None)
+        assert whole.usage is not None
+        assert whole.usage.input_tokens == len(reference.prompt_token_ids(golden))
+        assert whole.usage.output_tokens == len(reference.token_ids(golden))
+        stream = client.responses.create(**GREEDY, input=items, max_output_tokens=1200, stream=True)
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        assert "".join(deltas) == whole.output_text
+
+
+def test_the_streaming_helper(client: openai.OpenAI) -> None:
+    whole = client.responses.create(**GREEDY, input=QUESTION)
+    text = ""
+    numbers = []
+    with client.responses.stream(**GREEDY, input=QUESTION) as stream:
+        for event in stream:
+            numbers.append(event.sequence_number)
+            if event.type == "response.output_text.delta":
+                text += event.delta
+                assert event.snapshot == text
+        final = stream.get_final_response()
+    assert numbers == sorted(set(numbers))
+    assert final.output_text == text == whole.output_text
+    assert final.usage == whole.usage
+
+
+def test_a_stream_has_no_done(server: RunningServer) -> None:
+    body = {**GREEDY, "input": QUESTION, "stream": True}
+    response = httpx.post(f"{server.openai_url}/responses", json=body, timeout=60)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    blocks = response.text.removesuffix("\n\n").split("\n\n")
+    assert blocks[0].startswith("event: response.created\ndata: ")
+    assert blocks[-1].startswith("event: response.completed\ndata: ")
+
+
+def test_max_output_tokens(client: openai.OpenAI) -> None:
+    response = client.responses.create(**GREEDY, input=QUESTION, max_output_tokens=4)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.usage is not None
+    assert response.usage.output_tokens == 4
+
+
+def test_instructions(client: openai.OpenAI) -> None:
+    response = client.responses.create(**GREEDY, instructions="You are a pirate.", input="Hello!")
+    assert response.output_text.startswith("Arr!")
+    assert response.instructions == "You are a pirate."
+
+
+def test_structured_output(client: openai.OpenAI) -> None:
+    """The demo model knows nothing of it: the grammar makes it an object of that kind."""
+    parsed = client.responses.parse(**GREEDY, input="Tell me of Alice.", text_format=Person, max_output_tokens=200)
+    assert isinstance(parsed.output_parsed, Person)
+    with client.responses.stream(
+        **GREEDY, input="Tell me of Alice.", text_format=Person, max_output_tokens=200
+    ) as stream:
+        final = stream.get_final_response()
+    assert final.output_parsed == parsed.output_parsed
+    loose = client.responses.create(
+        **GREEDY, input=QUESTION, text={"format": {"type": "json_object"}}, max_output_tokens=300
+    )
+    if loose.status == "completed":
+        assert isinstance(json.loads(loose.output_text), dict)
+    else:
+        assert loose.output_text.startswith("{")
+
+
+def _call(response: Any) -> ResponseFunctionToolCall:
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    assert isinstance(call, ResponseFunctionToolCall)
+    return call
+
+
+def test_a_tool_round_trip(client: openai.OpenAI) -> None:
+    """By hand, with all items sent again, and by previous_response_id: the model sees the same."""
+    options: Any = {**GREEDY, "tools": [WEATHER], "max_output_tokens": 100}
+    items: Any = [{"role": "user", "content": "What's the weather in Paris?"}]
+    first = client.responses.create(**options, input=items, tool_choice="required")
+    call = _call(first)
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
+    assert first.status == "completed"
+    output: Any = {
+        "type": "function_call_output",
+        "call_id": call.call_id,
+        "output": '{"temperature": 21, "condition": "sunny"}',
+    }
+    every: Any = [*items, *first.output, output]
+    by_hand = client.responses.create(**options, input=every)
+    assert "21" in by_hand.output_text
+    continued = client.responses.create(**options, input=[output], previous_response_id=first.id)
+    assert continued.output_text == by_hand.output_text
+    assert continued.usage is not None
+    assert by_hand.usage is not None
+    assert continued.usage.input_tokens == by_hand.usage.input_tokens
+
+
+def test_a_named_function(client: openai.OpenAI) -> None:
+    other: Any = {**WEATHER, "name": "other"}
+    response = client.responses.create(
+        **GREEDY,
+        input="What's the weather in Paris?",
+        tools=[WEATHER, other],
+        tool_choice={"type": "function", "name": "other"},
+        max_output_tokens=100,
+    )
+    assert _call(response).name == "other"
+
+
+def test_streamed_calls(client: openai.OpenAI) -> None:
+    """As the whole response has them, and as a chat completion has them."""
+    seen = 0
+    for golden in TOOL_CHATS[:6]:
+        tools: Any = [{"type": "function", "strict": None, **tool["function"]} for tool in golden.tools or []]
+        options: Any = {**GREEDY, "input": golden.messages, "tools": tools, "max_output_tokens": 256}
+        whole = client.responses.create(**options)
+        calls = [(item.name, item.arguments) for item in whole.output if item.type == "function_call"]
+        with client.responses.stream(**options) as stream:
+            deltas = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+            final = stream.get_final_response()
+        assert [(item.name, item.arguments) for item in final.output if item.type == "function_call"] == calls
+        assert "".join(deltas) == "".join(arguments for _, arguments in calls)
+        assert final.output_text == whole.output_text
+        seen += len(calls)
+    assert seen > 0
+
+
+def test_previous_response_id(client: openai.OpenAI) -> None:
+    first = client.responses.create(**GREEDY, input="My name is Alice.")
+    second = client.responses.create(**GREEDY, input="What is my name?", previous_response_id=first.id)
+    assert "Alice" in second.output_text
+    listed = [item.type for item in client.responses.input_items.list(second.id, order="asc", limit=2)]
+    assert listed == ["message", "message", "message"]
+    newest = next(iter(client.responses.input_items.list(second.id)))
+    assert newest.type == "message"
+    assert newest.content[0].type == "input_text"
+    assert newest.content[0].text == "What is my name?"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(**GREEDY, input="x", previous_response_id="resp_0")
+    assert caught.value.code == "previous_response_not_found"
+
+
+def test_retrieve_and_delete(client: openai.OpenAI) -> None:
+    response = client.responses.create(**GREEDY, input=QUESTION)
+    assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(response.id)
+    client.responses.delete(response.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(response.id)
+    unstored = client.responses.create(**GREEDY, input=QUESTION, store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(unstored.id)
+
+
+def test_counting(client: openai.OpenAI) -> None:
+    counted = client.responses.input_tokens.count(model="openai_bls", input=QUESTION, tools=[WEATHER])
+    response = client.responses.create(**GREEDY, input=QUESTION, tools=[WEATHER], max_output_tokens=1)
+    assert response.usage is not None
+    assert counted.input_tokens == response.usage.input_tokens
+
+
+def test_logprobs(client: openai.OpenAI) -> None:
+    response = client.responses.create(
+        **GREEDY, input=QUESTION, include=["message.output_text.logprobs"], top_logprobs=2, max_output_tokens=8
+    )
+    (message,) = response.output
+    assert message.type == "message"
+    part = message.content[0]
+    assert part.type == "output_text"
+    assert part.logprobs is not None
+    assert b"".join(bytes(token.bytes) for token in part.logprobs).decode() == part.text
+    for token in part.logprobs:
+        # Greedy: the sampled token is the likeliest.
+        assert token.top_logprobs[0].token == token.token
+        assert token.logprob <= 0
+
+
+IMAGE = {"type": "input_image", "image_url": "x"}
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"temperature": 9}, "temperature"),
+        ({"extra_body": {"background": True}}, "background"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"extra_body": {"what": 1}}, "what"),
+        ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
+        ({"max_output_tokens": 10**6}, "input"),
+        ({"model": "gpt-5"}, "model"),
+    ],
+)
+def test_errors(client: openai.OpenAI, options: dict[str, Any], param: str) -> None:
+    """Streamed or not, with their own status."""
+    for stream in (False, True):
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.responses.create(**{"model": "openai_bls", "input": QUESTION, **options}, stream=stream)
+        assert caught.value.status_code == (404 if param == "model" else 400)
+        assert caught.value.param == param

@@ -1,0 +1,199 @@
+"""Tool calls that must come, may come or must not, on /v1 with the official SDK."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel, Field
+
+pytestmark = pytest.mark.triton
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "The city"}},
+            "required": ["city"],
+        },
+    },
+}
+# With what the model never saw, so that only the grammar can make the arguments fit.
+PAINT: Any = {
+    "type": "function",
+    "function": {
+        "name": "paint",
+        "description": "Paint a wall",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "color": {"enum": ["red", "blue"]},
+                "coats": {"type": "integer", "minimum": 1, "maximum": 3},
+                "rooms": {"type": "array", "items": {"enum": ["hall", "attic"]}, "minItems": 1, "maxItems": 2},
+            },
+            "required": ["color", "coats", "rooms"],
+            "additionalProperties": False,
+        },
+    },
+}
+SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in (WEATHER, PAINT)}
+PARIS: Any = [{"role": "user", "content": "What's the weather in Paris?"}]
+TWO: Any = [{"role": "user", "content": "What's the weather in Paris and Tokyo?"}]
+JOKE: Any = [{"role": "user", "content": "Tell me a joke."}]
+NAMED: Any = {"type": "function", "function": {"name": "paint"}}
+ONLY_PAINT: Any = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "paint"}}]},
+}
+MAY_PAINT: Any = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "paint"}}]},
+}
+
+
+def both_ways(client: openai.OpenAI, messages: Any, **options: Any) -> tuple[list[tuple[str, str]], str | None, str]:
+    """(name, arguments) of the calls, the content and the finish_reason; streamed they are the same."""
+    given: dict[str, Any] = {
+        "model": "openai_bls",
+        "messages": messages,
+        "temperature": 0,
+        "max_tokens": 200,
+        **options,
+    }
+    choice = client.chat.completions.create(**given).choices[0]
+    calls: list[Any] = list(choice.message.tool_calls or [])
+    found = [(call.function.name, call.function.arguments) for call in calls]
+    assert len({call.id for call in calls}) == len(calls)
+
+    pieces: dict[int, dict[str, Any]] = {}
+    text, reason = "", ""
+    stream: Any = client.chat.completions.create(stream=True, **given)
+    for chunk in stream:
+        delta = chunk.choices[0].delta
+        text += delta.content or ""
+        reason = chunk.choices[0].finish_reason or reason
+        for piece in delta.tool_calls or []:
+            if piece.index not in pieces:
+                # The name and the id come whole, once, with the first piece.
+                assert piece.function.name
+                assert piece.id
+                pieces[piece.index] = {"name": piece.function.name, "arguments": ""}
+            else:
+                assert piece.id is None
+                assert piece.function.name is None
+            pieces[piece.index]["arguments"] += piece.function.arguments or ""
+    assert [(piece["name"], piece["arguments"]) for _, piece in sorted(pieces.items())] == found
+    assert (text or None) == (choice.message.content or None)
+    assert reason == choice.finish_reason
+    for name, arguments in found:
+        jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+    return found, choice.message.content, choice.finish_reason
+
+
+def test_auto(client: openai.OpenAI) -> None:
+    assert both_ways(client, PARIS, tools=[WEATHER])[0] == [("get_weather", '{"city": "Paris"}')]
+    calls, content, reason = both_ways(client, JOKE, tools=[WEATHER], tool_choice="auto")
+    assert calls == []
+    assert content
+    assert reason == "stop"
+
+
+def test_required(client: openai.OpenAI) -> None:
+    """The model would tell the joke."""
+    calls, content, reason = both_ways(client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
+    assert calls
+    assert content is None
+    assert reason == "tool_calls"
+    assert both_ways(client, PARIS, tools=[WEATHER], tool_choice="required")[0] == [
+        ("get_weather", '{"city": "Paris"}')
+    ]
+
+
+def test_named(client: openai.OpenAI) -> None:
+    """OpenAI ends a call that was asked for by name with `stop`."""
+    ((name, _),), content, reason = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
+    assert name == "paint"
+    assert content is None
+    assert reason == "stop"
+
+
+def test_allowed_tools(client: openai.OpenAI) -> None:
+    calls, _, reason = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=ONLY_PAINT)
+    assert {name for name, _ in calls} == {"paint"}
+    assert reason == "tool_calls"
+    # The model would call the other one, which it may not.
+    calls, _, _ = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=MAY_PAINT)
+    assert {name for name, _ in calls} <= {"paint"}
+
+
+def test_none(client: openai.OpenAI) -> None:
+    calls, content, _ = both_ways(client, PARIS, tools=[WEATHER], tool_choice="none")
+    assert calls == []
+    assert content
+
+
+def test_one_call_or_several(client: openai.OpenAI) -> None:
+    calls, _, _ = both_ways(client, TWO, tools=[WEATHER])
+    assert [json.loads(arguments)["city"] for _, arguments in calls] == ["Paris", "Tokyo"]
+    for choice in ("auto", "required"):
+        calls, _, reason = both_ways(client, TWO, tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False)
+        assert [json.loads(arguments)["city"] for _, arguments in calls] == ["Paris"]
+        assert reason == "tool_calls"
+
+
+def test_strict_tools(client: openai.OpenAI) -> None:
+    """Arguments of a strict tool fit its schema, also where the call is the model's own choice."""
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    strict["function"]["parameters"] = {**SCHEMAS["get_weather"], "additionalProperties": False}
+    assert both_ways(client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
+
+
+def test_the_sdk_parses_arguments(client: openai.OpenAI) -> None:
+    class GetWeather(BaseModel):
+        """Get the current weather in a city"""
+
+        city: str = Field(description="The city")
+
+    tool: Any = openai.pydantic_function_tool(GetWeather, name="get_weather")
+    options: dict[str, Any] = {"model": "openai_bls", "messages": PARIS, "temperature": 0, "tools": [tool]}
+    (call,) = client.chat.completions.parse(**options).choices[0].message.tool_calls or []
+    assert call.function.parsed_arguments == GetWeather(city="Paris")
+    with client.chat.completions.stream(**options) as stream:
+        deltas = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert streamed.function.parsed_arguments == GetWeather(city="Paris")
+    assert json.loads("".join(deltas)) == {"city": "Paris"}
+
+
+def test_results_are_told(client: openai.OpenAI) -> None:
+    """Two calls, their results fed back in the other order, and an answer made of them."""
+    options: dict[str, Any] = {"model": "openai_bls", "temperature": 0, "max_tokens": 100, "tools": [WEATHER]}
+    first = client.chat.completions.create(messages=TWO, **options).choices[0].message
+    paris, tokyo = first.tool_calls or []
+    messages = [
+        *TWO,
+        first.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": tokyo.id, "content": '{"temperature": 9, "condition": "rainy"}'},
+        {"role": "tool", "tool_call_id": paris.id, "content": '{"temperature": 21, "condition": "sunny"}'},
+    ]
+    last = client.chat.completions.create(messages=messages, **options).choices[0]
+    assert last.finish_reason == "stop"
+    assert "21" in (last.message.content or "")
+
+
+def test_refusals(client: openai.OpenAI) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "no good"}}]}, "tools[0].function.name"),
+    ]
+    for options, param in cases:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="openai_bls", messages=PARIS, **options)
+        assert caught.value.param == param
