@@ -158,6 +158,7 @@ class CreateRequest(CountRequest, kw_only=True, forbid_unknown_fields=True):
     structured_outputs: Any = UNSET
     # not honoured: see NEUTRAL
     background: Any = UNSET
+    background_options: Any = UNSET
     prompt: Any = UNSET
     max_tool_calls: Any = UNSET
     context_management: Any = UNSET
@@ -199,6 +200,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 NEUTRAL: dict[str, Neutral] = {
     "background": Neutral((False,), "a response is made while its client waits"),
+    "background_options": Neutral((), "a response is made while its client waits"),
     "conversation": Neutral((), "use previous_response_id, or send the items in input"),
     "prompt": Neutral((), "there are no stored prompts here; use instructions and input"),
     "truncation": Neutral(("disabled",), "an input that is too long is refused, not cut"),
