@@ -56,10 +56,7 @@ async def _prompt_token_ids(request: EmbeddingsRequest, model: ServedModel) -> l
     prompts = request.token_ids
     if request.texts:
         texts = PromptRequest(prompts=request.texts, add_special_tokens=request.add_special_tokens)
-        result = await model.prompts.prepare(texts)
-        if result.error is not None:
-            raise InvalidRequestError(result.error, param="input")
-        prompts = result.prompt_token_ids
+        prompts = (await model.prepare(texts, "input")).prompt_token_ids
     else:
         check_token_ids(prompts, model, "input")
     limit = model.info.max_model_len

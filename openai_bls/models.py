@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from openai_bls.errors import ModelNotFoundError
+from openai_bls.errors import InvalidRequestError, ModelNotFoundError
 from openai_bls.generation import EngineClient
 from openai_bls.messages import EngineInfo, PromptRequest, PromptResult
 from openai_bls.text.detokenizer import DetokenizerFactory
@@ -61,6 +61,21 @@ class ServedModel:
     def supports(self, field: str) -> bool:
         """Whether the engine honours the field of `SamplingParams` or `GenerationRequest`."""
         return field in self.info.supported
+
+    async def prepare(self, request: PromptRequest, param: str | None = None) -> PromptResult:
+        """Token ids for `request`.
+
+        Args:
+            request: for preprocessing.
+            param: the field at fault if something is, where preprocessing cannot know it.
+
+        Raises:
+            ApiError: the request is bad, or preprocessing cannot be reached.
+        """
+        result = await self.prompts.prepare(request)
+        if result.error is not None:
+            raise InvalidRequestError(result.error, param=param or result.param)
+        return result
 
 
 class Target(NamedTuple):

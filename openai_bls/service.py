@@ -173,7 +173,7 @@ class Service:
         try:
             await target.model.engine.ready()
             prompts, bad_words = await _prompt_token_ids(request, target.model)
-            tail = submission.prompt_tail(target.model, prompts[0])
+            tail = submission.prompt_tail(request, target.model, prompts[0])
             constraint = await _constraint(request, target.model, tail)
             made = sequences.make(sequences.Prepared(request, target, prompts, bad_words, tail, constraint), writer)
         except BaseException:
@@ -250,11 +250,7 @@ async def _whole(generation: Generation, writer: WholeWriter[T]) -> T:
 
 async def _prompt_token_ids(request: ValidRequest, model: ServedModel) -> tuple[list[list[int]], list[list[int]]]:
     """The prompts, and the bad words."""
-    result = PromptResult()
-    if request.prompt is not None:
-        result = await model.prompts.prepare(request.prompt)
-        if result.error is not None:
-            raise InvalidRequestError(result.error, param=result.param)
+    result = PromptResult() if request.prompt is None else await model.prepare(request.prompt)
     prompts = request.prompt_token_ids or result.prompt_token_ids
     submission.check_token_ids(request.prompt_token_ids, model, "prompt")
     if request.truncate_prompt_tokens is not None:

@@ -14,16 +14,8 @@ from openai_bls.protocol.requests import ValidRequest
 from openai_bls.structured import Format, Requested, grammar
 from openai_bls.text.formats import Reasoning
 
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-)
+# A seed is not taken as it is.
+_SAMPLING_FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name != "seed")
 _NEUTRAL_SAMPLING = SamplingParams()
 
 # Enough for a marker and the white space around it, whatever the tokenizer makes of them.
@@ -182,8 +174,10 @@ def generation_request(
     )
 
 
-def prompt_tail(model: ServedModel, prompt: list[int]) -> str:
-    """The last words of a rendered prompt, special tokens included."""
+def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
+    """The last words of a rendered prompt, special tokens included; nothing where no reasoning can have begun there."""
+    if request.endpoint != "chat.completions" or model.formats.reasoning is None:
+        return ""
     return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from openai_bls.errors import InvalidRequestError
 from openai_bls.oneshot import admitted
 from openai_bls.protocol.requests import ValidRequest
 from openai_bls.protocol.tokenization import DetokenizeAnswer, TokenizeAnswer, parse_detokenize, parse_tokenize
@@ -40,9 +39,7 @@ async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: st
     target = service.models.find(request.model)
     with admitted(service, endpoint, target):
         assert request.prompt is not None
-        result = await target.model.prompts.prepare(request.prompt)
-        if result.error is not None:
-            raise InvalidRequestError(result.error, param=result.param)
+        result = await target.model.prepare(request.prompt)
     (tokens,) = result.prompt_token_ids
     return tokens
 
@@ -57,13 +54,8 @@ async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer
     target = service.models.find(request.model)
     with admitted(service, "detokenize", target):
         check_token_ids([request.tokens], target.model, "tokens")
-        return DetokenizeAnswer(await asyncio.to_thread(_decode, target.model.detokenizers, request.tokens))
+        return DetokenizeAnswer(await asyncio.to_thread(target.model.detokenizers.decode, request.tokens))
 
 
 def _strings(detokenizers: DetokenizerFactory, tokens: list[int]) -> list[str]:
     return [detokenizers.token_text(token_id) for token_id in tokens]
-
-
-def _decode(detokenizers: DetokenizerFactory, tokens: list[int]) -> str:
-    detokenizer = detokenizers.new(skip_special_tokens=False)
-    return detokenizer.push(tokens) + detokenizer.finish()

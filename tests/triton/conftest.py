@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,18 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
     )
     return target
+
+
+@pytest.fixture
+def two_instances(repository: Path, tmp_path: Path) -> Path:
+    """A copy of the repository in which `openai_bls` has two instances."""
+    copy = tmp_path / "model_repository"
+    shutil.copytree(repository, copy)
+    config = copy / "openai_bls" / "config.pbtxt"
+    text = config.read_text(encoding="utf-8")
+    assert "count: 1" in text
+    config.write_text(text.replace("count: 1", "count: 2"), encoding="utf-8")
+    return copy
 
 
 @pytest.fixture(scope="session")

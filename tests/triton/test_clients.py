@@ -13,13 +13,13 @@ import pytest
 
 from openai_bls.launch.testing import RunningServer
 from tests.triton.conftest import CHATS, ROOT, Reference
+from tests.triton.conversations import QUESTION
 
 pytestmark = pytest.mark.triton
 
 FOLDER = Path(__file__).parent / "clients"
 PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 NAMES = ("openai", "langchain", "litellm", "instructor", "pydantic_ai", "llm", "anthropic")
-QUESTION = [{"role": "user", "content": "What is machine learning?"}]
 FRANCE = {"country": "France", "capital": "Paris"}
 AFTER_TOOL = "It is 21°C and sunny in Paris."
 

@@ -13,24 +13,12 @@ import pytest
 from openai_bls.launch.testing import RunningServer
 from openai_bls.tensors import JSON_INPUTS, OPENAI_BLS
 from tests.triton import triton_client
+from tests.triton.conversations import QUESTION, WEATHER
 
 pytestmark = pytest.mark.triton
 
 TENSORS = {tensor.name for tensor in OPENAI_BLS.inputs}
-QUESTION = [{"role": "user", "content": "What is machine learning?"}]
 EMOJI = [{"role": "user", "content": "Say hi with an emoji 🎉"}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the current weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "description": "The city"}},
-            "required": ["city"],
-        },
-    },
-}
 FRANCE = {
     "type": "object",
     "properties": {"country": {"type": "string"}, "capital": {"enum": ["Paris", "Rome"]}},

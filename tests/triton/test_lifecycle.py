@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import threading
 from pathlib import Path
@@ -118,15 +117,9 @@ def test_engine_reload(repository: Path) -> None:
         assert response.status_code == 200
 
 
-def test_two_instances_share_the_port(repository: Path, tmp_path: Path) -> None:
+def test_two_instances_share_the_port(two_instances: Path) -> None:
     """Each takes its part of the connections; all is answered, and both end."""
-    copy = tmp_path / "model_repository"
-    shutil.copytree(repository, copy)
-    config = copy / "openai_bls" / "config.pbtxt"
-    text = config.read_text(encoding="utf-8")
-    assert "count: 1" in text
-    config.write_text(text.replace("count: 1", "count: 2"), encoding="utf-8")
-    with run_server(copy, env={"OPENAI_BLS_ENGINE": "null"}) as server:
+    with run_server(two_instances, env={"OPENAI_BLS_ENGINE": "null"}) as server:
         body: dict[str, Any] = {"messages": HELLO, "max_tokens": 5}
         for _ in range(32):
             # A connection each.

@@ -12,22 +12,9 @@ import pytest
 
 from openai_bls.launch.testing import RunningServer
 from tests.triton.conftest import CHATS, TOOL_CHATS, Reference
+from tests.triton.conversations import QUESTION, WEATHER
 
 pytestmark = pytest.mark.triton
-
-QUESTION: Any = [{"role": "user", "content": "What is machine learning?"}]
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the current weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "description": "The city"}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 def test_models(client: openai.OpenAI) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from openai_bls.launch.testing import RunningServer
 from tests.triton.conftest import CHATS, Reference
+from tests.triton.conversations import QUESTION
 from tests.triton.scoring import Change, Scores, scores
 
 pytestmark = pytest.mark.triton
 
-QUESTION: Any = [{"role": "user", "content": "What is machine learning?"}]
 COUNT: Any = [{"role": "user", "content": "Count from 1 to 20"}]
 SUM: Any = [{"role": "user", "content": "What is 2+2?"}]
 SHORT = 40

@@ -10,20 +10,10 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
+from tests.triton.conversations import WEATHER
+
 pytestmark = pytest.mark.triton
 
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get the current weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "description": "The city"}},
-            "required": ["city"],
-        },
-    },
-}
 # With what the model never saw, so that only the grammar can make the arguments fit.
 PAINT: Any = {
     "type": "function",

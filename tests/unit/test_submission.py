@@ -234,10 +234,13 @@ def test_a_schema_that_nothing_honours_is_refused_by_the_requests_field() -> Non
 
 
 def test_the_end_of_a_prompt() -> None:
-    served = model()
+    served = model(THINKING)
     prompt = token_ids("x" * 100 + "<think>\n")
-    assert submission.prompt_tail(served, prompt).endswith("<think>\n")
-    assert submission.prompt_tail(served, [EOS]) == "<|im_end|>"
+    assert submission.prompt_tail(chat(), served, prompt).endswith("<think>\n")
+    assert submission.prompt_tail(chat(), served, [EOS]) == "<|im_end|>"
+    # Not looked at where it does not matter.
+    assert submission.prompt_tail(completion(), served, prompt) == ""
+    assert submission.prompt_tail(chat(), model(HERMES), prompt) == ""
 
 
 def test_grammars_are_json_text() -> None:
