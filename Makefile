@@ -2,11 +2,15 @@
 #
 #   PYTHON=python3.11   the Python to make .venv with
 #   MODEL=path          the checkpoint to build the engine from
+#   BUILD_ARGS="..."    further options of build/engine.py, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
+#   JOBS=2              tests that run at the same time
 #   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
 
 PYTHON ?= python3
 MODEL ?= demo/checkpoint
+BUILD_ARGS ?=
 ARGS ?=
+JOBS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,11 +40,11 @@ help: ## list the targets
 
 env: $(VENV)/.installed ## make .venv with the server and the engine's packages
 
-serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path, ARGS="--host 0.0.0.0")
+serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path, BUILD_ARGS="...", ARGS="--host 0.0.0.0")
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
 test: lint engine $(CLIENTS)/.installed ## lint, type-check and run all tests, those with a real tritonserver included
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.installed-test ## ruff and mypy
 	$(BIN)/ruff check .
@@ -58,7 +62,8 @@ doctor: $(VENV)/.installed ## check the machine and the environment
 	@$(BIN)/python -m openai_bls doctor $(ARGS)
 
 clean: ## remove what was built; .venv stays
-	rm -rf $(ENGINE) model_repository/tensorrt_llm/1/checkpoint model_repository/*/1/tokenizer
+	rm -rf $(ENGINE) $(foreach made,checkpoint engine lora,$(dir $(ENGINE))$(made)) model_repository/*/1/tokenizer
+	find model_repository -name '.aside-*' -prune -exec rm -rf {} +
 	rm -rf $(filter-out %_bls,$(wildcard model_repository/tensorrt_llm_*)) model_repository/preprocessing_*
 	rm -rf $(foreach made,tokenizer_* .building-* .gone-*,model_repository/openai_bls/1/$(made))
 	rm -rf $(VENV)/.engine-* .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
@@ -67,13 +72,13 @@ clean: ## remove what was built; .venv stays
 distclean: clean ## remove .venv and .venv-clients as well
 	rm -rf $(VENV) $(CLIENTS)
 
-# One stamp for each checkpoint, of which only the last one built exists, so that another MODEL builds again.
-ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(MODEL))
+# One stamp for each checkpoint and its options, of which only the last one built exists, so that others build again.
+ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL) $(BUILD_ARGS))))
 
 engine: $(ENGINE_STAMP) ## build the engine from MODEL
 
 $(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(if $(wildcard $(ENGINE)),,FORCE) | $(VENV)/.installed
-	$(BIN)/python build/engine.py --model $(MODEL)
+	$(BIN)/python build/engine.py --model $(MODEL) $(BUILD_ARGS)
 	@rm -f $(VENV)/.engine-*
 	@touch $@
 

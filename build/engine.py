@@ -1,34 +1,82 @@
 """Build an engine: put a Hugging Face checkpoint into the model repository.
 
-    python build/engine.py --model demo/checkpoint
-    python build/engine.py --model Qwen/Qwen2.5-7B-Instruct --max-model-len 8192
-    python build/engine.py --model Qwen/Qwen2.5-0.5B-Instruct --name small
+    python build/engine.py --model Qwen/Qwen2.5-7B-Instruct                  a hub id or a directory
+    python build/engine.py --model Qwen/Qwen2.5-72B-Instruct --dry-run       the plan and what it takes; writes nothing
+    python build/engine.py --model Qwen/Qwen2.5-72B-Instruct --tp-size 4 --quant fp8 --max-seq-len 16384
+    python build/engine.py --model Qwen/Qwen2.5-0.5B-Instruct --name small   a further engine, beside the default one
     python build/engine.py --remove small
 
-Writes the default engine into `tensorrt_llm/1/` (manifest and weights) and its tokenizer into the models that need it.
-A second run with the same checkpoint and settings does nothing.
+Where TensorRT-LLM and a GPU are, it converts the checkpoint and builds a TensorRT engine (--flow tensorrt), or places
+the checkpoint for the PyTorch flow; elsewhere the embedded engine of transformers takes the checkpoint as it is.
 
-With --name it builds a further engine, which `openai_bls` serves beside the default one under its own model name:
-`tensorrt_llm_<name>/`, `preprocessing_<name>/` and `openai_bls/1/tokenizer_<name>/`. These are the build's own: edits
-in them last until it builds that engine again. The ensembles and `postprocessing` stay with the default engine.
-Restart the server to serve it.
+The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
+`tensorrt_llm/config.pbtxt` as literal values. All of it is made aside and moved into place at the end, so that a build
+that fails or is killed leaves the last good engine. A second run with the same options does nothing; one that changes
+serving options or the name only writes these, without another build. Restart the server to serve the engine.
 
-Engines on one machine share its cores and memory: each takes half of the cores and as much memory for its KV cache as
-if it were alone. --max-tokens-in-kv-cache limits one engine's; OPENAI_BLS_ENGINE_* in the server's environment (such
-as OPENAI_BLS_ENGINE_NUM_THREADS) apply to all of them.
+With --name it builds a further engine, which `openai_bls` serves under its own model name: `tensorrt_llm_<name>/`,
+`preprocessing_<name>/` and `openai_bls/1/tokenizer_<name>/`. These are the build's own: edits in them last until it
+builds that engine again. The ensembles and `postprocessing` stay with the default engine.
+
+Engines on one machine share its cores and memory: each takes its share as if it were alone.
+--max-tokens-in-kv-cache limits the KV cache of one.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import signal
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, get_args
 
-from openai_bls.engine.manifest import EngineLoadError
+from openai_bls.engine.manifest import EngineKind, EngineLoadError
 from openai_bls.engine.package import BuildOptions, build, remove
+from openai_bls.engine.sources import fetch_config
+from openai_bls.trtllm.contract import KvCacheDtype
+from openai_bls.trtllm.options import read_options, refuse_meaningless
+from openai_bls.trtllm.quantisation import BUILT
+from openai_bls.trtllm.visible import visible_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
+_ABOUT_THE_BUILD = {"model", "model_repository", "name", "remove", "dry_run"}
+_OF_GUIDES = {
+    "--use_weight_only": "give --quant int8_weight_only, or int4_weight_only",
+    "--weight_only_precision": "give --quant int8_weight_only, int4_weight_only or awq",
+    "--per_group": "give --quant awq: GPTQ is not built here",
+    "--per_channel": "give --quant int8_sq, which is by channel and by token",
+    "--per_token": "give --quant int8_sq, which is by channel and by token",
+    "--smoothquant": "give --quant int8_sq, which goes by 0.5",
+    "--use_smooth_quant": "give --quant int8_sq",
+    "--qformat": "give --quant",
+    "--int8_kv_cache": "give --kv-cache-dtype int8",
+    "--fp8_kv_cache": "give --kv-cache-dtype fp8",
+    "--enable_fp8": "give --quant fp8",
+    "--model_dir": "give --model",
+    "--hf_model_dir": "give --model",
+    "--checkpoint_dir": "give --model with the Hugging Face checkpoint: there is no step between",
+    "--output_dir": "the engine goes into --model-repository",
+    "--engine_dir": "the engine goes into --model-repository",
+    "--use_gpt_attention_plugin": "give --gpt-attention-plugin",
+    "--use_gemm_plugin": "give --gemm-plugin",
+    "--use_inflight_batching": "leave it out: batching is always in flight",
+    "--paged_kv_cache": "leave it out: the KV cache is always paged",
+    "--remove_input_padding": "leave it out: it is on (--plugin remove_input_padding=disable turns it off)",
+    "--enable_context_fmha": "leave it out: it is on (--plugin context_fmha=disable turns it off)",
+    "--context_fmha": "give --plugin context_fmha=enable or disable",
+    "--world_size": "give --tp-size",
+    "--use_custom_all_reduce": "leave it out: TensorRT-LLM chooses the all-reduce by itself",
+    "--use_lookup_plugin": "leave it out: there is none any more",
+    "--use_rmsnorm_plugin": "leave it out: there is none any more",
+    "--calib_dataset": "give --calib-dataset",
+}
+"""Options of convert_checkpoint.py, quantize.py, trtllm-build and build.py in guides, and what stands for them here."""
+STOPPED = 130
+"""Exit code after Ctrl-C or SIGTERM."""
 
 
 class Removal(NamedTuple):
@@ -38,80 +86,334 @@ class Removal(NamedTuple):
     name: str
 
 
-def parse(arguments: list[str] | None = None) -> BuildOptions | Removal:
-    """Read the command line."""
+class DryRun(NamedTuple):
+    """What --dry-run asks for."""
+
+    options: BuildOptions
+    gpu: str | None
+    """Of the estimate; None is the installed one, else a common one."""
+
+
+class Build(NamedTuple):
+    """What is to be built."""
+
+    options: BuildOptions
+    reason: str
+    """Why this engine, where the command line leaves it open; else empty."""
+
+
+def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
+    """Read the command line.
+
+    Raises:
+        EngineLoadError: options that have no meaning together.
+    """
+    parser = _parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    _refuse_names_of_guides(parser, arguments)
+    given = vars(parser.parse_args(arguments))
+    repository = given.get("model_repository", ROOT / "model_repository")
+    if "remove" in given:
+        others = [name for name in given if name not in ("remove", "model_repository")]
+        if others:
+            parser.error(f"--remove builds nothing: --{others[0].replace('_', '-')} has no meaning with it")
+        return Removal(repository, given["remove"])
+    if given.get("name") == "":
+        parser.error("--name is empty")
+    dry_run = given.pop("dry_run", False)
+    gpu = given.get("gpu")
+    if gpu is not None and not dry_run:
+        parser.error("--gpu is for --dry-run: an engine is built for the GPU that is there")
+    engine, reason = choose_engine(given.get("engine", "auto"), dry_run=dry_run)
+    tensorrt_llm = read_options(given)
+    refuse_meaningless(given, engine, tensorrt_llm.flow, tensorrt_llm.backend)
+    options = BuildOptions(
+        model=given.get("model", str(ROOT / "demo" / "checkpoint")),
+        model_repository=repository,
+        name=given.get("name", ""),
+        engine=engine,
+        dtype=given.get("dtype", "auto"),
+        max_model_len=given.get("max_seq_len"),
+        max_batch_size=given.get("max_batch_size", 64),
+        max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else given.get("max_tokens_in_kv_cache", 0),
+        served_model_name=given.get("served_model_name"),
+        trust_remote_code=given.get("trust_remote_code", False),
+        force=given.get("force", False),
+        tensorrt_llm=tensorrt_llm,
+    )
+    return DryRun(options, gpu) if dry_run else Build(options, reason)
+
+
+def _refuse_names_of_guides(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    known = {option for action in parser._actions for option in action.option_strings}
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if not name.startswith("--") or ("_" not in name and name not in _OF_GUIDES):
+            continue
+        written = name.replace("_", "-")
+        if name in _OF_GUIDES:
+            parser.error(f"{name} is TensorRT-LLM's: {_OF_GUIDES[name]}")
+        if written in known:
+            parser.error(f"{name} is written {written} here")
+
+
+def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str]:
+    """The engine that `--engine auto` stands for, and why; --dry-run plans TensorRT-LLM whatever is installed."""
+    if asked != "auto":
+        kind: EngineKind = asked  # type: ignore[assignment]  # argparse has seen to it
+        return kind, ""
+    if dry_run:
+        return "tensorrt_llm", ""
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        return "transformers", "engine transformers: TensorRT-LLM is not installed"
+    installed = visible_gpus()
+    if not installed:
+        return "transformers", "engine transformers: TensorRT-LLM is installed, but there is no GPU"
+    return "tensorrt_llm", f"engine tensorrt_llm: it is installed, and there is a GPU ({installed[0].name})"
+
+
+def _parser() -> argparse.ArgumentParser:
+    # Only what was given is in the result, so that options without a meaning can be told.
     parser = argparse.ArgumentParser(
         prog="build/engine.py",
+        usage="build/engine.py [--model DIR|ID] [options]",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=120),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--model",
-        default=str(ROOT / "demo" / "checkpoint"),
-        help="Hugging Face directory or hub id (default: demo/checkpoint)",
-    )
-    parser.add_argument("--model-repository", type=Path, default=ROOT / "model_repository")
-    which = parser.add_mutually_exclusive_group()
+    what = parser.add_argument_group("what to build")
+    what.add_argument("--model", help="Hugging Face directory or hub id (default: demo/checkpoint)")
+    what.add_argument("--model-repository", type=Path, metavar="DIR")
+    which = what.add_mutually_exclusive_group()
     which.add_argument("--name", help="build a further engine of this name (lower-case letters, digits, underscores)")
     which.add_argument("--remove", metavar="NAME", help="remove the further engine of this name, and build nothing")
-    parser.add_argument("--engine", choices=("auto", "transformers", "null", "tensorrt_llm"), default="auto")
-    parser.add_argument(
+    what.add_argument(
+        "--engine",
+        choices=("auto", *get_args(EngineKind)),
+        help="auto is tensorrt_llm where that is installed and a GPU is there, else transformers",
+    )
+    what.add_argument("--served-model-name", metavar="NAME", help="name in the API (default: the directory's)")
+    what.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
+    what.add_argument(
+        "--force", action="store_true", help="build even if nothing changed, or if the estimate says it will not fit"
+    )
+    what.add_argument(
+        "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"
+    )
+    what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
+    _add_sizes(parser.add_argument_group("sizes"))
+    _add_quantisation(parser.add_argument_group("number formats and quantisation (TensorRT-LLM)"))
+    _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
+    _add_lora(parser.add_argument_group("adapters (TensorRT-LLM)"))
+    _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
+    return parser
+
+
+def _add_sizes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the weights; auto is float32 on a CPU and the checkpoint's own on a GPU",
+        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32)",
     )
-    parser.add_argument(
-        "--max-model-len",
+    group.add_argument(
         "--max-seq-len",
+        "--max-model-len",
         type=int,
+        metavar="N",
         help="most tokens of prompt and output together (default: what the model was made for)",
     )
-    parser.add_argument("--max-batch-size", type=int, default=64, help="sequences in flight")
-    parser.add_argument(
+    group.add_argument("--max-batch-size", type=int, metavar="N", help="sequences in flight (default: 64)")
+    more = (
+        ("--max-input-len", "most tokens of a prompt (default: all but the output's; see --enable-chunked-context)"),
+        ("--max-output-len", "most tokens of an output, in the place of --max-seq-len"),
+        ("--max-num-tokens", "tokens of one step, prompts and new tokens together (default: 8192)"),
+        ("--max-beam-width", "of beam search (default: 1)"),
+        ("--tp-size", "GPUs that share each layer (default: 1)"),
+        ("--pp-size", "stages of layers, a GPU each, or --tp-size of them (default: 1)"),
+    )
+    for option, text in more:
+        group.add_argument(option, type=int, metavar="N", help=f"TensorRT-LLM: {text}")
+
+
+def _add_quantisation(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--quant",
+        metavar="HOW",
+        help=f"of the weights: {', '.join(BUILT)}; smoothquant, int8, int4_awq and the like are understood."
+        " A checkpoint that ModelOpt quantised is taken as it is, without this (docs/models.md)",
+    )
+    group.add_argument("--kv-cache-dtype", choices=get_args(KvCacheDtype), help="auto is that of the weights")
+    group.add_argument(
+        "--calib-dataset",
+        metavar="NAME|DIR",
+        help="text to calibrate with: a directory needs no network (default: cnn_dailymail, from the hub)",
+    )
+    group.add_argument("--calib-size", type=int, metavar="N", help="texts to calibrate with (default: 512)")
+
+
+def _add_build(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--flow",
+        choices=("auto", "tensorrt", "pytorch"),
+        help="build a TensorRT engine, or let TensorRT-LLM's PyTorch flow load the checkpoint (default: tensorrt where"
+        " the installed version has it)",
+    )
+    group.add_argument(
+        "--backend",
+        choices=("python", "cpp"),
+        help="Triton's: our model.py over the LLM API, or the C++ backend tensorrtllm (default: python)",
+    )
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="ranks that are built side by side: all of them, or leave it out"
+    )
+    group.add_argument("--gemm-plugin", metavar="TYPE", help="auto, disable, or a type such as float16 or fp8")
+    group.add_argument("--gpt-attention-plugin", metavar="TYPE", help="likewise")
+    switches = (
+        (("--use-paged-context-fmha", "--paged-context-fmha"), "prompts read the paged KV cache"),
+        (("--use-fp8-context-fmha",), "prompts' attention in FP8"),
+        (
+            ("--use-custom-all-reduce",),
+            "of older guides: TensorRT-LLM chooses the all-reduce itself since, and this is refused",
+        ),
+        (("--multiple-profiles",), "kernels chosen for several sizes: a longer build, a faster engine"),
+        (("--gather-logits",), "keep logits, which log-probabilities need"),
+    )
+    for names, text in switches:
+        group.add_argument(*names, nargs="?", const=True, type=_switch, metavar="enable|disable", help=text)
+    group.add_argument(
+        "--plugin", action="append", metavar="NAME=VALUE", help="another field of PluginConfig; may be repeated"
+    )
+    group.add_argument("--workspace", type=Path, metavar="DIR", help="for what is in hand (default: in the repository)")
+    group.add_argument("--keep-workspace", action="store_true", help="keep what is in it")
+
+
+def _add_lora(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--lora-dir",
+        action="append",
+        metavar="[NAME=]DIR",
+        help="an adapter (PEFT), served as a model of its own name; may be repeated",
+    )
+    group.add_argument("--max-lora-rank", type=int, metavar="N", help="(default: the adapters' highest)")
+
+
+def _add_serving(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--max-tokens-in-kv-cache",
         type=int,
-        default=0,
-        help="tokens of all sequences together (default: the engine chooses by the memory there is)",
+        metavar="N",
+        help="tokens of all sequences together; with every engine (default: by the memory there is)",
     )
-    parser.add_argument("--served-model-name", help="name in the API (default: the checkpoint directory's)")
-    parser.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
-    parser.add_argument("--force", action="store_true", help="build even if nothing changed")
-    given = parser.parse_args(arguments)
-    if given.remove is not None:
-        for name, value in vars(given).items():
-            if name not in ("remove", "model_repository") and value != parser.get_default(name):
-                parser.error(f"--remove builds nothing: --{name.replace('_', '-')} has no meaning with it")
-        return Removal(given.model_repository, given.remove)
-    if given.name == "":
-        parser.error("--name is empty")
-    return BuildOptions(
-        model=given.model,
-        model_repository=given.model_repository,
-        name=given.name or "",
-        engine="transformers" if given.engine == "auto" else given.engine,
-        dtype=given.dtype,
-        max_model_len=given.max_model_len,
-        max_batch_size=given.max_batch_size,
-        max_tokens_in_kv_cache=given.max_tokens_in_kv_cache,
-        served_model_name=given.served_model_name,
-        trust_remote_code=given.trust_remote_code,
-        force=given.force,
+    group.add_argument(
+        "--kv-cache-free-gpu-mem-fraction",
+        type=float,
+        metavar="X",
+        help="share of the GPU memory left beside the weights that the KV cache takes (default: 0.9)",
+    )
+    group.add_argument("--kv-cache-host-memory-bytes", type=int, metavar="N", help="that cached prompts may move to")
+    group.add_argument(
+        "--enable-kv-cache-reuse",
+        action=argparse.BooleanOptionalAction,
+        help="prompts that begin alike share their KV cache",
+    )
+    group.add_argument(
+        "--enable-chunked-context",
+        action=argparse.BooleanOptionalAction,
+        help="take long prompts in over several steps (default: if prompts may be longer than --max-num-tokens)",
+    )
+    group.add_argument(
+        "--max-attention-window-size",
+        metavar="N[,N...]",
+        help="tokens that attention looks back; several go round over the layers",
+    )
+    group.add_argument("--batch-scheduler-policy", choices=("guaranteed_no_evict", "max_utilization"))
+    group.add_argument(
+        "--guided-decoding-backend",
+        choices=("xgrammar", "llguidance"),
+        help="holds outputs to a grammar; without it, requests for structured output are refused",
+    )
+    group.add_argument("--max-queue-delay", type=int, metavar="MICROSECONDS", help="of Triton's queue (--backend cpp)")
+    group.add_argument("--max-queue-size", type=int, metavar="N", help="of Triton's queue (--backend cpp)")
+    group.add_argument(
+        "--cpp-parameter",
+        action="append",
+        metavar="NAME=VALUE",
+        help="another parameter of the C++ backend, by its name; may be repeated",
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Build or remove; returns the exit status."""
-    wanted = parse(arguments)
+def _switch(text: str) -> bool:
+    words = {"enable": True, "true": True, "disable": False, "false": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither enable nor disable")
+    return words[text.lower()]
+
+
+def dry_run(wanted: DryRun) -> int:
+    """Print what would be built; returns 1 if it cannot work."""
+    from openai_bls.trtllm import planning
+    from openai_bls.trtllm.building import installed_version, request_of
+    from openai_bls.trtllm.estimate_text import sentences
+
+    options = wanted.options
+    if options.engine != "tensorrt_llm":
+        raise EngineLoadError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
+    version = installed_version()
+    installed = visible_gpus()
+    gpu = planning.gpu_for(wanted.gpu, installed)
+    request = request_of(options, fetch_config(options.model), Path(options.model).expanduser())
+    print(f"TensorRT-LLM {version or f'is not installed: planned for {planning.NEWEST}'}")
+    if wanted.gpu is None and not installed:
+        print(f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)")
     try:
-        if isinstance(wanted, Removal):
-            remove(wanted.model_repository, wanted.name, _report)
-        else:
-            build(wanted, _report)
+        plan = planning.plan(request, version or planning.NEWEST, gpu)
     except EngineLoadError as error:
-        print(f"build/engine.py: {error}", file=sys.stderr)
+        # There is nothing to estimate, and the reason stands where the others do.
+        print(sentences([str(error)], ()).rstrip("\n"))
         return 1
+    print(planning.described(request, plan))
+    return 1 if plan.problems else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build, plan or remove; returns the exit status."""
+    with _stopped_by_signals():
+        try:
+            wanted = parse(arguments)
+            if isinstance(wanted, Removal):
+                remove(wanted.model_repository, wanted.name, _report)
+            elif isinstance(wanted, DryRun):
+                return dry_run(wanted)
+            else:
+                if wanted.reason:
+                    _report(wanted.reason)
+                build(wanted.options, _report)
+        except EngineLoadError as error:
+            print(f"build/engine.py: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("build/engine.py: stopped; the engine that was there is still there", file=sys.stderr)
+            return STOPPED
     return 0
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop a build as Ctrl-C does; once one has come, no other disturbs the clearing up."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before: dict[int, Any] = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _report(line: str) -> None:

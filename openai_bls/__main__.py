@@ -8,15 +8,17 @@ import sys
 from pathlib import Path
 
 from openai_bls import __version__
-from openai_bls.config_pbtxt import write_repository
-from openai_bls.launch.checks import PORT_SETTINGS
+from openai_bls.launch.checks import OPENAI_MODEL, PORT_SETTINGS
 from openai_bls.launch.console import Console, fail
 from openai_bls.launch.doctor import doctor
 from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.ports import Ports
 from openai_bls.launch.process import DEFAULT_EXIT_TIMEOUT_SECONDS
+from openai_bls.launch.ranks import RankOptions
 from openai_bls.launch.serve import ServeOptions, serve
 from openai_bls.launch.server import NGC_SERVER, install_shim, is_executable
+from openai_bls.official_client import config_text
+from openai_bls.settings import OpenAiBlsSettings, SettingsError, load
 
 _REPOSITORY_VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
 _HOST_VARIABLE = "OPENAI_BLS_HTTP_HOST"
@@ -54,6 +56,10 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long a stop waits for running requests (default: %(default)s)",
     )
+    _add_rank_options(run)
+    run.add_argument(
+        "--dry-run", action="store_true", help="print the command and the changes to the environment, start nothing"
+    )
     run.add_argument("--verbose", action="store_true", help="show the whole log, not only warnings")
     commands.add_parser(
         "install-server",
@@ -69,14 +75,25 @@ def build_parser() -> argparse.ArgumentParser:
     )
     render = commands.add_parser(
         "render",
-        help="write every config.pbtxt anew from openai_bls/tensors.py",
+        allow_abbrev=False,
+        help="write every config.pbtxt anew, with the values it has and those given",
+        description="Write every config.pbtxt of the repository anew from this release's tables, with the values that"
+        " are in it and those given. What it does not know, there or here, is refused, and then nothing is written.",
     )
-    render.add_argument("--model-repository", type=Path, default=Path("model_repository"), metavar="FOLDER")
+    _add_repository(render)
+    render.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="MODEL.NAME=VALUE",
+        help="a parameter of a model, or its instances, max_batch_size, max_queue_delay_microseconds or max_queue_size;"
+        " may be given several times; an empty VALUE takes a parameter out",
+    )
     return parser
 
 
-def _place_options() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(add_help=False)
+def _add_repository(options: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--model-repository",
         type=Path,
@@ -84,25 +101,75 @@ def _place_options() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help=f"the model repository (default: ./model_repository; {_REPOSITORY_VARIABLE})",
     )
+
+
+def _place_options() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(add_help=False)
+    _add_repository(options)
     options.add_argument(
         "--host",
-        default=os.environ.get(_HOST_VARIABLE, "127.0.0.1"),
+        default=os.environ.get(_HOST_VARIABLE),
         help="the address all ports are bound to, 0.0.0.0 for every network interface"
-        f" (default: 127.0.0.1; {_HOST_VARIABLE})",
+        f" (default: http_host in openai_bls/config.pbtxt, 127.0.0.1; {_HOST_VARIABLE})",
     )
     defaults = Ports()
     for name, (label, flag, variable) in PORT_SETTINGS.items():
-        default = getattr(defaults, name)
-        off = ", 0 turns it off" if name == "openai" else ""
+        default = str(getattr(defaults, name))
+        said = f"http_port in openai_bls/config.pbtxt, {default}, 0 turns it off" if name == "openai" else default
         options.add_argument(
             flag,
             # A string default is converted as the argument would be, so a bad variable is reported.
-            default=os.environ.get(variable, str(default)),
+            default=os.environ.get(variable, None if name == "openai" else default),
             type=int,
             metavar="PORT",
-            help=f"{label} port (default: {default}{off}; {variable})",
+            help=f"{label} port (default: {said}; {variable})",
         )
     return options
+
+
+def _add_rank_options(run: argparse.ArgumentParser) -> None:
+    ranks = run.add_argument_group("several GPUs", "For engines of TensorRT-LLM's C++ backend; see docs/serving.md.")
+    ranks.add_argument(
+        "--world-size",
+        "--world_size",
+        type=int,
+        metavar="N",
+        help="tritonservers to start with mpirun, one a GPU (default: what the engine was built for)",
+    )
+    ranks.add_argument(
+        "--mode",
+        choices=("leader", "orchestrator"),
+        default="leader",
+        help="leader: one tritonserver a GPU, on any number of machines. orchestrator: one tritonserver that starts"
+        " workers, for several engines on one machine (default: %(default)s)",
+    )
+    ranks.add_argument(
+        "--tensorrt_llm_model_name",
+        "--tensorrt-llm-model-name",
+        type=_names,
+        default=(),
+        metavar="NAME[,NAME]",
+        help="models that ranks other than 0 load (default: every engine)",
+    )
+    ranks.add_argument("--hosts", default="", metavar="HOST:GPUS,...", help="machines for mpirun, this one first")
+    ranks.add_argument("--hostfile", type=Path, metavar="FILE", help="the same as a file, as mpirun reads it")
+    ranks.add_argument(
+        "--oversubscribe", action="store_true", help="more ranks than mpirun counts slots, as with SLURM"
+    )
+    ranks.add_argument(
+        "--mpirun-arg",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="one further word for mpirun, such as --mpirun-arg=--tag-output; repeatable",
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names with commas between")
+    return names
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,24 +184,47 @@ def main(argv: list[str] | None = None) -> int:
         if options.command == "install-server":
             return _install_server()
         if options.command == "render":
-            return _render(options.model_repository)
-        ports = Ports(options.http_port, options.grpc_port, options.metrics_port, options.openai_port)
+            return _render(options.model_repository, options.changes)
+        host, openai_port = _v1_address(options)
+        ports = Ports(options.http_port, options.grpc_port, options.metrics_port, openai_port)
         if options.command == "doctor":
-            return doctor(Console(), options.model_repository, ports, options.host)
+            return doctor(Console(), options.model_repository, ports, host)
         return serve(
             ServeOptions(
                 repository=options.model_repository,
                 ports=ports,
-                host=options.host,
+                host=host,
                 log_file=options.log_file,
                 exit_timeout=options.exit_timeout,
                 verbose=options.verbose,
+                ranks=RankOptions(
+                    world_size=options.world_size,
+                    mode=options.mode,
+                    engine_names=options.tensorrt_llm_model_name,
+                    hosts=options.hosts,
+                    hostfile=options.hostfile,
+                    oversubscribe=options.oversubscribe,
+                    mpirun_args=tuple(options.mpirun_arg),
+                ),
+                dry_run=options.dry_run,
                 extra=extra,
             )
         )
     except LaunchError as error:
         fail(str(error))
         return 2
+
+
+def _v1_address(options: argparse.Namespace) -> tuple[str, int]:
+    """The host and the port of /v1: as given, else as openai_bls's config.pbtxt has them."""
+    try:
+        config = config_text.read(options.model_repository / OPENAI_MODEL / "config.pbtxt")
+        known = load(OpenAiBlsSettings, config_text.parameters(config), {})
+    except (OSError, ValueError, SettingsError):
+        # The server itself says what is wrong with it.
+        known = OpenAiBlsSettings()
+    host = known.http_host if options.host is None else options.host
+    return host, known.http_port if options.openai_port is None else options.openai_port
 
 
 def _install_server() -> int:
@@ -145,10 +235,17 @@ def _install_server() -> int:
     return 0
 
 
-def _render(repository: Path) -> int:
+def _render(repository: Path, changes: list[str]) -> int:
+    # Here, since protobuf and gRPC are heavy.
+    from openai_bls.configure import configure
+
     if not repository.is_dir():
         raise LaunchError(f"there is no model repository at {repository}")
-    for path in write_repository(repository):
+    try:
+        changed = configure(repository, changes)
+    except SettingsError as error:
+        raise LaunchError(str(error)) from None
+    for path in changed:
         Console().line(f"rendered {path}")
     return 0
 

@@ -1,17 +1,14 @@
 """Renders a model's `config.pbtxt` from its declaration in `tensors`.
 
 The files in `model_repository/` are committed as rendered, with literal values and no placeholders;
-`python -m openai_bls render` writes them again, and a test holds them against this module.
+`python -m openai_bls render` (`configure`) writes them again, and a test holds them against this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 
-import msgspec
-
-from openai_bls.tensors import MODELS, Model, Step, Tensor
+from openai_bls.tensors import Model, Queue, Step, Tensor
 
 
 def render(model: Model) -> str:
@@ -21,10 +18,12 @@ def render(model: Model) -> str:
         "# Rendered from openai_bls/tensors.py by `python -m openai_bls render`.",
     ]
     lines += [f"name: {_quote(model.name)}"]
-    lines += ['platform: "ensemble"'] if model.steps else ['backend: "python"']
+    lines += ['platform: "ensemble"'] if model.steps else [f"backend: {_quote(model.backend)}"]
     lines += [f"max_batch_size: {model.max_batch_size}"]
     if model.decoupled:
         lines += ["model_transaction_policy { decoupled: true }"]
+    if model.queue is not None:
+        lines += ["dynamic_batching {", *_queue(model.queue), "}"]
     lines += _tensors("input", model.inputs) + _tensors("output", model.outputs)
     if model.steps:
         lines += ["ensemble_scheduling {", *_steps(model.steps), "}"]
@@ -35,36 +34,15 @@ def render(model: Model) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_parameters(model: Model, values: Mapping[str, str]) -> Model:
-    """`model` with other parameter values.
-
-    Raises:
-        KeyError: a parameter that the model does not have; the message names those it has.
-    """
-    for key in values:
-        if key not in model.parameters:
-            known = ", ".join(sorted(model.parameters)) or "none"
-            raise KeyError(f"{model.name} has no parameter {key!r}; it has {known}")
-    return msgspec.structs.replace(model, parameters={**model.parameters, **values})
-
-
-def write_repository(repository: Path, models: Iterable[Model] = MODELS.values()) -> list[Path]:
-    """Write every model's config.pbtxt below `repository`; return the files that changed."""
-    changed = []
-    for model in models:
-        path = repository / model.name / "config.pbtxt"
-        text = render(model)
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            changed.append(path)
-        # Triton loads a model only if it has a version folder; an ensemble's is empty but for this file.
-        (path.parent / "1").mkdir(exist_ok=True)
-    return changed
-
-
 def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _queue(queue: Queue) -> list[str]:
+    lines = [f"  max_queue_delay_microseconds: {queue.max_queue_delay_microseconds}"]
+    if queue.max_queue_size:
+        lines += [f"  default_queue_policy {{ max_queue_size: {queue.max_queue_size} }}"]
+    return lines
 
 
 def _tensors(section: str, tensors: Iterable[Tensor]) -> list[str]:
@@ -76,6 +54,8 @@ def _tensors(section: str, tensors: Iterable[Tensor]) -> list[str]:
             text += " reshape: { shape: [ ] }"
         if tensor.optional:
             text += " optional: true"
+        if tensor.ragged:
+            text += " allow_ragged_batch: true"
         lines += [f"  {{ {text} }},"]
     lines[-1] = lines[-1].rstrip(",")
     return [*lines, "]"]

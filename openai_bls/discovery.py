@@ -13,17 +13,25 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from openai_bls.engine.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
+from openai_bls.official_client import config_text
 from openai_bls.settings import OpenAiBlsSettings
+from openai_bls.trtllm.config import CPP_BACKEND
+
+logger = logging.getLogger(__name__)
 
 ENGINE = "tensorrt_llm"
 PREPROCESSING = "preprocessing"
 TOKENIZER = "tokenizer"
+
+Door = Literal["exchange", "grpc"]
 
 _ALIASES = re.compile(r'key:\s*"model_aliases"\s*value:?\s*\{\s*string_value:\s*"([^"]*)"')
 
@@ -36,6 +44,11 @@ class Backend(msgspec.Struct, frozen=True):
     preprocessing: str
     """Name of the one that prepares its prompts."""
     tokenizer_dir: Path
+    engine_dir: Path = Path()
+    """The engine's model folder."""
+    door: Door = "exchange"
+    """The way to the engine: the exchange of our own model.py, or the official contract over gRPC, for the C++ backend
+    has no other."""
 
 
 def with_suffix(name: str, suffix: str) -> str:
@@ -55,6 +68,8 @@ def backends(openai_bls_dir: Path, version: str) -> list[Backend]:
             with_suffix(ENGINE, suffix),
             with_suffix(PREPROCESSING, suffix),
             openai_bls_dir / version / with_suffix(TOKENIZER, suffix),
+            openai_bls_dir.parent / with_suffix(ENGINE, suffix),
+            _door(openai_bls_dir.parent / with_suffix(ENGINE, suffix)),
         )
         for suffix in ("", *_further(openai_bls_dir.parent))
     ]
@@ -77,6 +92,19 @@ def served_names(repository: Path) -> dict[str, list[str]]:
                 continue
         names[model] = found
     return names
+
+
+def _door(engine_dir: Path) -> Door:
+    try:
+        config = config_text.read(engine_dir / "config.pbtxt")
+    except OSError:
+        # Not there (yet): the builder's own default.
+        return "exchange"
+    except ValueError as error:
+        # Triton says so too, when it loads the model.
+        logger.warning("%s/config.pbtxt is not readable: %s", engine_dir.name, error)
+        return "exchange"
+    return "grpc" if config_text.text(config, "backend") == CPP_BACKEND else "exchange"
 
 
 def _further(repository: Path) -> list[str]:

@@ -158,6 +158,8 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The most likeliest tokens a place."""
     grammar_backends: tuple[Literal["xgrammar", "llguidance"], ...] = ()
     """That this engine has. `grammar` is in `supported` if there is any."""
+    grammar_kinds: tuple[str, ...] = ()
+    """Of `Grammar.kind`, those it takes; empty is all."""
     lora_names: tuple[str, ...] = ()
     """Adapters that requests may name; each is served as a model of that name."""
 

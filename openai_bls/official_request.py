@@ -225,7 +225,12 @@ def _grammar(arrays: Arrays, info: EngineInfo) -> Grammar | None:
     # Costs nothing for requests without a guide.
     from openai_bls import structured
 
-    return structured.grammar(_guide(kind, guide), backends=info.grammar_backends, param="guided_decoding_guide")
+    return structured.grammar(
+        _guide(kind, guide),
+        backends=info.grammar_backends,
+        param="guided_decoding_guide",
+        kinds=info.grammar_kinds,
+    )
 
 
 def _guide(kind: str, guide: str) -> dict[str, Any]:

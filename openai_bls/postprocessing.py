@@ -28,7 +28,7 @@ class Postprocessing:
         self._factory = detokenizer.load(tokenizer_dir)
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """`OUTPUT`, BYTES of shape [batch, beams].
+        """`OUTPUT`, BYTES of shape [batch * beams], flat as the official one, which clients go through item by item.
 
         Args:
             arrays: TOKENS_BATCH [batch, beams, length]; optionally SEQUENCE_LENGTH [batch, beams], DECODE_CONTEXT
@@ -57,7 +57,7 @@ class Postprocessing:
                 new = [t for t in tokens[row, beam, : lengths[row, beam]].tolist() if t >= 0]
                 text = self._factory.decode_chunk(context, new, final, skip_special)
                 texts[row, beam] = text.encode()
-        return {"OUTPUT": texts}
+        return {"OUTPUT": texts.reshape(-1)}
 
 
 def _row(arrays: Arrays, name: str, row: int, default: list[Any]) -> list[Any]:

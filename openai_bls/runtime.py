@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
@@ -33,11 +33,14 @@ from openai_bls.pacer import Pacer
 from openai_bls.protocol.generate import assemble
 from openai_bls.protocol.requests import Endpoint, parse_object
 from openai_bls.protocol.responses import encode
-from openai_bls.server_process import is_listening
+from openai_bls.server_process import NoGrpcError, grpc_address, is_listening
 from openai_bls.service import Service
 from openai_bls.settings import OpenAiBlsSettings
 from openai_bls.text import detokenizer, formats
 from openai_bls.tokenization import detokenize, tokenize
+
+if TYPE_CHECKING:
+    from openai_bls.official_client.client import OfficialClient
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,10 @@ _ENGINE_WAIT_S = 30.0
 
 _ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detokenize, "embeddings": embed}
 """The endpoints beside chat.completions and completions: one response each, never streamed."""
+
+
+class _NoDoorError(Exception):
+    """An engine cannot be reached, now or later; the message is one sentence for the operator's eyes."""
 
 
 class _Engine:
@@ -67,12 +74,18 @@ class _Engine:
             settings.format_for(settings.reasoning_parser, backend.engine),
         )
         self._aliases = settings.aliases if is_default else ()
-        self.client: ExchangeClient | None = None
+        self._door = backend.door if settings.engine_door == "auto" else settings.engine_door
+        self._grpc_url = settings.engine_grpc_url
+        self.client: ExchangeClient | OfficialClient | None = None
         self.prompts: PromptExchangeClient | None = None
         self.model: ServedModel | None = None
 
     def connect(self, owner: int, on_engine: Callable[[_Engine], None]) -> None:
-        """Begin to look for the engine; `on_engine` is called when it is there for the first time."""
+        """Begin to look for the engine; `on_engine` is called when it is there for the first time.
+
+        Raises:
+            _NoDoorError: it will never be there.
+        """
 
         def take(info: EngineInfo) -> None:
             assert self.client is not None
@@ -84,7 +97,29 @@ class _Engine:
             on_engine(self)
 
         self.prompts = PromptExchangeClient(address(self.backend.preprocessing, owner))
-        self.client = ExchangeClient(address(self.backend.engine, owner), take)
+        if self._door == "grpc":
+            self.client = self._official_client(owner, take)
+        else:
+            self.client = ExchangeClient(address(self.backend.engine, owner), take)
+
+    def _official_client(self, owner: int, take: Callable[[EngineInfo], None]) -> OfficialClient:
+        engine = self.backend.engine
+        try:
+            url = self._grpc_url or grpc_address(owner)
+        except NoGrpcError as error:
+            raise _NoDoorError(
+                f"the engine {engine} is reached through tritonserver's gRPC front end, but {error}; the parameter "
+                "'engine_grpc_url' of openai_bls can name an address"
+            ) from None
+        try:
+            # Not at the top: gRPC costs memory and time, and most engines are reached through the exchange.
+            from openai_bls.official_client.client import OfficialClient
+        except ImportError as error:
+            raise _NoDoorError(
+                f"the engine {engine} is reached through gRPC, for which a package is missing ({error}): "
+                "pip install 'tritonclient[grpc]'"
+            ) from None
+        return OfficialClient(engine, self.backend.engine_dir, url, take)
 
     async def close(self) -> None:
         """Hang up."""
@@ -122,6 +157,8 @@ class Runtime:
         self._tasks: list[asyncio.Task[None]] = []
         self._owner = owner
         self._server_up = False
+        self._hopeless: asyncio.Future[None] = self._loop.create_future()
+        """Resolved if the default engine will never be there."""
         self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
         self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
@@ -172,7 +209,12 @@ class Runtime:
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
         for engine in self._engines:
-            engine.connect(self._owner, self._on_engine)
+            try:
+                engine.connect(self._owner, self._on_engine)
+            except _NoDoorError as error:
+                logger.error("%s", error)
+                if engine is self._engines[0]:
+                    self._hopeless.set_result(None)
 
     def _on_engine(self, engine: _Engine) -> None:
         """An engine is there for the first time: serve it. With the default one /v1 opens."""
@@ -248,10 +290,15 @@ class Runtime:
             outbox.answer(encode(await service.answer(request)))
 
     async def _ready_service(self) -> Service:
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._service), _ENGINE_WAIT_S)
-        except TimeoutError:
-            raise OverloadedError("The engine is not loaded (yet); try again later.") from None
+        if not self._service.done():
+            # Cancelling this leaves both as they are.
+            ends: list[asyncio.Future[Any]] = [self._service, self._hopeless]
+            await asyncio.wait(ends, timeout=_ENGINE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        if self._service.done():
+            return self._service.result()
+        if self._hopeless.done():
+            raise OverloadedError("The engine cannot be reached; the server's log says why.")
+        raise OverloadedError("The engine is not loaded (yet); try again later.")
 
     async def _shut_down(self) -> None:
         if self._service.done():

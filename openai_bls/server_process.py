@@ -5,6 +5,54 @@ from __future__ import annotations
 from pathlib import Path
 
 _LISTEN = "0A"
+_FALSE = ("false", "0")
+_EVERY_INTERFACE = ("0.0.0.0", "::", "[::]")
+
+
+class NoGrpcError(Exception):
+    """The server's gRPC front end cannot be used; the message is one sentence for the operator's eyes."""
+
+
+def grpc_address(pid: int) -> str:
+    """Host and port at which the gRPC front end of the tritonserver `pid` is reached from this machine.
+
+    Raises:
+        NoGrpcError: it has none, it wants TLS, or its command line does not tell.
+    """
+    options = command_line(pid)
+    if options is None:
+        raise NoGrpcError("the server is no tritonserver, so where its gRPC front end listens is not known")
+    if options.get("--allow-grpc", "true").lower() in _FALSE:
+        raise NoGrpcError("tritonserver runs with --allow-grpc=false")
+    if options.get("--grpc-use-ssl", "false").lower() not in _FALSE:
+        raise NoGrpcError("tritonserver's gRPC front end wants TLS (--grpc-use-ssl), which is not supported here")
+    port = options.get("--grpc-port", "8001")
+    if not port.isdigit():
+        raise NoGrpcError(f"tritonserver's --grpc-port is {port!r}")
+    host = options.get("--grpc-address", "0.0.0.0")
+    if host in _EVERY_INTERFACE:
+        host = "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def command_line(pid: int) -> dict[str, str] | None:
+    """The options of the tritonserver `pid` with their values; of one given twice the last. None if it is another
+    program, or cannot be read."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+    arguments = raw.decode(errors="replace").removesuffix("\0").split("\0")
+    if "tritonserver" not in Path(arguments[0]).name:
+        return None
+    options = {}
+    for at, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            # A flag alone is true; what follows one may be its value.
+            after = "".join(arguments[at + 1 : at + 2])
+            options[name] = value if equals else "true" if after.startswith("--") or not after else after
+    return options
 
 
 def is_listening(pid: int) -> bool:

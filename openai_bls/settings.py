@@ -7,17 +7,18 @@ Each comes from the `parameters` section of the model's config.pbtxt and may be 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 ENV_PREFIX = "OPENAI_BLS_"
 
 # Parameters that the Python backend itself reads from config.pbtxt.
-_BACKEND_PARAMETERS = {"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}
+BACKEND_PARAMETERS = {"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class SettingsError(Exception):
@@ -49,6 +50,11 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The most sequences (prompts × n) of one request."""
     sender_threads: Positive = 4
     """Threads that send responses on Triton's endpoints."""
+    engine_door: Literal["auto", "exchange", "grpc"] = "auto"
+    """The way to the engines: `exchange` to our own model.py, `grpc` (Triton's port, looped back) to the C++ backend
+    `tensorrtllm`. `auto` goes by the backend in each engine's config.pbtxt."""
+    engine_grpc_url: str = ""
+    """Host and port of this server's gRPC front end, for `grpc`; empty goes by tritonserver's command line."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds after which an idle /v1 stream gets a comment line, so that proxies keep it open."""
     api_key: str = ""
@@ -82,11 +88,32 @@ class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     """Prompts of `openai_bls` that are prepared at the same time, if they are long or come together."""
 
 
+# Numbers above 0, separated by commas.
+_WINDOWS = r"^( *0*[1-9][0-9]* *(, *0*[1-9][0-9]* *)*)?$"
+
+
 class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model `tensorrt_llm`."""
+    """Of the model `tensorrt_llm`. All but the first are for TensorRT-LLM engines, with the official names; an engine
+    that does not know one refuses to load. None is TensorRT-LLM's own default."""
 
     exclude_input_in_output: bool = True
     """Whether a whole (not streamed) answer leaves the prompt's ids out; a request may say otherwise."""
+    kv_cache_free_gpu_mem_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    """Share of the GPU memory left beside the weights that the KV cache takes."""
+    max_tokens_in_paged_kv_cache: Positive | None = None
+    """Tokens of all sequences together, in the place of the fraction."""
+    kv_cache_host_memory_bytes: NotNegative | None = None
+    """Host memory that cached prompts may be moved to."""
+    enable_kv_cache_reuse: bool | None = None
+    """Prompts that begin alike share their KV cache."""
+    max_attention_window_size: Annotated[str, msgspec.Meta(pattern=_WINDOWS)] = ""
+    """Tokens that attention looks back; several, separated by commas, go round over the layers."""
+    enable_chunked_context: bool | None = None
+    """Long prompts are taken in over several steps, beside the tokens of other requests."""
+    batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] | None = None
+    """Whether a request begins only when its whole length fits the KV cache."""
+    guided_decoding_backend: Literal["", "xgrammar", "llguidance"] = ""
+    """What holds outputs to a grammar; empty is nothing, and requests for structured output are refused."""
 
 
 _ENVIRONMENT_ONLY = frozenset({"api_key"})
@@ -97,11 +124,12 @@ SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 def engine_overrides(environ: Mapping[str, str]) -> dict[str, str]:
     """Engine options from the environment: `OPENAI_BLS_ENGINE` and `OPENAI_BLS_ENGINE_<OPTION>` (`engine.select`)."""
     prefix = ENV_PREFIX + "ENGINE"
-    overrides = {
-        name.removeprefix(prefix + "_").lower(): value
-        for name, value in environ.items()
-        if name.startswith(prefix + "_")
-    }
+    overrides = {}
+    for name, value in environ.items():
+        option = name.removeprefix(prefix + "_").lower()
+        # Some settings of openai_bls begin alike.
+        if name.startswith(prefix + "_") and f"engine_{option}" not in OpenAiBlsSettings.__struct_fields__:
+            overrides[option] = value
     if prefix in environ:
         overrides["engine"] = environ[prefix]
     return overrides
@@ -113,13 +141,12 @@ def load(cls: type[SettingsT], parameters: Mapping[str, str], environ: Mapping[s
     Raises:
         SettingsError: an unknown name or a bad value; the message says which and what is allowed.
     """
-    names = cls.__struct_fields__
-    values = {key: value for key, value in parameters.items() if key not in _BACKEND_PARAMETERS}
+    values = {key: value for key, value in parameters.items() if key not in BACKEND_PARAMETERS}
+    known = [name for name in cls.__struct_fields__ if name not in _ENVIRONMENT_ONLY]
     for key in values:
-        if key not in names or key in _ENVIRONMENT_ONLY:
-            known = ", ".join(name for name in names if name not in _ENVIRONMENT_ONLY)
-            raise SettingsError(f"unknown parameter {key!r} in config.pbtxt; known are {known}")
-    for name in names:
+        if key not in known:
+            raise SettingsError(f"unknown parameter {key!r} in config.pbtxt; known are {', '.join(known)}")
+    for name in cls.__struct_fields__:
         override = environ.get(ENV_PREFIX + name.upper())
         if override is not None:
             values[name] = override

@@ -32,3 +32,11 @@ def settle() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def release() -> None:
+    """Free what only reference cycles still hold: at the end of a model.
+
+    A response sender of Triton's among it, freed while the interpreter ends, crashes the process.
+    """
+    gc.collect()

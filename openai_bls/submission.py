@@ -43,8 +43,15 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
     if request.bad_words and not model.supports("bad_words"):
         raise unsupported(model, "bad_words")
     if request.logprobs is not None:
-        if not model.supports("logprobs") or (request.echo and not model.supports("prompt_logprobs")):
+        if not model.supports("logprobs"):
             raise unsupported(model, "logprobs")
+        if request.echo and not model.supports("prompt_logprobs"):
+            raise InvalidRequestError(
+                f"'logprobs' of a prompt, with 'echo', are not supported by the engine of this model "
+                f"({model.info.engine}).",
+                param="logprobs",
+                code="unsupported_parameter",
+            )
         if request.logprobs > info.max_logprobs:
             param = "top_logprobs" if request.endpoint == "chat.completions" else "logprobs"
             raise InvalidRequestError(
@@ -72,8 +79,10 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
             param="tools",
             code="unsupported_parameter",
         )
-    if model.supports("grammar"):
+    kinds = model.info.grammar_kinds
+    if model.supports("grammar") and (not kinds or "structural_tag" in kinds):
         return
+    # Forced calls begin with markers, which are not for every grammar.
     if tools.required or tools.callable != tools.offered:
         raise unsupported(model, "tool_choice")
     if tools.checked:
@@ -202,7 +211,8 @@ def constraint(found: Requested, model: ServedModel) -> Grammar:
     Raises:
         InvalidRequestError: no grammar engine that the model's engine has honours all of it.
     """
-    return grammar(found.format, backends=model.info.grammar_backends, param=found.param)
+    info = model.info
+    return grammar(found.format, backends=info.grammar_backends, param=found.param, kinds=info.grammar_kinds)
 
 
 def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:

@@ -10,12 +10,13 @@ from typing import Literal
 
 import msgspec
 
-DataType = Literal["BOOL", "INT32", "UINT64", "FP32", "UINT8", "STRING"]
+DataType = Literal["BOOL", "INT32", "UINT64", "FP16", "FP32", "UINT8", "STRING"]
 
 _DTYPES: dict[str, str] = {
     "BOOL": "bool",
     "INT32": "int32",
     "UINT64": "uint64",
+    "FP16": "float16",
     "FP32": "float32",
     "UINT8": "uint8",
     "STRING": "object",
@@ -32,6 +33,8 @@ class Tensor(msgspec.Struct, frozen=True):
     optional: bool = False
     scalar: bool = False
     """Declared with dims [1] and reshape to [], as the official config has its scalars."""
+    ragged: bool = False
+    """Requests whose lengths differ may be batched; only backends that know how (the C++ one) declare it."""
 
     @property
     def numpy_dtype(self) -> str:
@@ -48,6 +51,15 @@ class Step(msgspec.Struct, frozen=True):
     outputs: dict[str, str]
 
 
+class Queue(msgspec.Struct, frozen=True):
+    """Triton's own queue before a model (`dynamic_batching`)."""
+
+    max_queue_delay_microseconds: int = 0
+    """How long a request waits for others to be handed to the model together with it."""
+    max_queue_size: int = 0
+    """Requests that may wait, the next is answered 503; 0 is no limit."""
+
+
 class Model(msgspec.Struct, frozen=True):
     """What Triton has to know of a model."""
 
@@ -55,7 +67,10 @@ class Model(msgspec.Struct, frozen=True):
     max_batch_size: int
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    backend: str = "python"
     decoupled: bool = False
+    queue: Queue | None = None
+    """None leaves the section out: a request goes to the model when it comes."""
     instances: int = 1
     parameters: dict[str, str] = {}
     """Literal values of the `parameters` section; the model's `settings` class says what each means."""
@@ -234,13 +249,21 @@ _PASSED_THROUGH = {
     "return_log_probs": "return_log_probs",
     "return_context_logits": "return_context_logits",
     "return_generation_logits": "return_generation_logits",
+    "exclude_input_in_output": "exclude_input_in_output",
     "guided_decoding_guide_type": "guided_decoding_guide_type",
     "guided_decoding_guide": "guided_decoding_guide",
 }
 
 
-def _ensemble(name: str) -> Model:
-    by_name = {tensor.name: tensor for tensor in TENSORRT_LLM.inputs}
+def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
+    """The official ensemble around `engine`, whose tensors it passes on; those that `engine` lacks are left out."""
+    by_name = {tensor.name: tensor for tensor in engine.inputs}
+    passed_through = {outer: inner for outer, inner in _PASSED_THROUGH.items() if inner in by_name}
+    context = {
+        outer: inner
+        for outer, inner in (("decode_context", "_decode_context"), ("decode_final", "_decode_final"))
+        if outer in {tensor.name for tensor in engine.outputs}
+    }
     return Model(
         name=name,
         max_batch_size=64,
@@ -253,7 +276,7 @@ def _ensemble(name: str) -> Model:
             _option("embedding_bias_weights", "FP32", -1),
             _option("end_id", "INT32", 1),
             _option("pad_id", "INT32", 1),
-            *(_option(outer, by_name[inner].data_type, 1) for outer, inner in _PASSED_THROUGH.items()),
+            *(_option(outer, by_name[inner].data_type, 1) for outer, inner in passed_through.items()),
         ),
         outputs=(
             Tensor("text_output", "STRING", (-1,)),
@@ -298,7 +321,7 @@ def _ensemble(name: str) -> Model:
                     "embedding_bias": "_embedding_bias",
                     "end_id": "_end_id",
                     "pad_id": "_pad_id",
-                    **{inner: outer for outer, inner in _PASSED_THROUGH.items()},
+                    **{inner: outer for outer, inner in passed_through.items()},
                 },
                 {
                     "output_ids": "_tokens",
@@ -307,8 +330,7 @@ def _ensemble(name: str) -> Model:
                     "sequence_index": "sequence_index",
                     "cum_log_probs": "cum_log_probs",
                     "output_log_probs": "output_log_probs",
-                    "decode_context": "_decode_context",
-                    "decode_final": "_decode_final",
+                    **context,
                 },
             ),
             Step(
@@ -316,8 +338,7 @@ def _ensemble(name: str) -> Model:
                 {
                     "TOKENS_BATCH": "_tokens",
                     "SEQUENCE_LENGTH": "_sequence_length",
-                    "DECODE_CONTEXT": "_decode_context",
-                    "DECODE_FINAL": "_decode_final",
+                    **{outer.upper(): inner for outer, inner in context.items()},
                 },
                 {"OUTPUT": "text_output"},
             ),
@@ -326,9 +347,9 @@ def _ensemble(name: str) -> Model:
     )
 
 
-ENSEMBLE = _ensemble("ensemble")
+ENSEMBLE = ensemble("ensemble")
 # The official repository's other name for the same inputs and outputs; guides use either.
-TENSORRT_LLM_BLS = _ensemble("tensorrt_llm_bls")
+TENSORRT_LLM_BLS = ensemble("tensorrt_llm_bls")
 
 MODELS: dict[str, Model] = {
     model.name: model

@@ -61,6 +61,29 @@ def inputs(request: Any) -> Arrays:
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
+_TRITONS_OWN = {
+    # `generate` leaves the request's id among the parameters.
+    *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
+    # Of headers.
+    *("traceparent", "tracestate", "baggage", "authorization"),
+}
+
+
+def only_inputs(request: Any) -> Arrays:
+    """All input tensors of a request to a model that knows no request parameters.
+
+    On `generate` every key that names no input becomes a parameter, for an ensemble one of all its steps; dropped in
+    silence it would be a misspelt or unknown option that seems to work.
+
+    Raises:
+        InvalidRequestError: it has a parameter; Triton's own, and headers that it forwards, do not count.
+    """
+    for name in request_parameters(request):
+        if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
+            raise InvalidRequestError(f"'{name}' is not an input of this model.", param=name)
+    return inputs(request)
+
+
 def text_inputs(request: Any) -> dict[str, list[bytes]]:
     """All input tensors, which must be BYTES, by name and flattened."""
     return {name: array.reshape(-1).tolist() for name, array in inputs(request).items()}
@@ -69,7 +92,7 @@ def text_inputs(request: Any) -> dict[str, list[bytes]]:
 def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]]) -> Any:
     """The one response of a model that is not decoupled; no exception leaves this."""
     try:
-        return response(compute(inputs(request)))
+        return response(compute(only_inputs(request)))
     except ApiError as error:
         return error_response(error)
     except Exception:

@@ -40,13 +40,14 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     generation = _read_json(folder / "generation_config.json", required=False)
     text = config.get("text_config")
     text = {**config, **text} if isinstance(text, dict) else config
-    vocab_size = text.get("vocab_size")
+    # The other names, here and below, are ChatGLM's.
+    vocab_size = text.get("vocab_size", text.get("padded_vocab_size"))
     if not isinstance(vocab_size, int) or vocab_size < 1:
         raise EngineLoadError(f"{short(folder)}/config.json has no vocab_size: not a language model")
     architectures = config.get("architectures") or [""]
     eos = generation.get("eos_token_id", text.get("eos_token_id"))
     pad = generation.get("pad_token_id", text.get("pad_token_id"))
-    length = text.get("max_position_embeddings")
+    length = text.get("max_position_embeddings", text.get("seq_length"))
     return CheckpointFacts(
         architecture=str(architectures[0]),
         model_type=str(config.get("model_type", "")),

@@ -4,7 +4,9 @@
 
     tensorrt_llm/1/
     ├── engine.json       this manifest, written last
-    └── checkpoint/       config.json, generation_config.json, *.safetensors
+    ├── checkpoint/       config.json, generation_config.json; the weights (*.safetensors) unless they are in an engine
+    ├── engine/           of TensorRT-LLM's flow `tensorrt` only: config.json, rank0.engine, rank1.engine ...
+    └── lora/             adapters, a folder each
 
 A folder without a readable manifest holds no engine.
 """
@@ -80,6 +82,42 @@ class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine dies at this step, counted from 1; 0 is off."""
 
 
+class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an engine of the kind `tensorrt_llm` was built by, for and with."""
+
+    version: str
+    """Of TensorRT-LLM, e.g. `1.2.1`. A TensorRT engine runs with the version that built it and no other."""
+    flow: Literal["tensorrt", "pytorch"] = "tensorrt"
+    """`tensorrt`: an engine in `engine/`. `pytorch`: the checkpoint in `checkpoint/` is loaded as it is."""
+    backend: Literal["python", "cpp"] = "python"
+    """Which Triton backend runs it: our model.py over the LLM API, or the C++ backend `tensorrtllm`."""
+    gpu: str = ""
+    """Name of the GPU it was built on; empty if there was none (flow `pytorch`)."""
+    compute_capability: str = ""
+    """Of that GPU, e.g. `9.0`. A TensorRT engine runs on no other."""
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    quant: str = ""
+    """As on the command line; empty is none beyond the checkpoint's own."""
+    kv_cache_dtype: str = "auto"
+    max_input_len: Positive = 1
+    """Tokens of a prompt."""
+    max_num_tokens: NotNegative = 0
+    """Tokens of one step; 0 is not known."""
+    max_beam_width: Positive = 1
+    gather_logits: bool = False
+    """Whether it can give log-probabilities (flow `tensorrt`)."""
+    plugins: dict[str, str] = {}
+    lora: dict[str, str] = {}
+    """Name of an adapter → its folder beside the manifest."""
+    max_lora_rank: NotNegative = 0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, each with a GPU of its own."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an engine is made of and how it is to be run."""
 
@@ -107,6 +145,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     builder: dict[str, str] = {}
     """Versions of the packages that built it."""
     null: NullSettings = NullSettings()
+    tensorrt_llm: TensorRtLlmRecord | None = None
+    """Set if and only if `engine` is `tensorrt_llm`."""
+    engine_files: dict[str, FileRecord] = {}
+    """Of the folder `engine/`, by name; with hashes whatever their size, which `build/verify.py` compares."""
 
 
 class _Version(msgspec.Struct, frozen=True):

@@ -4,22 +4,24 @@ The default engine is moved into the committed models folder by folder (`Default
 its own, which come and go as a whole (`FurtherPlace`)::
 
     default   {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
-              tensorrt_llm/1/{checkpoint/,engine.json}
-    small     tensorrt_llm_small/     config.pbtxt, 1/{model.py,engine.json,checkpoint/,tokenizer/}
+              tensorrt_llm/1/{checkpoint/,engine/,lora/,engine.json}
+              {tensorrt_llm,ensemble,tensorrt_llm_bls}/config.pbtxt
+    small     tensorrt_llm_small/     config.pbtxt, 1/{model.py,engine.json,checkpoint/,engine/,lora/,tokenizer/}
               preprocessing_small/    config.pbtxt, 1/{model.py,tokenizer/}
               openai_bls/1/tokenizer_small/
 
 What is in hand lies in `.aside-…` (default) and in `openai_bls/1/.building-<name>` (further): in version folders, for
-Triton takes every folder directly in the repository for a model.
+Triton takes every folder directly in the repository for a model. A build that is killed in the middle of its moves is
+taken back by the next one, whatever that one does then.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,52 +36,15 @@ from openai_bls.engine.manifest import (
     short,
     write_manifest,
 )
+from openai_bls.engine.place import Place, Prepared
 from openai_bls.tensors import MODELS
 
 OPENAI_BLS = "openai_bls"
 # The engine needs it for grammars, the others for text.
 TOKENIZER_MODELS = (ENGINE, PREPROCESSING, "postprocessing", OPENAI_BLS)
+# The ensembles declare what their engine's backend takes and gives.
+CONFIGURED_MODELS = (ENGINE, "ensemble", "tensorrt_llm_bls")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
-
-
-class Prepared(NamedTuple):
-    """Empty folders to build into."""
-
-    checkpoint: Path
-    tokenizers: list[Path]
-
-
-class Place(Protocol):
-    """An engine's place. Until `commit` the engine in it stays whole."""
-
-    model: str
-    """Name of the Triton model that holds the engine."""
-    version_dir: Path
-    """Where its manifest lies."""
-    tokenizers: list[Path]
-    """Folders that hold its tokenizer."""
-    generated: dict[str, str]
-    """Text of the files that are neither the checkpoint's nor the manifest, by their path."""
-
-    def recover(self) -> None:
-        """Put right what a build that was killed has left half done.
-
-        Raises:
-            EngineLoadError: what lies here is not an engine of ours.
-        """
-        ...
-
-    def begin(self) -> Prepared:
-        """Make the folders to build into."""
-        ...
-
-    def commit(self, manifest: Manifest) -> None:
-        """Put what was built into its place, and the manifest with it."""
-        ...
-
-    def clean(self) -> None:
-        """Remove what a build has left; after a failed one the last engine is in its place again."""
-        ...
 
 
 def place_of(repository: Path, name: str) -> Place:
@@ -91,8 +56,22 @@ def place_of(repository: Path, name: str) -> Place:
     return FurtherPlace(repository, name) if name else DefaultPlace(repository)
 
 
+class _Move(NamedTuple):
+    """A file or folder that takes another's place."""
+
+    aside: Path
+    old: Path
+    """Where what it replaces waits until all is done."""
+    target: Path
+
+
 class DefaultPlace:
-    """Of the engine in `tensorrt_llm`."""
+    """Of the engine in `tensorrt_llm`.
+
+    Everything lies ready as `.aside-…`, the manifest in `.aside-pending/`. Then each goes into its place, what was
+    there waits as `.aside-old-…`, and the manifest goes last. While a manifest is pending, a build that was cut short
+    is taken back: a name that is not aside any more has been moved into its place.
+    """
 
     def __init__(self, repository: Path) -> None:
         self._version_dirs = [_version_dir(repository, name) for name in TOKENIZER_MODELS]
@@ -100,30 +79,75 @@ class DefaultPlace:
         self.version_dir = self._version_dirs[TOKENIZER_MODELS.index(ENGINE)]
         self.tokenizers = [folder / TOKENIZER for folder in self._version_dirs]
         self.generated: dict[str, str] = {}
+        # Nobody has to keep the ensembles.
+        configured = [model for model in CONFIGURED_MODELS if (repository / model).is_dir()]
+        self.configs = {model: repository / model / "config.pbtxt" for model in configured}
+        # The checkpoint first: the loader sees by it that a build was cut short.
+        folders = [*(self.version_dir / name for name in ("checkpoint", "engine", "lora")), *self.tokenizers]
+        self._moves = [_move(folder, folder.parent) for folder in folders]
+        self._config_moves = {
+            model: _move(path, _version_dir(repository, model)) for model, path in self.configs.items()
+        }
+        self._pending = self.version_dir / f"{ASIDE}pending"
 
     def recover(self) -> None:
-        """Nothing: `manifest.checkpoint_dir` sees a build that was cut short, and the next one does all again."""
+        """See `Place`."""
+        self.clean()
 
     def begin(self) -> Prepared:
         """See `Place`."""
         self.clean()
-        prepared = Prepared(
-            self.version_dir / f"{ASIDE}checkpoint",
-            [folder / f"{ASIDE}{TOKENIZER}" for folder in self._version_dirs],
-        )
-        for folder in (prepared.checkpoint, *prepared.tokenizers):
+        checkpoint, engine, lora, *tokenizers = (move.aside for move in self._moves)
+        prepared = Prepared(checkpoint, engine, lora, self.version_dir / f"{ASIDE}work", tokenizers)
+        for folder in (*prepared[:4], *prepared.tokenizers):
             folder.mkdir()
         return prepared
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
         """See `Place`."""
-        targets = [self.version_dir / "checkpoint", *self.tokenizers]
-        moves = [(target.with_name(f"{ASIDE}{target.name}"), target) for target in targets]
-        _swap(moves, lambda: write_manifest(self.version_dir, manifest))
+        for model, move in self._config_moves.items():
+            if model in configs:
+                move.aside.write_text(configs[model], encoding="utf-8")
+            elif move.target.exists():
+                # Everything that stays is aside until it is moved: `_take_back` goes by that.
+                shutil.copy2(move.target, move.aside)
+        self._pending.mkdir()
+        write_manifest(self._pending, manifest)
+        for move in self._all_moves():
+            if move.target.exists():
+                move.target.rename(move.old)
+            if move.aside.exists():
+                move.aside.rename(move.target)
+        (self._pending / MANIFEST_NAME).rename(self.version_dir / MANIFEST_NAME)
+        for move in self._moves[1:3]:
+            _remove_if_empty(move.target)
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """See `Place`."""
+        _configure(self.version_dir, {self.configs[model]: text for model, text in configs.items()})
 
     def clean(self) -> None:
         """See `Place`."""
-        _clear_aside(self._version_dirs)
+        if (self._pending / MANIFEST_NAME).exists():
+            self._take_back()
+            (self._pending / MANIFEST_NAME).unlink()
+        # First in the list is the mark of a build that was cut short: without it the engine loads again.
+        for move in self._all_moves():
+            if move.old.exists():
+                move.old.rename(move.old.with_name(f"{ASIDE}gone-{move.target.name}"))
+        for folder in {move.aside.parent for move in self._all_moves()}:
+            for leftover in folder.glob(f"{ASIDE}*"):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+    def _take_back(self) -> None:
+        for move in reversed(self._all_moves()):
+            if not move.aside.exists() and move.target.exists():
+                move.target.rename(move.aside)
+            if move.old.exists():
+                move.old.rename(move.target)
+
+    def _all_moves(self) -> list[_Move]:
+        return [*self._moves, *self._config_moves.values()]
 
 
 class FurtherPlace:
@@ -151,13 +175,12 @@ class FurtherPlace:
         self.version_dir = repository / self.model / "1"
         self.tokenizers = self._tokenizers(self._targets)
         self.generated = {
-            f"{with_suffix(model, name)}/{file}": text
+            f"{with_suffix(model, name)}/1/model.py": _model_code(repository, model)
             for model in (ENGINE, PREPROCESSING)
-            for file, text in (
-                ("config.pbtxt", _config(model, name)),
-                ("1/model.py", _model_code(repository, model)),
-            )
         }
+        config = render(msgspec.structs.replace(MODELS[PREPROCESSING], name=preprocessing))
+        self.generated[f"{preprocessing}/config.pbtxt"] = self._signed(config)
+        self.configs = {self.model: repository / self.model / "config.pbtxt"}
 
     def recover(self) -> None:
         """See `Place`."""
@@ -177,18 +200,27 @@ class FurtherPlace:
         """See `Place`."""
         self.clean()
         new = self._building / "new"
+        version_dir = new / self.model / "1"
         prepared = Prepared(
-            new / self.model / "1" / "checkpoint", self._tokenizers({n: new / n for n in self._targets})
+            checkpoint=version_dir / "checkpoint",
+            engine=version_dir / "engine",
+            lora=version_dir / "lora",
+            work=self._building / "work",
+            tokenizers=self._tokenizers({n: new / n for n in self._targets}),
         )
-        for folder in (prepared.checkpoint, *prepared.tokenizers):
+        for folder in (*prepared[:4], *prepared.tokenizers):
             folder.mkdir(parents=True)
         return prepared
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
         """See `Place`."""
         new, ready, old = (self._building / name for name in ("new", "ready", "old"))
         for path, text in self.generated.items():
             (new / path).write_text(text, encoding="utf-8")
+        for model, config in self.configs.items():
+            (new / model / config.name).write_text(self._signed(configs[model]), encoding="utf-8")
+        for name in ("engine", "lora"):
+            _remove_if_empty(new / self.model / "1" / name)
         write_manifest(new / self.model / "1", manifest)
         old.mkdir()
         new.rename(ready)
@@ -197,6 +229,10 @@ class FurtherPlace:
                 target.rename(old / name)
         for name, target in reversed(self._targets.items()):
             (ready / name).rename(target)
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """See `Place`."""
+        _configure(self.version_dir, {self.configs[model]: self._signed(text) for model, text in configs.items()})
 
     def clean(self) -> None:
         """See `Place`."""
@@ -218,12 +254,15 @@ class FurtherPlace:
         self._delete(present)
 
     def _delete(self, folders: Iterable[Path]) -> None:
+        folders = [folder for folder in folders if folder.exists()]
+        if not folders and not self._gone.exists():
+            # Then a repository that nobody may write to is as good as any.
+            return
         if self._gone.exists():
             shutil.rmtree(self._gone)
         self._gone.mkdir()
         for folder in folders:
-            if folder.exists():
-                folder.rename(self._gone / folder.name)
+            folder.rename(self._gone / folder.name)
         shutil.rmtree(self._gone)
 
     def _require_ours(self) -> None:
@@ -234,6 +273,14 @@ class FurtherPlace:
                 raise EngineLoadError(
                     f"{folder.name} is not of an engine that was built here: choose another --name, or move it away"
                 )
+
+    def _signed(self, config: str) -> str:
+        """A rendered config.pbtxt that says whose it is."""
+        lines = [
+            f"# Rendered by {_rendered_by(self._name)}, and anew when that is run with other options.",
+            *(line for line in config.splitlines() if not line.startswith("#")),
+        ]
+        return "\n".join(lines) + "\n"
 
     def _tokenizers(self, folders: dict[str, Path]) -> list[Path]:
         engine, preprocessing, tokenizer = folders.values()
@@ -264,16 +311,6 @@ def _version_dir(repository: Path, model: str) -> Path:
     return folder
 
 
-def _config(model: str, name: str) -> str:
-    """The config.pbtxt of the model of the engine `name` that corresponds to the default engine's `model`."""
-    text = render(msgspec.structs.replace(MODELS[model], name=with_suffix(model, name)))
-    lines = [
-        f"# Rendered from openai_bls/tensors.py by {_rendered_by(name)}, and anew whenever that builds the engine.",
-        *(line for line in text.splitlines() if not line.startswith("#")),
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _rendered_by(name: str) -> str:
     return f"`build/engine.py --name {name}`"
 
@@ -293,40 +330,18 @@ def _model_code(repository: Path, model: str) -> str:
         raise EngineLoadError(f"{short(repository)} is not the model repository: {model} has no 1/model.py") from None
 
 
-def _clear_aside(version_dirs: Iterable[Path]) -> None:
-    """Remove what a build has left, and put back what it had moved away without a replacement."""
-    for folder in version_dirs:
-        for leftover in folder.glob(f"{ASIDE}*"):
-            replaced = folder / leftover.name.removeprefix(OLD)
-            if leftover.name.startswith(OLD) and not replaced.exists():
-                leftover.rename(replaced)
-            elif leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink()
+def _move(target: Path, folder: Path) -> _Move:
+    """What replaces `target`, with names in `folder`."""
+    return _Move(folder / f"{ASIDE}{target.name}", folder / f"{OLD}{target.name}", target)
 
 
-def _swap(moves: list[tuple[Path, Path]], finish: Callable[[], None]) -> None:
-    """Move prepared folders into place and `finish`; on any failure put the old ones back.
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
-    The first move's old folder stays until all is done: it marks a swap that was cut short.
-    """
-    done: list[tuple[Path, Path]] = []
-    try:
-        for aside, target in moves:
-            old = target.with_name(f"{OLD}{target.name}")
-            if target.exists():
-                target.rename(old)
-            done.append((target, old))
-            aside.rename(target)
-        finish()
-    except BaseException:
-        for target, old in reversed(done):
-            if target.exists():
-                shutil.rmtree(target)
-            if old.exists():
-                old.rename(target)
-        raise
-    for target, old in reversed(done):
-        if old.exists():
-            old.rename(target.with_name(f"{ASIDE}gone-{target.name}"))
+
+def _configure(version_dir: Path, texts: Mapping[Path, str]) -> None:
+    for path, text in texts.items():
+        aside = version_dir / f"{ASIDE}{path.parent.name}-{path.name}"
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)

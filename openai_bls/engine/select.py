@@ -22,9 +22,13 @@ from openai_bls.engine.manifest import (
     load_manifest,
 )
 from openai_bls.messages import EngineInfo
+from openai_bls.settings import TensorRtLlmSettings
 
 TESTED_TRANSFORMERS = ((5, 17), (5, 24))
 """From the first version, below the second: its continuous-batching API moves from release to release."""
+
+_EMBEDDED_SETTINGS = {"exclude_input_in_output", "max_tokens_in_paged_kv_cache", "enable_kv_cache_reuse"}
+"""Of `TensorRtLlmSettings`, those that the embedded engine honours."""
 
 
 class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,18 +105,46 @@ def parse_options(overrides: Mapping[str, str]) -> EngineOptions:
         raise EngineLoadError(f"bad engine setting: {error}") from None
 
 
-def create_engine(version_dir: Path, on_step: StepListener, overrides: Mapping[str, str] | None = None) -> Engine:
+def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> EngineOptions:
+    """`options` of the embedded engine with what config.pbtxt says; the environment counts more.
+
+    Raises:
+        EngineLoadError: the settings hold one that only TensorRT-LLM knows.
+    """
+    unset = TensorRtLlmSettings()
+    for name in TensorRtLlmSettings.__struct_fields__:
+        if name not in _EMBEDDED_SETTINGS and getattr(settings, name) != getattr(unset, name):
+            raise EngineLoadError(
+                f"{name} in config.pbtxt is for TensorRT-LLM engines, and this one is embedded; "
+                f"it knows {', '.join(sorted(_EMBEDDED_SETTINGS))}"
+            )
+    changes: dict[str, object] = {}
+    if settings.max_tokens_in_paged_kv_cache and not options.max_tokens_in_kv_cache:
+        changes["max_tokens_in_kv_cache"] = settings.max_tokens_in_paged_kv_cache
+    if settings.enable_kv_cache_reuse is False:
+        changes["prefix_sharing"] = False
+    return msgspec.structs.replace(options, **changes) if changes else options
+
+
+def create_engine(
+    version_dir: Path,
+    on_step: StepListener,
+    overrides: Mapping[str, str] | None = None,
+    settings: TensorRtLlmSettings | None = None,
+) -> Engine:
     """The engine that lies in `version_dir`, loaded and ready.
 
     Args:
         version_dir: a version folder of the model `tensorrt_llm`, with `engine.json`.
         on_step: the listener.
         overrides: fields of `EngineOptions` as strings.
+        settings: the model's.
 
     Raises:
         EngineLoadError: one sentence that says what is missing and what to do.
     """
     options = parse_options(overrides or {})
+    settings = settings or TensorRtLlmSettings()
     if options.engine == "null":
         return _create_null(version_dir, on_step, options)
     manifest = load_manifest(version_dir)
@@ -120,14 +152,25 @@ def create_engine(version_dir: Path, on_step: StepListener, overrides: Mapping[s
     if kind == "null":
         return _create_null(version_dir, on_step, options)
     if kind == "tensorrt_llm":
-        raise EngineLoadError(
-            "this engine was built for TensorRT-LLM, for which this release has no runtime yet: "
-            "build with `python build/engine.py --engine transformers`"
-        )
+        _refuse_overrides(overrides or {})
+        from openai_bls.trtllm.loading import load
+
+        return load(version_dir, manifest, settings, on_step)
+    options = with_settings(options, settings)
     _require_packages(options)
     from openai_bls.engine.transformers_engine import TransformersEngine
 
     return TransformersEngine(version_dir, manifest, options, on_step)
+
+
+def _refuse_overrides(overrides: Mapping[str, str]) -> None:
+    """What the environment may say of other engines has no meaning for TensorRT-LLM's."""
+    for name in overrides:
+        if name != "engine":
+            raise EngineLoadError(
+                f"OPENAI_BLS_ENGINE_{name.upper()} is of the embedded engine: "
+                "TensorRT-LLM's settings stand in the model's config.pbtxt"
+            )
 
 
 def _create_null(version_dir: Path, on_step: StepListener, options: EngineOptions) -> Engine:

@@ -13,9 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openai_bls.engine.manifest import BUILD_HINT
+from openai_bls.launch.engine_paths import cpp_parameters, strayed
 from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.ports import is_free
-from openai_bls.launch.server import library_folder, python_version, stub_versions, wheel_root
+from openai_bls.launch.server import backends_folder, library_folder, python_version, stub_versions, wheel_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,10 @@ OPENAI_MODEL = "openai_bls"
 MINIMUM_SHM_BYTES = 32 * 2**20
 
 _SHM = Path("/dev/shm")
+
+# Triton's Python backend starts each model by a line of bash, with the paths of the stub and of the model unquoted.
+_OF_BASH = frozenset(" \t\n\"'$&;()<>|\\`")
+_CHARACTER_NAMES = {" ": "space", "\t": "tab", "\n": "line break"}
 
 # How to move each port: the launcher's flag, then its environment variable.
 PORT_SETTINGS = {
@@ -66,6 +72,12 @@ def check_python(server: Server) -> str:
             raise LaunchError(
                 f"this Python lacks libpython{version}.so.1.0, which the Python backend loads:"
                 f" install libpython{version}, or use a Python configured with --enable-shared"
+            )
+        unfit = _unfit_character(str(backends_folder()), decoded=False)
+        if unfit is not None:
+            raise LaunchError(
+                f"Triton's Python backend cannot be started from {backends_folder()}, since that path has a {unfit}:"
+                " make the environment in another folder"
             )
     return f"Python {platform.python_version()} at {sys.executable}"
 
@@ -132,7 +144,7 @@ def model_names(repository: Path) -> list[str]:
 
 
 def check_repository(repository: Path) -> str:
-    """The folder exists and holds at least one model."""
+    """The folder exists, holds at least one model, and Triton can start models from it."""
     if not repository.is_dir():
         raise LaunchError(
             f"there is no model repository at {repository}: run from the project's folder, or give --model-repository"
@@ -140,6 +152,17 @@ def check_repository(repository: Path) -> str:
     names = model_names(repository)
     if not names:
         raise LaunchError(f"the model repository {repository} is empty: give another --model-repository")
+    # The path as it is given, which is the one that Triton passes on: a link to it helps.
+    unfit = _unfit_character(str(repository))
+    if unfit is not None:
+        raise LaunchError(
+            f"Triton cannot start Python models from {repository}, since that path has a {unfit}: give"
+            " --model-repository a link to it whose own path has none, or move the folder"
+        )
+    for name in names:
+        unfit = _unfit_character(name)
+        if unfit is not None and any((repository / name).glob("*/model.py")):
+            raise LaunchError(f"Triton cannot start the Python model {name!r}, since its name has a {unfit}: rename it")
     return f"models {', '.join(names)} in {repository}"
 
 
@@ -149,7 +172,7 @@ def check_engine(repository: Path) -> str | None:
         return None
     manifest = repository / ENGINE_MODEL / "1" / "engine.json"
     if not manifest.is_file():
-        raise LaunchError(f"there is no engine ({manifest} is missing): make engine")
+        raise LaunchError(f"there is no engine ({manifest} is missing): {BUILD_HINT}")
     further = _further_engines(repository)
     for folder, name in further.items():
         if not any(folder.glob("*/engine.json")):
@@ -162,6 +185,8 @@ def check_engine(repository: Path) -> str | None:
                 f"the engine in {folder} has no preprocessing_{name} beside it: build it with `python build/engine.py"
                 f" --name {name} --model <checkpoint>`"
             )
+    for folder in (repository / ENGINE_MODEL, *further):
+        _check_paths(folder, repository)
     return ", ".join([f"engine {manifest}", *map(str, further)])
 
 
@@ -173,6 +198,27 @@ def engine_models(names: Sequence[str]) -> list[str]:
 
 
 def _further_engines(repository: Path) -> dict[Path, str]:
-    """Their folders, and what they are called; an ensemble whose name begins alike has no code."""
-    code = sorted(repository.glob(f"{ENGINE_MODEL}_*/*/model.py"))
-    return {path.parents[1]: path.parents[1].name.removeprefix(f"{ENGINE_MODEL}_") for path in code}
+    """Their folders, and what they are called; an ensemble whose name begins alike runs nothing."""
+    return {
+        folder: folder.name.removeprefix(f"{ENGINE_MODEL}_")
+        for folder in sorted(repository.glob(f"{ENGINE_MODEL}_*"))
+        if any(folder.glob("*/model.py")) or cpp_parameters(folder) is not None
+    }
+
+
+def _check_paths(model: Path, repository: Path) -> None:
+    """The C++ backend loads the engine that the model has, if it has one."""
+    parameters = cpp_parameters(model) or {}
+    for name, own in strayed(model, parameters).items():
+        raise LaunchError(
+            f"{name} in {model / 'config.pbtxt'} is {parameters[name]}, not {own}, as if the repository had been copied"
+            f" or moved: run `python -m openai_bls render --model-repository {repository}`"
+        )
+
+
+def _unfit_character(path: str, *, decoded: bool = True) -> str | None:
+    """What a path has that must not be there, in words; `decoded` by the stub's Python, it must be ASCII."""
+    for character in path:
+        if character in _OF_BASH or (decoded and not character.isascii()):
+            return _CHARACTER_NAMES.get(character, f"character {character!r}")
+    return None

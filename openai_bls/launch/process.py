@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,17 @@ from openai_bls.launch.server import flag_values, has_backend_setting
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from openai_bls.launch.ranks import MpiJob
+
 DEFAULT_EXIT_TIMEOUT_SECONDS = 30
 
 # tritonserver counts its exit timeout in steps of its own and then joins its threads; the guardian
 # gives it this much more before it kills.
 _GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+
+# Ranks without rank 0 have nothing left to do but to unload.
+FOLLOW_SECONDS = 15.0
 
 # Every process of one server carries this variable, by which leftovers are recognised.
 MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
@@ -30,35 +37,54 @@ MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 
 
+def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None) -> list[str]:
+    """`command` with what every server is started with.
+
+    Args:
+        command: as `openai_bls.launch.server.prepare` makes it.
+        prefix: begins the names of the server's shared-memory regions, unless `command` has one.
+        job: starts the command once a rank.
+    """
+    whole = list(command)
+    if not flag_values(whole, "--exit-timeout-secs"):
+        whole.append(f"--exit-timeout-secs={DEFAULT_EXIT_TIMEOUT_SECONDS}")
+    if job is not None:
+        return job.command(whole, prefix)
+    if not has_backend_setting(whole, "shm-region-prefix-name"):
+        whole.append(f"--backend-config=python,shm-region-prefix-name={prefix}")
+    return whole
+
+
 class ServerProcess:
-    """A tritonserver and the guardian that started it.
+    """A tritonserver, or the mpirun of several, and the guardian that started it.
 
     Args:
         command: the full command, as `openai_bls.launch.server.prepare` makes it.
         environment: the environment to run it in.
         log_path: the file for everything that the server and its models print.
+        job: starts the command once a rank.
+
+    Raises:
+        LaunchError: it could not be run.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path, job: MpiJob | None = None
+    ) -> None:
         self.log_path = log_path
         # A prefix of its own lets a killed server's regions be told from those of others and
         # removed.
         self.mark = f"openai_bls_{os.getpid()}_{secrets.token_hex(4)}_"
-        command = list(command)
-        timeouts = flag_values(command, "--exit-timeout-secs")
-        if not timeouts:
-            command.append(f"--exit-timeout-secs={DEFAULT_EXIT_TIMEOUT_SECONDS}")
-        self.exit_timeout = float(timeouts[-1]) if timeouts else DEFAULT_EXIT_TIMEOUT_SECONDS
-        prefix = self.mark
-        if has_backend_setting(command, "shm-region-prefix-name"):
-            prefix = ""
-        else:
-            command.append(f"--backend-config=python,shm-region-prefix-name={prefix}")
+        whole = full_command(command, self.mark, job)
+        self.exit_timeout = float(flag_values(whole, "--exit-timeout-secs")[-1])
+        prefix = "" if has_backend_setting(command, "shm-region-prefix-name") else self.mark
+        ranks = job.world_size if job is not None else 0
+        self._is_job = job is not None
         self._lifeline, theirs = socket.socketpair()
         guardian = [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno())]
         with theirs, log_path.open("ab") as log:
             self._guardian = subprocess.Popen(
-                [*guardian, str(self.exit_timeout + _GRACE_SECONDS), prefix, *command],
+                [*guardian, str(self.exit_timeout + _GRACE_SECONDS), prefix, str(ranks), str(FOLLOW_SECONDS), *whole],
                 env={**environment, MARK_VARIABLE: self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -74,7 +100,7 @@ class ServerProcess:
         if self.pid == 0:
             self._lifeline.close()
             self._guardian.wait()
-            raise LaunchError(f"tritonserver could not be run; see {log_path}")
+            raise LaunchError(f"{Path(whole[0]).name} could not be run; see {log_path}")
 
     def poll(self) -> int | None:
         """The server's exit code, or None while it runs."""
@@ -112,7 +138,11 @@ class ServerProcess:
         return marked_processes(self.mark)
 
     def _clean_up_after_the_guardian(self) -> None:
-        # It was killed, and its server with it. Stubs mostly see that and leave, but not always.
+        # It was killed, and its server with it. Stubs mostly see that and leave, but not always. An mpirun was told to
+        # end, and takes a moment to end its ranks and to remove its files.
+        deadline = time.monotonic() + (_GRACE_SECONDS if self._is_job else 0)
+        while self.leftovers() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
         for pid in self.leftovers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

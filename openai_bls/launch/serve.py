@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,10 @@ from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.examples import examples
 from openai_bls.launch.logs import LoadWatcher, LogFollower, worth_showing
 from openai_bls.launch.ports import Ports, local_host
-from openai_bls.launch.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProcess
+from openai_bls.launch.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProcess, full_command
+from openai_bls.launch.rank_log import RankWatcher
+from openai_bls.launch.rank_plan import plan_ranks
+from openai_bls.launch.ranks import MpiJob, RankOptions, orchestrator_flags
 from openai_bls.launch.readiness import (
     expected_models,
     not_ready,
@@ -26,7 +30,7 @@ from openai_bls.launch.readiness import (
 from openai_bls.launch.server import Server, has_flag, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
 _POLL_SECONDS = 0.1
@@ -58,6 +62,8 @@ class ServeOptions:
     log_file: Path | None = None
     exit_timeout: int = DEFAULT_EXIT_TIMEOUT_SECONDS
     verbose: bool = False
+    ranks: RankOptions = field(default_factory=RankOptions)
+    dry_run: bool = False
     extra: Sequence[str] = ()
 
 
@@ -77,6 +83,37 @@ def triton_flags(options: ServeOptions) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Start:
+    """What is about to be started: the server, the command of rank 0, its environment, and who starts it how often."""
+
+    server: Server
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    job: MpiJob | None
+
+
+def plan(options: ServeOptions) -> Start:
+    """Everything that `options` come to, with nothing started.
+
+    Raises:
+        LaunchError: there is no server or no repository, or the options do not fit.
+    """
+    if options.ranks.mode == "orchestrator" or options.ranks.hosts or options.ranks.hostfile:
+        # Other machines and the engine's workers need not have this working directory.
+        options = replace(options, repository=options.repository.absolute())
+    checks.check_repository(options.repository)
+    names = expected_models(options.repository, options.extra)
+    flags = triton_flags(options)
+    if options.ranks.mode == "orchestrator":
+        flags += orchestrator_flags(options.extra)
+    server, command, environment = prepare(flags)
+    environment["OPENAI_BLS_HTTP_HOST"] = options.host
+    environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
+    job, environment = plan_ranks(options.ranks, options.repository, names, options.extra, environment)
+    return Start(server, command, environment, job)
+
+
 def serve(options: ServeOptions) -> int:
     """Run a server until it ends or is told to stop; its exit code.
 
@@ -84,24 +121,37 @@ def serve(options: ServeOptions) -> int:
         LaunchError: a check failed, and nothing was started.
     """
     console = Console()
-    server, command, environment = prepare(triton_flags(options))
-    checks.check_runtime(server)
-    checks.check_repository(options.repository)
+    start = plan(options)
+    if options.dry_run:
+        console.line(dry_run(start, os.environ))
+        return 0
+    checks.check_runtime(start.server)
     checks.check_engine(options.repository)
     checks.check_ports(options.ports, options.host)
-    environment["OPENAI_BLS_HTTP_HOST"] = options.host
-    environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
     log_path = _log_path(options)
-    console.step(f"tritonserver ({server.version}) from {server.binary}; log in {log_path}")
+    console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
+    if start.job is not None:
+        console.step(start.job.summary())
     with _StopRequests() as stops:
-        process = ServerProcess(command, environment, log_path)
+        process = ServerProcess(start.command, start.environment, log_path, start.job)
         try:
-            return _Foreground(options, server, console, process, stops.count).run()
+            return _Foreground(options, start.job, console, process, stops.count).run()
         finally:
             # Reached with a live server only by an exception, such as a closed standard output.
             process.stop()
             if options.log_file is None and process.wait() == 0:
                 log_path.unlink(missing_ok=True)
+
+
+def dry_run(start: Start, base: Mapping[str, str]) -> str:
+    """A shell script that does what `start` says: the changes to the environment `base`, then the command."""
+    lines = [f"unset {name}" for name in sorted(base) if name not in start.environment]
+    changed = {name: value for name, value in sorted(start.environment.items()) if base.get(name) != value}
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in changed.items()]
+    if start.job is not None:
+        lines += [f"# {note}" for note in start.job.notes]
+    # At a start the prefix also holds the launcher's process id and a random part.
+    return "\n".join([*lines, shlex.join(full_command(start.command, "openai_bls_", start.job))])
 
 
 def _log_path(options: ServeOptions) -> Path:
@@ -143,7 +193,7 @@ class _Foreground:
     def __init__(
         self,
         options: ServeOptions,
-        server: Server,
+        job: MpiJob | None,
         console: Console,
         process: ServerProcess,
         stops: Callable[[], int],
@@ -157,6 +207,8 @@ class _Foreground:
         self._engines = len(checks.engine_models(self._names))
         self._log = LogFollower(process.log_path)
         self._watcher = LoadWatcher()
+        self._ranks = RankWatcher(job.world_size if job is not None else 1)
+        self._program = "mpirun" if job is not None else "tritonserver"
         self._ready = False
         self._stopping = 0
         self._last_news = console.elapsed
@@ -178,6 +230,7 @@ class _Foreground:
     def _read_log(self) -> None:
         for line in self._log.lines():
             news = self._watcher.feed(line)
+            self._ranks.feed(line)
             if self._options.verbose or (worth_showing(line) and not self._watcher.in_usage):
                 self._console.line(f"    {line}")
             if news and not self._ready and not self._stopping:
@@ -225,6 +278,7 @@ class _Foreground:
         if self._stopping:
             self._console.step(f"stopped (exit code {code})")
         elif code != 0 or not self._ready:
-            reason = self._watcher.reason() or f"tritonserver ended with exit code {code}"
+            reasons = [reason for reason in (self._watcher.reason(), self._ranks.reason()) if reason]
+            reason = "; ".join(reasons) or f"{self._program} ended with exit code {code}"
             fail(f"{reason} (log: {self._process.log_path})")
         return code

@@ -16,6 +16,8 @@ from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.logs import LoadWatcher, tail
 from openai_bls.launch.ports import PortLease, Ports
 from openai_bls.launch.process import ServerProcess
+from openai_bls.launch.rank_plan import plan_ranks
+from openai_bls.launch.ranks import RankOptions
 from openai_bls.launch.readiness import expected_models, not_ready
 from openai_bls.launch.server import prepare
 from openai_bls.tensors import MODELS
@@ -62,7 +64,7 @@ class RunningServer:
 
     @property
     def pid(self) -> int:
-        """The process id of tritonserver itself."""
+        """The process id of tritonserver itself, or of the mpirun that started several."""
         return self.process.pid
 
     @property
@@ -81,7 +83,7 @@ def run_server(
     log_path: Path | None = None,
     timeout: float = 300.0,
 ) -> Iterator[RunningServer]:
-    """Run a tritonserver on free ports until the block ends.
+    """Run a tritonserver on free ports until the block ends; as many of them as the engine has ranks.
 
     Args:
         repository: the model repository.
@@ -99,10 +101,12 @@ def run_server(
         if log_path is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="openai_bls-"))
             log_path = Path(folder) / "tritonserver.log"
-        repository = repository.resolve()
+        # Not resolved: a link can stand for a path that Triton cannot take.
+        repository = repository.absolute()
         names = expected_models(repository, args)
         plan = _Plan(
-            flags=[f"--model-repository={repository}", *args],
+            repository=repository,
+            args=args,
             env=env or {},
             log_path=log_path,
             names=names,
@@ -121,7 +125,8 @@ def run_server(
 
 @dataclass(frozen=True)
 class _Plan:
-    flags: Sequence[str]
+    repository: Path
+    args: Sequence[str]
     env: Mapping[str, str]
     log_path: Path
     names: Sequence[str]
@@ -150,14 +155,16 @@ class _Plan:
             f"--http-port={ports.http}",
             f"--grpc-port={ports.grpc}",
             f"--metrics-port={ports.metrics}",
-            *self.flags,
+            f"--model-repository={self.repository}",
+            *self.args,
         ]
         server, command, environment = prepare(flags)
         checks.check_runtime(server)
         environment["OPENAI_BLS_HTTP_HOST"] = _HOST
         environment["OPENAI_BLS_HTTP_PORT"] = str(ports.openai)
+        job, environment = plan_ranks(RankOptions(), self.repository, self.names, self.args, environment)
         self.log_path.unlink(missing_ok=True)
-        return ServerProcess(command, {**environment, **self.env}, self.log_path)
+        return ServerProcess(command, {**environment, **self.env}, self.log_path, job)
 
     def _await_ready(self, running: RunningServer) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
@@ -21,8 +22,16 @@ _MAX_MESSAGE = 300
 # llguidance's own limit lets schemas pass that take it seconds, and more memory than is good.
 _MAX_SYMBOLS = 20_000
 
+_KIND_NAMES = {
+    "json_schema": "JSON schemas",
+    "regex": "regular expressions",
+    "ebnf": "GBNF grammars",
+    "structural_tag": "structural tags",
+    "lark": "Lark grammars",
+}
 
-def grammar(format: Format, *, backends: Collection[str], param: str) -> Grammar:  # noqa: A002
+
+def grammar(format: Format, *, backends: Collection[str], param: str, kinds: Collection[str] = ()) -> Grammar:  # noqa: A002
     """The grammar for a format, in the form of a library that honours all of it: xgrammar where it does, as it is
     quicker to compile for a large vocabulary, else llguidance.
 
@@ -33,12 +42,13 @@ def grammar(format: Format, *, backends: Collection[str], param: str) -> Grammar
         format: what the output must match.
         backends: the engine's, `EngineInfo.grammar_backends`.
         param: the request's field that it comes from.
+        kinds: the engine's, `EngineInfo.grammar_kinds`.
 
     Raises:
         InvalidRequestError: it is malformed, nothing would match it, or no backend honours all of it.
     """
     try:
-        found = _cached(_text(format), tuple(sorted(backends)))
+        found = _cached(_text(format), tuple(sorted(backends)), tuple(kinds))
     except FormatError as error:
         found = str(error)
     if isinstance(found, str):
@@ -47,10 +57,10 @@ def grammar(format: Format, *, backends: Collection[str], param: str) -> Grammar
 
 
 @lru_cache(maxsize=64)
-def _cached(text: str, backends: tuple[str, ...]) -> Grammar | str:
+def _cached(text: str, backends: tuple[str, ...], kinds: tuple[str, ...]) -> Grammar | str:
     """The grammar, or why there is none, which may take as long to find out."""
     try:
-        return _grammar(text, backends)
+        return _grammar(text, backends, kinds)
     except FormatError as error:
         return str(error)
     except RecursionError:  # whose depth is bounded by everything above, as far as is known
@@ -84,27 +94,67 @@ def _bound(wanted: Any) -> None:
     raise FormatError(f"it is nested too deeply: over {_MAX_DEPTH} levels")
 
 
-def _grammar(text: str, backends: tuple[str, ...]) -> Grammar:
+def _grammar(text: str, backends: tuple[str, ...], kinds: tuple[str, ...]) -> Grammar:
     if not backends:
         raise FormatError("this server's engine has no grammars: neither xgrammar nor llguidance is installed there")
     wanted = unwrapped(msgspec.json.decode(text))
     if isinstance(wanted, dict) and wanted.get("type") == "grammar" and set(wanted) == {"type", "grammar"}:
         source = wanted["grammar"]
         if isinstance(source, str) and source and ebnf.is_lark(source):
-            return _lark(source, backends)
+            return _of_kind(_lark(source, backends), kinds)
     found = checked(wanted)
     if "xgrammar" in backends and found.beyond_xgrammar is None:
         _validate(found)
-        return _xgrammar(found)
+        return _of_kind(_xgrammar(found), kinds, found.format)
     if found.beyond_xgrammar is not None and found.needs_xgrammar is not None:
         raise FormatError(f"{found.beyond_xgrammar} cannot be enforced beside {found.needs_xgrammar}")
     if found.needs_xgrammar is not None:
         raise FormatError(f"{found.needs_xgrammar} takes xgrammar, which this server's engine does not have")
     if "llguidance" in backends:
-        return _llguidance(found)
+        return _of_kind(_llguidance(found), kinds, found.format)
     raise FormatError(
         f"{found.beyond_xgrammar} cannot be enforced here: it would take llguidance, "
         "which this server's engine does not have"
+    )
+
+
+def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None) -> Grammar:
+    """`made` of the format `plain` as a grammar of one of `kinds`, if there are any, where that is the same.
+
+    An engine without structural tags gets no Lark grammar in the place of one either: what tags are for are markers
+    such as <tool_call>, often tokens of their own, and a Lark grammar that spells them as text loops or fails there.
+    """
+    needed = made.kind
+    if plain is not None and made.kind == "lark" and plain["type"] != "grammar":
+        needed = "structural_tag"
+    if not kinds or needed in kinds:
+        return made
+    if needed == "structural_tag" and "regex" in kinds and plain is not None:
+        words = _words(plain)
+        if words is not None:
+            return Grammar(made.backend, "regex", "|".join(f"({_escaped(word)})" for word in words))
+    has = ", ".join(_KIND_NAMES[kind] for kind in kinds)
+    raise FormatError(f"it takes {_KIND_NAMES[needed]}, which this server's engine does not have: it has {has}")
+
+
+def _words(plain: Format) -> list[str] | None:
+    """The strings that a format is a choice of; None if it is no choice."""
+    parts = plain["elements"] if plain["type"] == "or" else [plain]
+    if any(part["type"] != "const_string" for part in parts):
+        return None
+    words = [part["value"] for part in parts]
+    # No regular expression of xgrammar's may hold it.
+    return None if any("\x00" in word for word in words) else words
+
+
+def _escaped(word: str) -> str:
+    """A regular expression for `word`. re.escape also writes backslashes before what has no need of them, a space say,
+    which not every library takes."""
+    return (
+        re.sub(r"[\\^$.|?*+()\[\]{}/-]", r"\\\g<0>", word)
+        .replace("\n", r"\n")
+        .replace("\t", r"\t")
+        .replace("\r", r"\r")
     )
 
 

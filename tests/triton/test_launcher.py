@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from openai_bls.launch.checks import check_repository
+from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.ports import PortLease, is_free
 from openai_bls.launch.process import MARK_VARIABLE
 from openai_bls.launch.readiness import get
@@ -211,6 +213,17 @@ def test_run_server_passes_environment_and_flags(tmp_path: Path) -> None:
     with run_server(tmp_path, {"WORD": "given"}, ["--log-verbose=1"]) as server:
         assert answer(post(server.ports.http, "")) == "given"
         assert "--log-verbose=1" in Path(f"/proc/{server.pid}/cmdline").read_text()
+
+
+def test_a_link_stands_for_a_path_that_triton_cannot_take(repository: Path, tmp_path: Path) -> None:
+    awkward = tmp_path / "my model's é"
+    repository.rename(awkward)
+    with pytest.raises(LaunchError, match="has a space"):
+        check_repository(awkward)
+    repository.symlink_to(awkward)
+    check_repository(repository)
+    with run_server(repository) as server:
+        assert answer(post(server.ports.http, "linked")) == "linked"
 
 
 def test_two_servers_at_once(repository: Path) -> None:

@@ -435,3 +435,31 @@ def test_guides_that_are_none(server: RunningServer, kind: str, guide: str) -> N
             {**body, "guided_decoding_guide_type": kind, "guided_decoding_guide": guide},
         )
     assert "Traceback" not in caught.value.error
+
+
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])
+def test_keys_that_are_no_inputs(server: RunningServer, name: str) -> None:
+    """Triton makes request parameters of them, for the steps of an ensemble too."""
+    body: dict[str, Any] = {"text_input": "Hello", "max_tokens": 4}
+    if name == "tensorrt_llm":
+        body = {"input_ids": [5, 6], "input_lengths": 2, "request_output_len": 4}
+    assert generate(server.http_url, name, {"id": "mine", **body})
+    for key in ("temprature", "image_url_input"):
+        with pytest.raises(TritonError, match=f"'{key}' is not an input of this model"):
+            generate(server.http_url, name, {**body, key: 1})
+
+
+def test_an_ensembles_prompt_and_the_shape_of_its_text(server: RunningServer) -> None:
+    """As the official end_to_end_grpc_client.py sends and reads them."""
+    prompt = RAW[0].raw
+    inputs = [
+        infer_input("text_input", np.array([[prompt]], dtype=np.object_), "BYTES"),
+        infer_input("max_tokens", np.array([[8]], dtype=np.int32), "INT32"),
+        infer_input("exclude_input_in_output", np.array([[False]]), "BOOL"),
+    ]
+    with GrpcStream(server.grpc_url) as stream:
+        stream.send("ensemble", inputs)
+        (whole,) = stream.responses()
+    (text,) = whole.as_numpy("text_output")
+    answer = generate(server.http_url, "ensemble", {"text_input": prompt, "max_tokens": 8})["text_output"]
+    assert text.decode() == prompt + answer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.config_pbtxt import render, with_parameters, write_repository
+from openai_bls.config_pbtxt import render
 from openai_bls.tensors import MODELS, Model, Tensor
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
@@ -46,20 +46,3 @@ def test_values_are_quoted() -> None:
     assert 'string_value: "a\\"\\\\b"' in text
     assert '{ name: "i" data_type: TYPE_BOOL dims: [ 1 ] }' in text
     assert '{ name: "o" data_type: TYPE_FP32 dims: [ -1, 2 ] }' in text
-
-
-def test_other_parameter_values() -> None:
-    model = with_parameters(MODELS["openai_bls"], {"http_port": "0"})
-    assert 'key: "http_port" value { string_value: "0" }' in render(model)
-    assert MODELS["openai_bls"].parameters["http_port"] == "9000"
-    with pytest.raises(KeyError, match=r"no parameter 'prt'.*http_port"):
-        with_parameters(MODELS["openai_bls"], {"prt": "0"})
-
-
-def test_writing_twice_changes_nothing(tmp_path: Path) -> None:
-    written = write_repository(tmp_path)
-    assert written == [tmp_path / name / "config.pbtxt" for name in MODELS]
-    assert all((path.parent / "1").is_dir() for path in written)
-    assert write_repository(tmp_path) == []
-    written[0].write_text("x", encoding="utf-8")
-    assert write_repository(tmp_path) == written[:1]

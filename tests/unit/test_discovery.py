@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from openai_bls.config_pbtxt import render, with_parameters
+from openai_bls.config_pbtxt import render
 from openai_bls.discovery import Backend, backends, served_names
 from openai_bls.engine.manifest import Manifest, write_manifest
-from openai_bls.tensors import OPENAI_BLS
+from openai_bls.tensors import OPENAI_BLS, TENSORRT_LLM
+from openai_bls.trtllm.config import CppSettings, cpp_model
 
 
 def engine(repository: Path, name: str, *, manifest: str = "engine.json") -> None:
@@ -18,7 +20,7 @@ def engine(repository: Path, name: str, *, manifest: str = "engine.json") -> Non
 
 def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) -> None:
     model = tmp_path / "openai_bls"
-    default = Backend("tensorrt_llm", "preprocessing", model / "1" / "tokenizer")
+    default = Backend("tensorrt_llm", "preprocessing", model / "1" / "tokenizer", tmp_path / "tensorrt_llm")
     assert backends(model, "1") == [default]
     engine(tmp_path, "tensorrt_llm")
     engine(tmp_path, "tensorrt_llm_small")
@@ -28,8 +30,15 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
     engine(tmp_path, "other_engine")
     assert backends(model, "1") == [
         default,
-        Backend("tensorrt_llm_a_b", "preprocessing_a_b", model / "1" / "tokenizer_a_b"),
-        Backend("tensorrt_llm_small", "preprocessing_small", model / "1" / "tokenizer_small"),
+        *(
+            Backend(
+                f"tensorrt_llm_{name}",
+                f"preprocessing_{name}",
+                model / "1" / f"tokenizer_{name}",
+                tmp_path / f"tensorrt_llm_{name}",
+            )
+            for name in ("a_b", "small")
+        ),
     ]
 
 
@@ -38,6 +47,25 @@ def test_an_engine_in_two_versions_is_one(tmp_path: Path) -> None:
     (tmp_path / "tensorrt_llm_small" / "2").mkdir()
     (tmp_path / "tensorrt_llm_small" / "2" / "engine.json").touch()
     assert [b.engine for b in backends(tmp_path / "openai_bls", "1")] == ["tensorrt_llm", "tensorrt_llm_small"]
+
+
+@pytest.mark.parametrize(
+    ("config", "door"),
+    [
+        (render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), "grpc"),
+        (render(TENSORRT_LLM), "exchange"),
+        ('# backend: "tensorrtllm"\nbackend: "python"', "exchange"),
+        ("backend: 'tensorrt' 'llm' # of theirs", "grpc"),
+        ('name: "backend: \\"tensorrtllm\\""', "exchange"),
+        ("", "exchange"),
+        ("backend: {", "exchange"),
+    ],
+)
+def test_the_door_goes_by_the_backend(tmp_path: Path, config: str, door: str) -> None:
+    engine(tmp_path, "tensorrt_llm")
+    assert [backend.door for backend in backends(tmp_path / "openai_bls", "1")] == ["exchange"]
+    (tmp_path / "tensorrt_llm" / "config.pbtxt").write_text(config)
+    assert [backend.door for backend in backends(tmp_path / "openai_bls", "1")] == [door]
 
 
 def named(repository: Path, name: str, served_as: str, version: str = "1") -> None:
@@ -63,7 +91,7 @@ def test_served_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "aliases"), [("gpt-4, big", ["gpt-4", "big"]), ("", [])])
 def test_aliases_are_the_configured_ones(tmp_path: Path, text: str, aliases: list[str]) -> None:
     (tmp_path / "openai_bls").mkdir()
-    config = render(with_parameters(OPENAI_BLS, {"model_aliases": text}))
+    config = render(msgspec.structs.replace(OPENAI_BLS, parameters={"model_aliases": text}))
     (tmp_path / "openai_bls" / "config.pbtxt").write_text(config)
     assert served_names(tmp_path) == {"tensorrt_llm": aliases}
     # As Triton's own documentation writes it, over several lines.

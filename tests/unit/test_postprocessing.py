@@ -24,16 +24,16 @@ def tokens(*rows: list[list[int]]) -> np.ndarray[Any, Any]:
     return np.array(rows, dtype=np.int32)
 
 
-def output(postprocessing: Postprocessing, arrays: dict[str, Any]) -> list[list[str]]:
+def output(postprocessing: Postprocessing, arrays: dict[str, Any]) -> list[str]:
     outputs = postprocessing(arrays)
     assert set(outputs) == {"OUTPUT"}
     assert outputs["OUTPUT"].dtype == np.object_
-    return [[text.decode() for text in row] for row in outputs["OUTPUT"]]
+    return [text.decode() for text in outputs["OUTPUT"]]
 
 
 def test_rows_and_beams(postprocessing: Postprocessing) -> None:
     arrays = {"TOKENS_BATCH": tokens([token_ids("ab"), token_ids("cd")], [token_ids("ef"), token_ids("é")])}
-    assert output(postprocessing, arrays) == [["ab", "cd"], ["ef", "é"]]
+    assert output(postprocessing, arrays) == ["ab", "cd", "ef", "é"]
 
 
 def test_lengths_and_padding(postprocessing: Postprocessing) -> None:
@@ -41,15 +41,15 @@ def test_lengths_and_padding(postprocessing: Postprocessing) -> None:
         "TOKENS_BATCH": tokens([token_ids("abc")], [[*token_ids("x"), -1, -1]]),
         "SEQUENCE_LENGTH": np.array([[2], [3]], dtype=np.int32),
     }
-    assert output(postprocessing, arrays) == [["ab"], ["x"]]
-    assert output(postprocessing, {"TOKENS_BATCH": np.zeros((1, 1, 0), np.int32)}) == [[""]]
+    assert output(postprocessing, arrays) == ["ab", "x"]
+    assert output(postprocessing, {"TOKENS_BATCH": np.zeros((1, 1, 0), np.int32)}) == [""]
 
 
 def test_special_tokens(postprocessing: Postprocessing) -> None:
     arrays: dict[str, Any] = {"TOKENS_BATCH": tokens([[*token_ids("a"), EOS]])}
-    assert output(postprocessing, arrays) == [["a"]]
+    assert output(postprocessing, arrays) == ["a"]
     arrays["SKIP_SPECIAL_TOKENS"] = np.array([[False]])
-    assert output(postprocessing, arrays) == [["a<|im_end|>"]]
+    assert output(postprocessing, arrays) == ["a<|im_end|>"]
 
 
 @given(st.text(alphabet="aé中👍\0 \n", max_size=12), st.lists(st.integers(0, 40), max_size=5))
@@ -65,7 +65,7 @@ def test_pieces_of_a_stream_join_to_the_text(postprocessing: Postprocessing, tex
             "DECODE_CONTEXT": np.array([[-1] * (DECODE_CONTEXT_LENGTH - len(context)) + context], dtype=np.int32),
             "DECODE_FINAL": np.array([[end == len(ids)]]),
         }
-        pieces.append(output(postprocessing, arrays)[0][0])
+        pieces.append(output(postprocessing, arrays)[0])
     assert "".join(pieces) == text
     assert "\ufffd" not in "".join(pieces)
 

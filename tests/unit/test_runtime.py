@@ -5,16 +5,21 @@ import http.client
 import itertools
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
+import msgspec
 import pytest
+from tritonclient.grpc import service_pb2_grpc
 
 from openai_bls import runtime as runtime_module
-from openai_bls.discovery import Backend
+from openai_bls.discovery import Backend, Door
 from openai_bls.exchange import address
 from openai_bls.exchange import prompts as prompts_module
 from openai_bls.exchange.prompts import PromptExchangeServer
@@ -36,6 +41,8 @@ from tests.unit.core_support import (
     token_ids,
     write_tokenizer,
 )
+from tests.unit.official_client.test_client import Model as OfficialModel
+from tests.unit.official_client.test_description import write_engine
 
 _numbers = itertools.count()
 
@@ -87,6 +94,42 @@ class Fake:
             self.server.close()
 
 
+class OfficialServer:
+    """A gRPC server on a thread of its own; its one model answers every prompt with "hé"."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = write_engine(folder)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(WAIT_S)
+        self.address = f"127.0.0.1:{port}"
+
+    async def _start(self) -> int:
+        self._model = OfficialModel(None)
+        self._server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._model, self._server)
+        port: int = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        self._answering = asyncio.create_task(self._answer())
+        return port
+
+    async def _answer(self) -> None:
+        for at in itertools.count():
+            await self._model.answer(at, token_ids("hé")[:1])
+            await self._model.answer(at, token_ids("hé")[1:])
+            await self._model.answer(at, [], final=True)
+
+    def close(self) -> None:
+        async def stop() -> None:
+            self._answering.cancel()
+            await self._server.stop(0)
+
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(WAIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
 class World:
     """A runtime, connected in process to fake engines, the first of which is the default."""
 
@@ -98,12 +141,14 @@ class World:
         start: bool = True,
         owner: int = os.getpid(),
         further: Sequence[tuple[EngineInfo, Path]] = (),
+        door: tuple[Door, Path] = ("exchange", Path()),
         **settings: Any,
     ) -> None:
         self.closed = False
         engines = [(engine_info(), tokenizer_dir), *further]
         self.fakes = [Fake(folder, owner, info) for info, folder in engines]
         self.default = self.fakes[0]
+        self.default.backend = msgspec.structs.replace(self.default.backend, door=door[0], engine_dir=door[1])
         if engine:
             self.load_engine()
         self.runtime = Runtime(
@@ -368,6 +413,71 @@ def test_the_engine_is_looked_for_once_the_server_is_up(
     world.deliver(0, "a", "stop")
     reply.wait_end()
     assert reply.error is None
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Iterator[OfficialServer]:
+    server = OfficialServer(tmp_path / "engine")
+    yield server
+    server.close()
+
+
+def test_an_engine_with_the_official_contract_alone(
+    make: Callable[..., World], official: OfficialServer, tokenizer_dir: Path
+) -> None:
+    """Reached through gRPC; its prompts still come over the exchange."""
+    world = make(
+        engine=False,
+        door=("grpc", official.folder),
+        engine_grpc_url=official.address,
+    )
+    reply, streamed = world.submit(max_tokens=5), world.submit(max_tokens=5, stream=True)
+    for waiting in (reply, streamed):
+        waiting.wait_end()
+        assert waiting.error is None
+    assert reply.bodies[0]["choices"][0]["message"]["content"] == "hé"
+    assert reply.bodies[0]["choices"][0]["finish_reason"] == "stop"
+    assert len(world.default.prepared) == 2
+    assert type(world.runtime._engines[0].client).__name__ == "OfficialClient"
+
+
+def test_a_setting_forces_the_door(make: Callable[..., World], official: OfficialServer) -> None:
+    world = make(door=("grpc", official.folder), engine_door="exchange")
+    reply = world.submit()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+    assert reply.error is None
+
+
+def test_a_server_whose_grpc_front_end_cannot_be_used(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    # This process is no tritonserver.
+    world = make(engine_door="grpc")
+    # Before that is known, and after.
+    world.submit().wait_end()
+    reply = world.submit()
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 503
+    assert "cannot be reached" in reply.error.message
+    assert "engine_grpc_url" in caplog.text
+
+
+def test_without_tritonclient(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "openai_bls.official_client.client", None)
+    reply = make(engine_door="grpc", engine_grpc_url="127.0.0.1:1").submit()
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 503
+    assert "pip install 'tritonclient[grpc]'" in caplog.text
+
+
+def test_grpc_is_not_imported_where_the_exchange_is_the_door() -> None:
+    program = "import sys, openai_bls.runtime; sys.exit(bool({'grpc', 'tritonclient'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_closing_before_the_start(make: Callable[..., World]) -> None:

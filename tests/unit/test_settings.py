@@ -49,6 +49,19 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.parametrize("text", ["", "4096", "4096,512, 32000"])
+def test_attention_windows(text: str) -> None:
+    assert load(TensorRtLlmSettings, {"max_attention_window_size": text}, {}).max_attention_window_size == text
+
+
+@pytest.mark.parametrize("text", ["10,x", "0", "10,,20", "10,", "-1", "1.5", "10\n20"])
+def test_attention_windows_that_are_none(text: str) -> None:
+    with pytest.raises(SettingsError, match="max_attention_window_size"):
+        load(TensorRtLlmSettings, {"max_attention_window_size": text}, {})
+    with pytest.raises(SettingsError, match="max_attention_window_size"):
+        load(TensorRtLlmSettings, {}, {"OPENAI_BLS_MAX_ATTENTION_WINDOW_SIZE": text})
+
+
 def test_the_backends_own_parameters_are_no_settings() -> None:
     assert load(OpenAiBlsSettings, {"EXECUTION_ENV_PATH": "x", "FORCE_CPU_ONLY_INPUT_TENSORS": "no"}, {}) == (
         OpenAiBlsSettings()

@@ -117,6 +117,23 @@ def test_tools_need_a_form_that_is_known() -> None:
     assert info.value.param == "tools"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL, OTHER], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tools": [OTHER]}, "tools.function.strict"),
+    ],
+)
+def test_forced_calls_need_structural_tags(fields: dict[str, Any], param: str) -> None:
+    few = model(info=engine_info(grammar_kinds=("json_schema", "regex")))
+    submission.check_supported(chat(tools=[TOOL]), few)
+    submission.check_supported(chat(**fields), model(info=engine_info(grammar_kinds=("structural_tag",))))
+    with pytest.raises(InvalidRequestError) as info:
+        submission.check_supported(chat(**fields), few)
+    assert (info.value.param, info.value.code) == (param, "unsupported_parameter")
+
+
 def test_the_engines_request() -> None:
     served = model(info=engine_info(lora_names=("poet",), sampling_defaults=SamplingParams(repetition_penalty=1.1)))
     request = completion(

@@ -13,6 +13,7 @@ NUMPY = {
     "BOOL": np.bool_,
     "INT32": np.int32,
     "UINT64": np.uint64,
+    "FP16": np.float16,
     "FP32": np.float32,
     "UINT8": np.uint8,
     "STRING": np.object_,

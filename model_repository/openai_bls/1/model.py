@@ -45,3 +45,4 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """End what runs."""
         self.runtime.close()
+        stub.release()

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from openai_bls import exchange, settings, triton
+from openai_bls import exchange, settings, stub, triton
 from openai_bls.engine.manifest import EngineLoadError
 from openai_bls.engine.select import create_engine
 from openai_bls.errors import ApiError, EngineError
@@ -23,7 +23,7 @@ class TritonPythonModel:
         try:
             model_settings = settings.load(settings.TensorRtLlmSettings, triton.config_parameters(args), os.environ)
             overrides = settings.engine_overrides(os.environ)
-            self.engine = create_engine(version_dir, self.exchange.on_step, overrides)
+            self.engine = create_engine(version_dir, self.exchange.on_step, overrides, model_settings)
         except (settings.SettingsError, EngineLoadError) as error:
             raise triton.load_error(error) from None
         self.exchange.start(self.engine)
@@ -34,7 +34,7 @@ class TritonPythonModel:
         for request in requests:
             stream = triton.ResponseStream(request)
             try:
-                self.door.open(triton.inputs(request), request.request_id(), stream)
+                self.door.open(triton.only_inputs(request), request.request_id(), stream)
             except ApiError as error:
                 stream.fail(error)
             except Exception:
@@ -46,3 +46,4 @@ class TritonPythonModel:
         self.engine.close()
         self.door.close()
         self.exchange.close()
+        stub.release()

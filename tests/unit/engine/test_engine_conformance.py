@@ -1,19 +1,25 @@
-"""The `Engine` contract, held against every engine that runs here."""
+"""The `Engine` contract, held against every engine that runs here; TensorRT-LLM's over the fake
+package."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from openai_bls.engine.base import Engine
+from openai_bls.engine.select import create_engine
 from openai_bls.messages import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
 from tests.unit.engine.engine_support import MAX_MODEL_LEN, VOCAB_SIZE, Recorder, request
+from tests.unit.trtllm.fake_engines import write_fake_engine
+from tests.unit.trtllm.fake_support import in_process
 
 if TYPE_CHECKING:
+    from openai_bls.trtllm.contract import Flow
     from tests.unit.engine.conftest import EngineFactory
 
 Started = tuple[Engine, Recorder]
@@ -22,9 +28,44 @@ Started = tuple[Engine, Recorder]
 NULL_TOKENS = ",".join(str(i) for i in range(10, 90))
 
 
-@pytest.fixture(params=["null", "transformers"])
-def started(request: pytest.FixtureRequest, start: EngineFactory) -> Started:
-    return start(engine=request.param, null_token_ids=NULL_TOKENS)
+# TensorRT-LLM's flows and versions differ in their outputs, and a step may bring several tokens or none.
+TENSORRT_LLM: dict[str, tuple[Flow, dict[str, str]]] = {
+    "tensorrt_llm": ("tensorrt", {}),
+    "tensorrt_llm-0.20": ("tensorrt", {"version": "0.20.0", "late_final": "1"}),
+    "tensorrt_llm-pytorch": ("pytorch", {"step_tokens": "3"}),
+}
+
+
+@pytest.fixture(scope="module", params=["null", "transformers", *TENSORRT_LLM])
+def kind(
+    request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Path | None]]:
+    """A kind of engine; one of TensorRT-LLM with the folder that it is in, and as long as it lasts the fake package is
+    installed, which says what the null engine says."""
+    if request.param not in TENSORRT_LLM:
+        yield request.param, None
+        return
+    flow, environment = TENSORRT_LLM[request.param]
+    folder = tmp_path_factory.mktemp(request.param) / "1"
+    # Slow enough for what is to be cancelled to run for a while.
+    with in_process(tokens=NULL_TOKENS, step_delay_ms="0.5", **environment) as api:
+        yield (
+            "tensorrt_llm",
+            write_fake_engine(folder, checkpoint, flow, api, max_model_len=MAX_MODEL_LEN, max_batch_size=16),
+        )
+
+
+@pytest.fixture
+def started(kind: tuple[str, Path | None], start: EngineFactory) -> Iterator[Started]:
+    name, folder = kind
+    if folder is None:
+        yield start(engine=name, null_token_ids=NULL_TOKENS)
+        return
+    recorder = Recorder()
+    engine = create_engine(folder, recorder)
+    yield engine, recorder
+    engine.close()
+    assert recorder.breaches == []
 
 
 def greedy_tokens(started: Started, count: int = 12) -> list[int]:
@@ -51,7 +92,9 @@ def test_more_requests_than_the_batch_holds(started: Started) -> None:
         engine.submit(request(i, prompt=(i + 1, 2, 3), max_tokens=3 + i % 5))
     recorder.wait_end(*ids)
     assert [len(recorder.tokens[i]) for i in ids] == [3 + i % 5 for i in ids]
-    assert {len(step) for step in recorder.steps} & set(range(2, engine.info.max_batch_size + 1)), "never batched"
+    spans = [[n for n, step in enumerate(recorder.steps) if any(d.request_id == i for d in step)] for i in ids]
+    overlapping = [(a, b) for a in ids for b in ids if a < b and spans[a][0] <= spans[b][0] <= spans[a][-1]]
+    assert overlapping, "never batched"
 
 
 def test_one_thread_calls_the_listener(started: Started) -> None:
@@ -247,12 +290,17 @@ def all_logprobs(recorder: Recorder, request_id: int) -> Logprobs:
 @pytest.mark.parametrize("count", [0, 1, 20])
 def test_logprobs(started: Started, count: int) -> None:
     engine, recorder = started
-    engine.submit(request(1, max_tokens=9, logprobs=count, prompt_logprobs=count))
+    count = min(count, engine.info.max_logprobs)
+    of_prompt = "prompt_logprobs" in engine.info.supported
+    engine.submit(request(1, max_tokens=9, logprobs=count, prompt_logprobs=count if of_prompt else None))
     engine.submit(request(2, max_tokens=9))
     recorder.wait_end(1, 2)
+    pairs = [(all_logprobs(recorder, 1), recorder.tokens[1])]
     prompt_logprobs = recorder.deltas(1)[0].prompt_logprobs
-    assert prompt_logprobs is not None
-    for found, tokens in ((all_logprobs(recorder, 1), recorder.tokens[1]), (prompt_logprobs, [6, 7])):
+    assert (prompt_logprobs is not None) == of_prompt
+    if prompt_logprobs is not None:
+        pairs.append((prompt_logprobs, [6, 7]))
+    for found, tokens in pairs:
         assert len(found.token_logprobs) == len(tokens)
         for token, own, ids, values in zip(
             tokens, found.token_logprobs, found.top_token_ids, found.top_logprobs, strict=True
@@ -270,13 +318,18 @@ def test_logprobs(started: Started, count: int) -> None:
 def test_logprobs_of_a_stopped_sequence(started: Started) -> None:
     tokens = greedy_tokens(started)
     engine, recorder = started
-    engine.submit(request(1, max_tokens=12, stop_token_ids=(tokens[0],), logprobs=2, prompt_logprobs=0))
-    engine.submit(request(2, max_tokens=12, stop_words=(tuple(tokens[3:5]),), logprobs=2))
+    count = min(2, engine.info.max_logprobs)
+    of_prompt = "prompt_logprobs" in engine.info.supported
+    engine.submit(
+        request(1, max_tokens=12, stop_token_ids=(tokens[0],), logprobs=count, prompt_logprobs=0 if of_prompt else None)
+    )
+    engine.submit(request(2, max_tokens=12, stop_words=(tuple(tokens[3:5]),), logprobs=count))
     recorder.wait_end(1, 2)
     assert recorder.tokens[1] == []
+    assert recorder.reason(1) == "stop"
     assert recorder.ends[1].logprobs is None
-    assert recorder.ends[1].prompt_logprobs is not None
-    assert recorder.ends[1].prompt_logprobs.top_token_ids == [[], []]
+    found = recorder.ends[1].prompt_logprobs
+    assert (None if found is None else found.top_token_ids) == ([[], []] if of_prompt else None)
     assert len(all_logprobs(recorder, 2).token_logprobs) == len(recorder.tokens[2])
 
 
@@ -287,8 +340,13 @@ def test_nothing_to_sample(started: Started) -> None:
     engine.submit(request(2, max_tokens=0, prompt_logprobs=3, prompt=(5,)))
     engine.submit(request(3, max_tokens=0, prompt_logprobs=3, prompt=[3] * MAX_MODEL_LEN))
     recorder.wait_end(1, 2, 3)
+    of_prompt = "prompt_logprobs" in engine.info.supported
     for i, entries in ((1, None), (2, 0), (3, MAX_MODEL_LEN - 1)):
         (delta,) = recorder.deltas(i)
+        if entries is not None and not of_prompt:
+            assert delta.invalid
+            assert "prompt_logprobs" in (delta.error or "")
+            continue
         assert (delta.token_ids, delta.finish_reason, delta.logprobs) == ([], "length", None)
         assert (None if delta.prompt_logprobs is None else len(delta.prompt_logprobs.token_logprobs)) == entries
     assert engine.stats().generated_tokens == before
@@ -297,7 +355,14 @@ def test_nothing_to_sample(started: Started) -> None:
 def test_min_tokens(started: Started) -> None:
     tokens = greedy_tokens(started)
     engine, recorder = started
-    stops = (tokens[2], tokens[6])
+    stops: tuple[int, ...] = (tokens[2], tokens[6])
+    if engine.info.engine == "tensorrt_llm":
+        # It holds back one, and says so.
+        engine.submit(request(4, max_tokens=20, stop_token_ids=stops, min_tokens=5))
+        recorder.wait_end(4)
+        assert recorder.ends[4].invalid
+        assert "min_tokens with 2 stop_token_ids" in (recorder.ends[4].error or "")
+        stops = (tokens[2],)
     engine.submit(request(1, max_tokens=20, stop_token_ids=stops, min_tokens=5))
     engine.submit(request(2, max_tokens=4, stop_token_ids=stops, min_tokens=4))
     engine.submit(request(3, max_tokens=9, stop_words=((tokens[1],), (tokens[7],)), min_tokens=5))

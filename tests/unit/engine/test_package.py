@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import importlib.util
 import json
 import os
@@ -16,12 +18,15 @@ from types import ModuleType
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from openai_bls.engine import grammars, package, places
 from openai_bls.engine.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.engine.package import BuildOptions, build
+from openai_bls.engine.place import sole_build
 from openai_bls.engine.places import TOKENIZER_MODELS
 from openai_bls.engine.select import create_engine
+from openai_bls.engine.sources import default_name
 from openai_bls.messages import Grammar
 from tests.unit.engine.engine_support import Recorder, request
 
@@ -143,31 +148,59 @@ def test_a_failed_build_leaves_the_last_engine(
     assert load_manifest(repository / "tensorrt_llm" / "1") == first
 
 
-@pytest.mark.parametrize(("module", "name"), [("package", "place_weights"), ("places", "write_manifest")])
-def test_a_killed_build(source: Path, repository: Path, module: str, name: str) -> None:
-    """Killed while preparing: the last engine loads. Killed while moving: the loader says so. Either way the next
-    build repairs everything."""
+@pytest.mark.parametrize("where", ["place_weights", 4])
+def test_a_killed_build(source: Path, repository: Path, where: str | int) -> None:
+    """Killed while preparing: the last engine loads. Killed while moving: the loader says so, and the next build takes
+    it back, even if it fails itself."""
     run(source, repository)
     code = f"""
         import os, signal
         from pathlib import Path
-        from openai_bls.engine import package, places
+        from openai_bls.engine import package
+        where, rename, count = {where!r}, Path.rename, 0
         def die(*args, **kwargs):
             os.kill(os.getpid(), signal.SIGKILL)
-        {module}.{name} = die
+        def counted(self, target):
+            global count
+            count += 1
+            return die() if count == where else rename(self, target)
+        Path.rename = counted
+        if isinstance(where, str):
+            setattr(package, where, die)
         package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert leftovers(repository)
-    if name == "place_weights":
+    if where == "place_weights":
         assert len(answer(repository)) == 8
     else:
         with pytest.raises(EngineLoadError, match="cut short"):
             answer(repository)
+        assert "--max-model-len 0" in refusal(source, repository, max_model_len=0)
+        assert len(answer(repository)) == 8
     assert run(source, repository)[0].max_model_len == 512
     assert not leftovers(repository)
     assert len(answer(repository)) == 8
+
+
+def test_two_builds_at_once(source: Path, repository: Path) -> None:
+    """The second would take the first's work for that of a killed one."""
+    with sole_build(places.place_of(repository, "")):
+        assert "another build is at work in" in refusal(source, repository)
+    run(source, repository)
+
+
+def test_a_full_disk(source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        # As `shutil.copyfile` does it.
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr("openai_bls.engine.weights.place", full)
+    said = refusal(source, repository)
+    assert said.startswith("the disk is full: ")
+    assert f"GiB are free at {repository / 'tensorrt_llm' / '1'}" in said
+    assert "--workspace" not in said
 
 
 def test_the_caches_size_is_the_engines_own(source: Path, repository: Path) -> None:
@@ -210,7 +243,7 @@ def test_null_engine_without_weights(source: Path, repository: Path) -> None:
 
 
 def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "cannot build TensorRT-LLM engines yet" in refusal(source, repository, engine="tensorrt_llm")
+    assert "TensorRT-LLM is not installed in this Python" in refusal(source, repository, engine="tensorrt_llm")
     assert "not a directory" in refusal("./no/such/place", repository)
     assert "not a directory" in refusal(source / "config.json", repository)
     (tmp_path / "empty").mkdir()
@@ -252,6 +285,83 @@ def test_no_tokenizer(source: Path, repository: Path) -> None:
     assert "no tokenizer.json" in refusal(source, repository)
 
 
+def test_a_tokenizer_in_python(source: Path, repository: Path) -> None:
+    """None is made without running it, and what runs may not give one."""
+    (source / "tokenizer.json").unlink()
+    (source / "vocab.txt").write_text("a\n")
+    config = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}}
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    code = """
+        from transformers import PreTrainedTokenizer
+        class OwnTokenizer(PreTrainedTokenizer):
+            vocab_size = 1
+            def get_vocab(self):
+                return {"a": 0}
+            def _tokenize(self, text):
+                return ["a"]
+            def _convert_token_to_id(self, token):
+                return 0
+            def _convert_id_to_token(self, index):
+                return "a"
+            def save_vocabulary(self, save_directory, filename_prefix=None):
+                return ()
+    """
+    (source / "tokenization_own.py").write_text(textwrap.dedent(code))
+    said = refusal(source, repository)
+    assert "a tokenizer of its own in Python: pass --trust-remote-code" in said
+    said = refusal(source, repository, trust_remote_code=True)
+    assert "cannot be written as one" in said
+    assert "put one beside the checkpoint" in said
+
+
+def test_a_tokenizer_of_a_known_family(source: Path, repository: Path) -> None:
+    """Made without its code, with the chat template and the end token that its code has."""
+    for path in source.glob("*token*"):
+        path.unlink()
+    (source / "chat_template.jinja").unlink()
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(
+        json.dumps(config | {"model_type": "qwen", "architectures": ["QWenLMHeadModel"]})
+    )
+    lines = (b"%s %d\n" % (base64.b64encode(bytes([byte])), byte) for byte in range(256))
+    (source / "qwen.tiktoken").write_bytes(b"".join(lines))
+    manifest, _ = run(source, repository, engine="null")
+    end_of_turn = 256 + 2
+    for name in TOKENIZER_MODELS:
+        folder = repository / name / "1" / "tokenizer"
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert tokenizer.encode("a<|im_end|>").ids == [ord("a"), end_of_turn]
+        assert "<|im_start|>" in (folder / "chat_template.jinja").read_text()
+    checkpoint = repository / "tensorrt_llm" / "1" / "checkpoint"
+    assert end_of_turn in json.loads((checkpoint / "generation_config.json").read_text())["eos_token_id"]
+    assert manifest.files["generation_config.json"].size == (checkpoint / "generation_config.json").stat().st_size
+
+
+def test_a_changed_name_needs_no_build(source: Path, repository: Path) -> None:
+    run(source, repository)
+    weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
+    inode = weights.stat().st_ino
+    manifest, lines = run(source, repository, served_model_name="other")
+    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
+    assert manifest.model_name == "other"
+    assert "no rebuild" in lines[-1]
+    assert weights.stat().st_ino == inode
+    assert "up to date" in run(source, repository, served_model_name="other")[1][0]
+
+
+def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
+    """The embedded engine has none of its own, so no build of it has a reason to write the file again."""
+    config = repository / "tensorrt_llm" / "config.pbtxt"
+    run(source, repository)
+    assert config.read_text() == (ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt").read_text()
+    config.write_text(config.read_text().replace("count: 1", "count: 2"))
+    edited = config.read_text()
+    assert "was changed since the last build and stays as it is" in run(source, repository)[1][0]
+    for options in ({"max_batch_size": 3}, {"served_model_name": "other"}, {"force": True}, {"engine": "null"}):
+        run(source, repository, **options)
+        assert config.read_text() == edited
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
@@ -262,7 +372,7 @@ def test_no_tokenizer(source: Path, repository: Path) -> None:
     ],
 )
 def test_served_name(model: str, name: str) -> None:
-    assert package._default_name(model) == name
+    assert default_name(model) == name
 
 
 def command_line() -> ModuleType:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,7 @@ import pytest
 
 from openai_bls.discovery import backends, served_names
 from openai_bls.engine import places
-from openai_bls.engine.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.engine.manifest import OLD, EngineLoadError, Manifest, load_manifest
 from openai_bls.engine.package import remove
 from openai_bls.engine.select import create_engine
 from tests.unit.engine.engine_support import Recorder, request
@@ -210,6 +212,50 @@ def test_ours_are_known_when_parts_are_missing(source: Path, repository: Path) -
     assert contents(repository) == before
 
 
+def test_a_repository_that_nobody_may_change(
+    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is up to date needs no change; all else is refused in one sentence."""
+    run(source, repository, engine="null", served_model_name="first")
+    run(source, repository, engine="null", name="small")
+    before = contents(repository)
+    where = f"the model repository cannot be changed: {os.strerror(errno.EROFS)} ({repository}/"
+
+    def refused(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    # Root may write wherever the mode forbids it.
+    for change in ("mkdir", "rename", "replace", "unlink", "write_text", "write_bytes"):
+        monkeypatch.setattr(Path, change, refused)
+    assert refusal(source, repository, engine="null", force=True).startswith(where)
+    assert refusal(source, repository, engine="null", name="other", served_model_name="other").startswith(where)
+    assert refusal(source, repository, engine="null", name="small", served_model_name="new").startswith(where)
+    main = command_line().main
+    assert main(["--model-repository", str(repository), "--remove", "small"]) == 1
+    assert capsys.readouterr().err.startswith(f"build/engine.py: {where}")
+    assert contents(repository) == before
+
+
+def test_a_file_in_the_place_of_a_folder(source: Path, repository: Path) -> None:
+    shutil.rmtree(repository / "openai_bls" / "1")
+    (repository / "openai_bls" / "1").write_text("mine")
+    said = f"the model repository cannot be changed: File exists ({repository / 'openai_bls'})"
+    assert refusal(source, repository, engine="null").startswith(said)
+    assert refusal(source, repository, engine="null", name="small").startswith(said)
+    with pytest.raises(EngineLoadError, match="cannot be changed: File exists"):
+        remove(repository, "small", print)
+    (repository / "openai_bls" / "1").unlink()
+    (repository / "openai_bls" / "1").mkdir()
+    (repository / "openai_bls" / "1" / ".gone-small").write_text("mine")
+    assert "cannot be changed: Not a directory" in str(_build_error(source, repository, name="small"))
+
+
+def _build_error(source: Path, repository: Path, **options: object) -> EngineLoadError:
+    with pytest.raises(EngineLoadError) as caught:
+        run(source, repository, engine="null", **options)
+    return caught.value
+
+
 def test_not_a_repository(source: Path, repository: Path, tmp_path: Path) -> None:
     assert "no folder openai_bls" in refusal(source, tmp_path, name="small")
     (repository / "tensorrt_llm" / "1" / "model.py").unlink()
@@ -238,7 +284,7 @@ _BUILD = """
         setattr(package, where, die)
     package.build(
         package.BuildOptions(
-            {source!r}, Path({repository!r}), name="small", engine="null", served_model_name="new"
+            {source!r}, Path({repository!r}), name="small", engine="null", served_model_name="new", max_batch_size=9
         ),
         print,
     )
@@ -259,7 +305,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
     said = refusal(source, repository, engine="null", name="small", max_batch_size=0)
     assert "--max-batch-size" in said
     assert served(repository) == before
-    run(source, repository, engine="null", name="small", served_model_name="new")
+    run(source, repository, engine="null", name="small", served_model_name="new", max_batch_size=9)
     assert served_names(repository)["tensorrt_llm_small"] == ["new"]
     assert not in_hand(repository)
 
@@ -303,7 +349,7 @@ def test_every_moment_of_a_commit_and_of_its_recovery(
         for folder in prepared.tokenizers:
             (folder / "tokenizer.json").write_text("new")
         with renames(monkeypatch, at_most=commits):
-            target.commit(manifest)
+            target.commit(manifest, {"tensorrt_llm_small": "new"})
         consistent(repository, before)
         with renames(monkeypatch, at_most=recoveries):
             places.place_of(repository, "small").clean()
@@ -319,6 +365,51 @@ def test_every_moment_of_a_commit_and_of_its_recovery(
                  "openai_bls/1/tokenizer_small/tokenizer.json"), b"new",
             )  # fmt: skip
             return
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("commits", range(25))
+def test_every_moment_of_the_default_engines_commit(
+    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, commits: int, *, replaces: bool
+) -> None:
+    """The same for the default engine, whose folders and config.pbtxt files take the places of others one by one."""
+    if replaces:
+        run(source, repository, engine="null")
+    before = served(repository)
+    manifest = Manifest(engine="null", model_name="new", max_model_len=9, max_batch_size=1, created=1)
+    for recoveries in range(28):
+        target = places.place_of(repository, "")
+        prepared = target.begin()
+        for folder in (prepared.checkpoint, prepared.engine, *prepared.tokenizers):
+            (folder / "file").write_text("new")
+        with renames(monkeypatch, at_most=commits):
+            target.commit(manifest, {"tensorrt_llm": "new"})
+        if commits and replaces and served(repository) != before:
+            now_or_never = load_manifest(target.version_dir).model_name == "new"
+            assert now_or_never or (target.version_dir / f"{OLD}checkpoint").exists()
+        with renames(monkeypatch, at_most=recoveries):
+            places.place_of(repository, "").clean()
+        places.place_of(repository, "").recover()
+        assert not [path for path in repository.rglob(".*") if path.name != ".gitkeep"]
+        after = served(repository)
+        if commits < moves_of_a_commit(replaces=replaces):
+            assert after == before
+        else:
+            assert load_manifest(target.version_dir) == manifest
+            folders = ("checkpoint", "engine", "tokenizer")
+            new = {path for path, text in after.items() if text == b"new"}
+            assert new == {
+                *(f"tensorrt_llm/1/{folder}/file" for folder in folders),
+                *(f"{model}/1/tokenizer/file" for model in ("preprocessing", "postprocessing", "openai_bls")),
+                "tensorrt_llm/config.pbtxt",
+            }
+            return
+
+
+def moves_of_a_commit(*, replaces: bool) -> int:
+    """Of the default engine: checkpoint, engine, adapters, four tokenizers, three configurations, the manifest. Where
+    there is an engine, its checkpoint and tokenizers go away before; the configurations always do."""
+    return 3 + 4 + 3 + 1 + 3 + (5 if replaces else 0)
 
 
 def served(repository: Path) -> dict[str, bytes]:

@@ -22,12 +22,14 @@ from openai_bls.engine.manifest import (
     EngineLoadError,
     Manifest,
     NullSettings,
+    TensorRtLlmRecord,
     load_manifest,
     record,
     write_manifest,
 )
-from openai_bls.engine.select import create_engine, parse_options
+from openai_bls.engine.select import EngineOptions, create_engine, parse_options, with_settings
 from openai_bls.messages import SamplingParams
+from openai_bls.settings import TensorRtLlmSettings
 from tests.unit.engine.engine_support import Recorder
 
 
@@ -97,9 +99,24 @@ def test_build_cut_short(folder: Path) -> None:
     assert "cut short" in sentence(folder)
 
 
-def test_tensorrt_llm_has_no_runtime_yet(folder: Path) -> None:
-    change(folder, engine="tensorrt_llm")
-    assert "no runtime yet" in sentence(folder)
+def test_options_of_the_embedded_engine_mean_nothing_to_tensorrt_llm(folder: Path) -> None:
+    change(folder, engine="tensorrt_llm", tensorrt_llm=TensorRtLlmRecord(version="1.2.1"))
+    message = sentence(folder, num_threads="2")
+    assert message.startswith("OPENAI_BLS_ENGINE_NUM_THREADS is of the embedded engine")
+
+
+def test_settings_of_tensorrt_llm_are_refused_by_the_embedded_engine(folder: Path) -> None:
+    with pytest.raises(EngineLoadError, match=r"^enable_chunked_context in config\.pbtxt is for TensorRT-LLM engines"):
+        create_engine(folder, Recorder(), {}, TensorRtLlmSettings(enable_chunked_context=False))
+
+
+def test_settings_that_both_know(folder: Path) -> None:
+    settings = TensorRtLlmSettings(max_tokens_in_paged_kv_cache=4096, enable_kv_cache_reuse=False)
+    options = with_settings(EngineOptions(), settings)
+    assert (options.max_tokens_in_kv_cache, options.prefix_sharing) == (4096, False)
+    # The environment counts more.
+    assert with_settings(EngineOptions(max_tokens_in_kv_cache=512), settings).max_tokens_in_kv_cache == 512
+    assert with_settings(EngineOptions(), TensorRtLlmSettings()) == EngineOptions()
 
 
 def test_missing_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

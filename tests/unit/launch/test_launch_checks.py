@@ -153,13 +153,109 @@ def test_repository(tmp_path: Path) -> None:
     assert checks.check_repository(tmp_path).startswith("models a, b in ")
 
 
+@pytest.mark.parametrize(
+    ("character", "said"), [(" ", "space"), *((c, repr(c)) for c in "'\"$&;()<>|\\`é漢"), ("\t", "tab")]
+)
+def test_paths_that_triton_cannot_take(tmp_path: Path, character: str, said: str) -> None:
+    repository = tmp_path / f"my{character}models"
+    version = repository / "echo" / "1"
+    version.mkdir(parents=True)
+    with pytest.raises(LaunchError, match="a link to it") as error:
+        checks.check_repository(repository)
+    assert f"has a {said}:" in failure(error).replace("character ", "")
+    link = tmp_path / "link"
+    link.symlink_to(repository)
+    assert str(link) in checks.check_repository(link)
+    # A model's name is part of the path.
+    (version / "model.py").touch()
+    version.parent.rename(repository / f"e{character}o")
+    with pytest.raises(LaunchError, match="rename it"):
+        checks.check_repository(link)
+
+
+def test_what_bash_leaves_alone_may_be_in_a_path(tmp_path: Path) -> None:
+    repository = tmp_path / "a,b:c=d@e%f+g~h#i-j_k.l"
+    (repository / "echo").mkdir(parents=True)
+    assert checks.check_repository(repository)
+
+
+def test_an_environment_that_triton_cannot_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "backends_folder", lambda: tmp_path / "my project" / "backends")
+    monkeypatch.setattr(checks, "stub_versions", lambda _: [server.python_version()])
+    monkeypatch.setattr(checks, "library_folder", lambda: tmp_path)
+    monkeypatch.setattr(checks, "wheel_root", lambda: tmp_path)
+    with pytest.raises(LaunchError, match="that path has a space: make the environment in another folder") as error:
+        checks.check_python(WHEEL)
+    assert failure(error)
+
+
+def cpp_config(folder: Path, engine: Path, vocabulary: str = "") -> None:
+    """A model of the C++ backend, with its manifest and its engine."""
+    (folder / "1" / "engine").mkdir(parents=True)
+    (folder / "1" / "engine.json").touch()
+    write_cpp_config(folder, engine, vocabulary)
+
+
+def write_cpp_config(folder: Path, engine: Path, vocabulary: str = "") -> None:
+    values = {"gpt_model_path": str(engine), "xgrammar_tokenizer_info_path": vocabulary}
+    (folder / "config.pbtxt").write_text(
+        'backend: "tensorrtllm"\n'
+        + "".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}\n' for k, v in values.items())
+    )
+
+
+@pytest.mark.parametrize("name", ["tensorrt_llm", "tensorrt_llm_small"])
+def test_a_copied_repository_names_its_old_place(tmp_path: Path, name: str) -> None:
+    here, old = tmp_path / "here", tmp_path / "old" / name / "1" / "engine"
+    here.mkdir()
+    cpp_config(here / "tensorrt_llm", here / "tensorrt_llm" / "1" / "engine")
+    if name != "tensorrt_llm":
+        cpp_config(here / name, here / name / "1" / "engine")
+        (here / "preprocessing_small").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(here)
+    for repository in (here, link):
+        assert checks.check_engine(repository)
+    own = here / name / "1" / "engine"
+    # Whether the old one is still there or not.
+    for _ in range(2):
+        write_cpp_config(here / name, old)
+        with pytest.raises(LaunchError) as error:
+            checks.check_engine(here)
+        assert f"gpt_model_path in {here / name / 'config.pbtxt'} is {old}, not {own}" in failure(error)
+        assert f"`python -m openai_bls render --model-repository {here}`" in failure(error)
+        old.mkdir(parents=True, exist_ok=True)
+    (own / "xgrammar_tokenizer_info.json").touch()
+    write_cpp_config(here / name, own, str(old / "xgrammar_tokenizer_info.json"))
+    with pytest.raises(LaunchError, match="xgrammar_tokenizer_info_path"):
+        checks.check_engine(here)
+    write_cpp_config(here / name, own, str(link / own.relative_to(here) / "xgrammar_tokenizer_info.json"))
+    assert checks.check_engine(here)
+
+
+def test_an_engine_outside_the_repository_is_fine(tmp_path: Path) -> None:
+    cpp_config(tmp_path / "tensorrt_llm", Path("/srv/engines/large"))
+    (tmp_path / "tensorrt_llm" / "1" / "engine").rmdir()
+    assert checks.check_engine(tmp_path)
+
+
+def test_a_further_engine_of_the_cpp_backend_needs_no_model_py(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt_llm" / "1").mkdir(parents=True)
+    (tmp_path / "tensorrt_llm" / "1" / "engine.json").touch()
+    further = tmp_path / "tensorrt_llm_small"
+    cpp_config(further, further / "1" / "engine")
+    (further / "1" / "engine.json").unlink()
+    with pytest.raises(LaunchError, match=r"there is no engine in .*--name small"):
+        checks.check_engine(tmp_path)
+
+
 def test_missing_engine(tmp_path: Path) -> None:
     assert checks.check_engine(tmp_path) is None
     version = tmp_path / "tensorrt_llm" / "1"
     version.mkdir(parents=True)
     with pytest.raises(LaunchError) as error:
         checks.check_engine(tmp_path)
-    assert failure(error).endswith("make engine")
+    assert "`make engine` or `python build/engine.py --model" in failure(error)
     (version / "engine.json").touch()
     assert checks.check_engine(tmp_path) is not None
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from openai_bls import __main__ as cli
+from openai_bls.configure import configure
 from openai_bls.launch import readiness
 from openai_bls.launch.console import Console
 from openai_bls.launch.doctor import doctor
 from openai_bls.launch.errors import LaunchError
 from openai_bls.launch.examples import examples
 from openai_bls.launch.ports import Ports
+from openai_bls.launch.ranks import RankOptions
 from openai_bls.launch.readiness import expected_models, get, not_ready, served_models
 from openai_bls.launch.serve import ServeOptions, triton_flags
 
@@ -46,6 +48,113 @@ def test_serve_reads_flags_environment_and_the_rest(monkeypatch: pytest.MonkeyPa
     options = capture(monkeypatch, "--grpc-port", "9300", "--", "--log-verbose=1", "--", "x")
     assert options.ports == Ports(8000, 9300, 8002, 9100)
     assert options.extra == ["--log-verbose=1", "--", "x"]
+
+
+def test_serve_reads_what_is_said_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = capture(
+        monkeypatch,
+        *("--world-size", "4", "--tensorrt_llm_model_name", "a,b", "--hosts", "x:2,y:2", "--oversubscribe"),
+        *("--mpirun-arg=--tag-output", "--mpirun-arg=-q", "--", "--log-verbose=1"),
+    )
+    assert options.ranks == RankOptions(
+        world_size=4,
+        engine_names=("a", "b"),
+        hosts="x:2,y:2",
+        oversubscribe=True,
+        mpirun_args=("--tag-output", "-q"),
+    )
+    other = capture(monkeypatch, *("--mode", "orchestrator", "--tensorrt-llm-model-name", "a", "--hostfile", "f"))
+    assert other.ranks == RankOptions(mode="orchestrator", engine_names=("a",), hostfile=Path("f"))
+    assert capture(monkeypatch, "--world_size", "2", "--dry-run").ranks == RankOptions(world_size=2)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--world-size", "two"], "invalid int value"),
+        (["--mode", "follower"], "invalid choice"),
+        (["--tensorrt_llm_model_name", "a,,b"], "not a list of names"),
+    ],
+)
+def test_bad_options_of_ranks(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", *argv])
+    assert message in capsys.readouterr().err
+
+
+def run_dry(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
+    """The lines that `serve --dry-run` prints."""
+    assert cli.main(["serve", "--dry-run", *argv]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_dry_run_prints_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a model").mkdir()
+    monkeypatch.delenv("OPENAI_BLS_HTTP_PORT", raising=False)
+    *changes, command = run_dry(capsys, "--model-repository", str(tmp_path), "--openai-port", "9100", "--host", "::")
+    assert "export OPENAI_BLS_HTTP_PORT=9100" in changes
+    assert "export OPENAI_BLS_HTTP_HOST=::" in changes
+    words = shlex.split(command)
+    assert words[0].endswith("tritonserver")
+    assert words[1:9] == triton_flags(ServeOptions(tmp_path, host="::"))
+    assert words[-1] == "--backend-config=python,shm-region-prefix-name=openai_bls_"
+
+
+def test_dry_run_tells_what_leaves_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = tmp_path / "tensorrt_llm" / "1"
+    version.mkdir(parents=True)
+    record = {"backend": "python", "tensor_parallel_size": 4}
+    (version / "engine.json").write_text(json.dumps({"engine": "tensorrt_llm", "tensorrt_llm": record}))
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    *changes, command = run_dry(capsys, "--model-repository", str(tmp_path))
+    assert "unset OMPI_COMM_WORLD_SIZE" in changes
+    assert "mpirun" not in command
+
+
+def test_dry_run_of_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tensorrt_llm").mkdir()
+    where = ("--model-repository", str(tmp_path))
+    *changes, command = run_dry(capsys, *where, "--world-size", "2", "--", "--log-verbose=1")
+    assert [line for line in changes if line.startswith("# note: ")]
+    first, second = (list(part) for part in split(shlex.split(command), ":"))
+    assert "--http-port=8000" in first
+    assert "--allow-http=false" in second
+    assert "--log-verbose=1" in first
+    assert "--log-verbose=1" in second
+    *changes, command = run_dry(capsys, *where, "--mode", "orchestrator")
+    assert "export TRTLLM_ORCHESTRATOR=1" in changes
+    assert "--pinned-memory-pool-byte-size=0" in shlex.split(command)
+
+
+def split(words: list[str], separator: str) -> Iterator[list[str]]:
+    """`words` cut at every `separator`."""
+    while separator in words:
+        cut = words.index(separator)
+        yield words[:cut]
+        words = words[cut + 1 :]
+    yield words
+
+
+def test_the_address_of_v1_is_the_configs_unless_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("OPENAI_BLS_HTTP_PORT", "OPENAI_BLS_HTTP_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    configure(tmp_path, ["openai_bls.http_port=9200", "openai_bls.http_host=0.0.0.0"])
+    where = ("--model-repository", str(tmp_path))
+    changes = run_dry(capsys, *where)
+    assert "export OPENAI_BLS_HTTP_PORT=9200" in changes
+    assert "export OPENAI_BLS_HTTP_HOST=0.0.0.0" in changes
+    changes = run_dry(capsys, *where, "--openai-port", "9300", "--host", "::1")
+    assert "export OPENAI_BLS_HTTP_PORT=9300" in changes
+    assert "export OPENAI_BLS_HTTP_HOST=::1" in changes
+    monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "9400")
+    # It is in the environment already.
+    assert not any("OPENAI_BLS_HTTP_PORT" in change for change in run_dry(capsys, *where))
 
 
 def test_bad_port_variable_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from openai_bls.errors import InvalidRequestError
 from openai_bls.structured import grammar
-from tests.unit.structured.driving import BOTH, LLGUIDANCE, XGRAMMAR, json_schema, made
+from tests.unit.structured.driving import BOTH, LLGUIDANCE, XGRAMMAR, accepts, json_schema, made
 
 SIMPLE = json_schema({"type": "integer"})
 HARDER = json_schema({"type": "integer", "multipleOf": 3})
@@ -226,3 +226,55 @@ def test_it_works_without_llguidance_here(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "llguidance", None)
     assert made(json_schema({"type": "integer", "title": "unseen"}), XGRAMMAR).backend == "xgrammar"
     assert made(json_schema({"type": "string", "minLength": 1, "title": "unseen"})).backend == "llguidance"
+
+
+FEW_KINDS = ("json_schema", "regex", "ebnf")
+
+
+def choice(words: list[str]) -> dict[str, Any]:
+    return {"type": "or", "elements": [{"type": "const_string", "value": word} for word in words]}
+
+
+def test_an_engine_without_structural_tags() -> None:
+    assert grammar(SIMPLE, backends=XGRAMMAR, param="p", kinds=FEW_KINDS).kind == "json_schema"
+    assert grammar(GBNF, backends=XGRAMMAR, param="p", kinds=FEW_KINDS).kind == "ebnf"
+    with pytest.raises(
+        InvalidRequestError,
+        match=r"'tools': it takes structural tags, .*: it has JSON schemas, regular expressions, GBNF grammars",
+    ) as e:
+        grammar({"type": "or", "elements": [SIMPLE, TEXT]}, backends=XGRAMMAR, param="tools", kinds=FEW_KINDS)
+    assert e.value.param == "tools"
+    with pytest.raises(InvalidRequestError, match="it takes Lark grammars"):
+        grammar({"type": "grammar", "grammar": "start: /a/"}, backends=LLGUIDANCE, param="p", kinds=("regex",))
+
+
+def test_a_choice_that_no_regex_can_hold() -> None:
+    with pytest.raises(InvalidRequestError, match="it takes structural tags"):
+        grammar(choice(["a\x00"]), backends=XGRAMMAR, param="p", kinds=FEW_KINDS)
+
+
+def test_no_tags_in_disguise() -> None:
+    """llguidance spells a structural tag in Lark."""
+    kinds = ("json_schema", "regex", "lark")
+    tag = {"type": "sequence", "elements": [TEXT, SIMPLE]}
+    assert grammar(tag, backends=LLGUIDANCE, param="p").kind == "lark"
+    with pytest.raises(InvalidRequestError, match="it takes structural tags"):
+        grammar(tag, backends=LLGUIDANCE, param="p", kinds=kinds)
+    for source in (GBNF, {"type": "grammar", "grammar": "start: /a/"}):
+        assert grammar(source, backends=LLGUIDANCE, param="p", kinds=kinds).kind == "lark"
+    assert grammar(choice(["a", "b"]), backends=LLGUIDANCE, param="p", kinds=kinds).kind == "regex"
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=6), min_size=1, max_size=4
+    ),
+    st.text(max_size=3),
+)
+def test_a_choice_is_a_regex_there(words: list[str], other: str) -> None:
+    found = grammar(choice(words), backends=XGRAMMAR, param="p", kinds=FEW_KINDS)
+    assert found.kind == "regex"
+    for word in words:
+        assert accepts(found, word)
+    assert accepts(found, other) == (other in words)

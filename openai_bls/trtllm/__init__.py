@@ -1,0 +1,1 @@
+"""TensorRT-LLM: building engines, estimating them, running them. Only `api` imports it."""

@@ -1,0 +1,56 @@
+"""The recorded tables, for tests."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+HERE = Path(__file__).resolve().parent
+VERSIONS = ("0.20", "1.0", "1.1", "1.2")
+NEWEST = VERSIONS[-1]
+
+OfficialModel = Literal["tensorrt_llm", "preprocessing", "postprocessing", "ensemble"]
+
+
+class OfficialTensor(msgspec.Struct, frozen=True):
+    """An input or output in an official config.pbtxt."""
+
+    name: str
+    data_type: str
+    """Without `TYPE_`; `${...}` where the template's user says it."""
+    dims: tuple[int, ...]
+    reshape: tuple[int, ...] | None = None
+    """Empty where the config has `reshape: { shape: [ ] }`."""
+    optional: bool = False
+    allow_ragged_batch: bool = False
+
+
+class OfficialConfig(msgspec.Struct, frozen=True):
+    """What a table has of one model."""
+
+    source: dict[str, str]
+    inputs: tuple[OfficialTensor, ...]
+    outputs: tuple[OfficialTensor, ...]
+    parameters: tuple[str, ...]
+    """Keys of the `parameters` section."""
+
+
+class _Tensors(msgspec.Struct, frozen=True):
+    version: str
+    models: dict[str, OfficialConfig]
+
+
+@cache
+def official(model: OfficialModel, version: str = NEWEST) -> OfficialConfig:
+    """A model's official config.pbtxt in a version of TensorRT-LLM."""
+    return msgspec.json.decode((HERE / f"tensors-{version}.json").read_bytes(), type=_Tensors).models[model]
+
+
+def signatures(version: str) -> dict[str, Any]:
+    """The signature table of a version."""
+    found: dict[str, Any] = json.loads((HERE / f"tensorrt_llm-{version}.json").read_text())
+    return found

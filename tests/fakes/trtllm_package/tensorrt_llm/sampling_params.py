@@ -1,0 +1,10 @@
+"""Names of tensorrt_llm.sampling_params."""
+
+from __future__ import annotations
+
+from tensorrt_llm import _table
+from tensorrt_llm._sampling_params import SamplingParams
+
+GuidedDecodingParams = _table.made("GuidedDecodingParams")
+
+__all__ = ["GuidedDecodingParams", "SamplingParams"]

@@ -1,0 +1,252 @@
+"""`openai_bls` with an engine that offers the official contract alone, over gRPC: see tests/triton/cpp_backend."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from openai_bls.launch.testing import RunningServer, run_server
+from tests.triton import cpp_backend, triton_client
+from tests.triton.conftest import CHATS, RAW, Golden
+
+pytestmark = pytest.mark.triton
+
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
+ENDLESS: dict[str, Any] = {"messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+# It echoes its prompt, or goes on for as long as it may, at a steady pace.
+SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
+
+
+@pytest.fixture(scope="module")
+def cpp_repository(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cpp_backend.make(repository, tmp_path_factory.mktemp("cpp_backend") / "model_repository")
+
+
+@pytest.fixture(scope="module")
+def cpp_server(cpp_repository: Path) -> Iterator[RunningServer]:
+    with run_server(cpp_repository) as running:
+        yield running
+        log = running.log_path.read_text(encoding="utf-8")
+    assert "broke off" not in log
+
+
+@pytest.fixture(scope="module")
+def cpp_client(cpp_server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=cpp_server.openai_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ways(server: RunningServer, client: openai.OpenAI, golden: Golden) -> Iterator[Callable[[], Any]]:
+    """Every path to the text of a golden answer."""
+    if golden.raw is not None:
+        raw: dict[str, Any] = {"model": "demo", "prompt": golden.raw, **GREEDY}
+        yield lambda: client.completions.create(**raw).choices[0].text
+        yield lambda: "".join(chunk.choices[0].text for chunk in client.completions.create(**raw, stream=True))
+        yield lambda: triton_client.content(triton_client.chat_stream(server.http_url, raw))
+        return
+    messages: Any = golden.messages
+    request: dict[str, Any] = {"model": "demo", "messages": messages, **GREEDY}
+    body = {**request, "messages": json.dumps(messages)}
+    inputs = [triton_client.infer_input("messages", [json.dumps(m) for m in messages], "BYTES")]
+    yield lambda: client.chat.completions.create(**request).choices[0].message.content
+    yield lambda: "".join(
+        chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**request, stream=True)
+    )
+    yield lambda: triton_client.chat(server.http_url, body)["choices"][0]["message"]["content"]
+    yield lambda: triton_client.content(triton_client.chat_stream(server.http_url, body))
+    yield lambda: triton_client.content(triton_client.grpc_chat(server.grpc_url, inputs, {"stream": True, **GREEDY}))
+
+
+def test_golden_answers_on_every_path_sixty_four_at_once(cpp_server: RunningServer, cpp_client: openai.OpenAI) -> None:
+    # The long ones take minutes on every path and show nothing more.
+    goldens = [golden for golden in (*CHATS, *RAW) if golden.tokens <= 60]
+    work = [(way, golden) for golden in goldens for way in ways(cpp_server, cpp_client, golden)]
+    assert len(work) > 64
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        for text, (_, golden) in zip(pool.map(lambda item: item[0](), work), work, strict=True):
+            assert text == golden.answer
+
+
+def test_usage_and_finish_reason(cpp_client: openai.OpenAI) -> None:
+    """The end token, which the backend does not send, counts."""
+    golden = next(golden for golden in CHATS if golden.finish == "stop")
+    messages: Any = golden.messages
+    answer = cpp_client.chat.completions.create(model="demo", messages=messages, **GREEDY)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == golden.tokens
+
+
+def test_cut_at_length(cpp_client: openai.OpenAI) -> None:
+    answer = cpp_client.chat.completions.create(model="demo", messages=HELLO, max_tokens=3, temperature=0)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+
+
+def test_a_stop_string_ends_the_engines_work(cpp_client: openai.OpenAI, cpp_server: RunningServer) -> None:
+    before = stops(cpp_server)
+    whole = cpp_client.chat.completions.create(model="demo", messages=HELLO, stop=["Bels"], **GREEDY)
+    assert whole.choices[0].message.content == "Hello! 👋 I am "
+    assert whole.choices[0].finish_reason == "stop"
+    stream = cpp_client.chat.completions.create(model="demo", messages=HELLO, stop=["Bels"], stream=True, **GREEDY)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Hello! 👋 I am "
+    wait_for(lambda: stops(cpp_server) == before + 2)
+
+
+def test_several_answers_differ_and_repeat_with_a_seed(cpp_client: openai.OpenAI) -> None:
+    def texts(**more: Any) -> list[str]:
+        answer = cpp_client.completions.create(
+            model="demo", prompt="a", n=8, max_tokens=48, temperature=2, extra_body={"ignore_eos": True}, **more
+        )
+        return [choice.text for choice in answer.choices]
+
+    first = texts()
+    assert len(set(first)) > 1, "all have the backend's own seed"
+    assert texts() != first
+    assert texts(seed=5) == texts(seed=5)
+
+
+def test_log_probs(cpp_client: openai.OpenAI, client: openai.OpenAI) -> None:
+    """The same, for as many tokens, as the exchange brings."""
+    values = []
+    for way in (cpp_client, client):
+        for stream in (False, True):
+            found: Any = way.chat.completions.create(
+                model="demo", messages=HELLO, logprobs=True, stream=stream, **GREEDY
+            )
+            contents = [found.choices[0].logprobs.content] if not stream else [
+                chunk.choices[0].logprobs.content for chunk in found if chunk.choices[0].logprobs
+            ]  # fmt: skip
+            entries = [entry for content in contents for entry in content or ()]
+            assert all(entry.top_logprobs == [] for entry in entries)
+            values.append([(entry.token, pytest.approx(entry.logprob, abs=1e-4)) for entry in entries])
+    assert len(values[0]) > 10
+    assert all(found == values[0] for found in values)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"top_logprobs": 2, "logprobs": True}, "top_logprobs"),
+        ({"min_p": 0.2}, "min_p"),
+        ({"top_k": 5000}, None),
+        ({"logprobs": True, "temperature": 0.5}, None),
+        ({"response_format": {"type": "structural_tag", "structures": [], "triggers": []}}, "response_format"),
+    ],
+)
+def test_what_the_backend_cannot_do_is_refused(cpp_server: RunningServer, fields: dict[str, Any], param: Any) -> None:
+    answer = httpx.post(f"{cpp_server.openai_url}/chat/completions", json={"messages": HELLO, **fields}, timeout=60)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert next(iter(fields)) in error["message"]
+
+
+def test_structured_output(cpp_client: openai.OpenAI) -> None:
+    schema: Any = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
+    answer = cpp_client.chat.completions.create(
+        model="demo",
+        messages=HELLO,
+        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        **GREEDY,
+    )
+    assert json.loads(answer.choices[0].message.content or "")["a"] in {"x", "y"}
+    body = {"guided_regex": "(ab){3}c"}
+    text = cpp_client.completions.create(model="demo", prompt="x", extra_body=body, **GREEDY).choices[0].text
+    assert text == "abababc"
+
+
+def read(server: RunningServer, tokens: int, started: threading.Event) -> bytes:
+    """The whole of one /v1 stream; `started` is set with its first byte."""
+    received = b""
+    body = {**ENDLESS, "max_tokens": tokens}
+    with httpx.stream("POST", f"{server.openai_url}/chat/completions", json=body, timeout=60) as response:
+        for piece in response.iter_bytes():
+            received += piece
+            started.set()
+    return received
+
+
+def begun(server: RunningServer, pool: concurrent.futures.Executor, count: int, tokens: int) -> list[Any]:
+    """Streams that have all begun."""
+    events = [threading.Event() for _ in range(count)]
+    streams = [pool.submit(read, server, tokens, event) for event in events]
+    assert all(event.wait(60) for event in events)
+    return streams
+
+
+def test_clients_that_go_away_and_streams_longer_than_the_exit_timeout(cpp_repository: Path) -> None:
+    """One slot in the engine, held by a client that goes away: the next request is answered."""
+    env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
+    with (
+        run_server(cpp_repository, env=env, args=["--exit-timeout-secs=3"]) as server,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        for url, body in (
+            (f"{server.openai_url}/chat/completions", ENDLESS),
+            (f"{server.http_url}/v2/models/openai_bls/generate_stream", {**ENDLESS, "messages": json.dumps(HELLO)}),
+        ):
+            with httpx.stream("POST", url, json=body, timeout=60) as response:
+                next(response.iter_bytes())
+            # 1,500 tokens would take 30 seconds: this comes only after the first has been stopped.
+            text = httpx.post(f"{server.openai_url}/completions", json={"prompt": "ab", "max_tokens": 2}, timeout=15)
+            assert text.status_code == 200
+        assert stops(server) == 2
+        (stream,) = begun(server, pool, 1, 1500)
+        server.process.drain()
+        received = stream.result(60)
+        assert b'"error":{' in received
+        assert received.endswith(b"data: [DONE]\n\n")
+        server.process.wait(60)
+        assert server.process.leftovers() == []
+
+
+def test_unload_and_load_and_sigterm(cpp_repository: Path) -> None:
+    """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
+    arguments = ["--model-control-mode=explicit", "--load-model=*"]
+    with (
+        run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
+        concurrent.futures.ThreadPoolExecutor(16) as pool,
+    ):
+        control = f"{server.http_url}/v2/repository/models/tensorrt_llm"
+        streams = begun(server, pool, 2, 50)
+        assert httpx.post(f"{control}/unload", timeout=60).status_code == 200
+        for stream in streams:
+            assert stream.result(60).count(b'"finish_reason":"length"') == 1
+        request = {"prompt": "a", "max_tokens": 2}
+        assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 503
+        assert httpx.post(f"{control}/load", timeout=60).status_code == 200
+        assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 200
+        streams = begun(server, pool, 16, 100)
+        server.process.drain()
+        for stream in streams:
+            received = stream.result(60)
+            assert received.endswith(b"data: [DONE]\n\n")
+            assert received.count(b'"finish_reason":"length"') == 1
+        assert server.process.wait(60) == 0
+        assert server.process.leftovers() == []
+
+
+def stops(server: RunningServer) -> int:
+    """Stop requests that the stand-in has had."""
+    return len(re.findall(r'"stop of openai_bls-', server.log_path.read_text(encoding="utf-8")))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    reached = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        reached.wait(0.01)
+    raise AssertionError("waited in vain")

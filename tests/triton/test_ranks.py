@@ -1,0 +1,196 @@
+"""Several ranks for real: Open MPI's mpirun over real tritonservers, on one machine and on what passes for two."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.launch.ports import PortLease
+from tests.triton.conftest import CHATS
+from tests.triton.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions, wait_until
+
+pytestmark = pytest.mark.triton
+
+CPP_ENGINE = {"engine": "tensorrt_llm", "tensorrt_llm": {"backend": "cpp", "tensor_parallel_size": 2}}
+
+
+class Ranks(Launcher):
+    """`python -m openai_bls serve` with what its processes say of themselves."""
+
+    def of(self, pid: int, what: str) -> list[str]:
+        return Path(f"/proc/{pid}/{what}").read_bytes().decode().split("\0")
+
+    def server(self, rank: int) -> int:
+        """The process id of a rank's tritonserver."""
+        (pid,) = [
+            pid
+            for pid in self.family()
+            if f"OMPI_COMM_WORLD_RANK={rank}" in self.of(pid, "environ")
+            and self.of(pid, "cmdline")[0].endswith("/tritonserver")
+        ]
+        return pid
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
+    # The mpirun of this environment, whatever the machine has.
+    folder = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    started: list[Ranks] = []
+    with PortLease() as lease:
+
+        def launch(repository: Path, *extra: str) -> Ranks:
+            started.append(Ranks(repository, lease.ports, *extra))
+            return started[-1]
+
+        yield launch
+        for ranks in started:
+            for pid in ranks.family():
+                os.kill(pid, signal.SIGKILL)
+            ranks.process.wait()
+            if ranks.process.stdout is not None:
+                ranks.process.stdout.close()
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> Path:
+    """A repository whose `tensorrt_llm` is a small model, with the manifest of a C++ engine of two ranks."""
+    add_model(tmp_path / "models", "echo", MODEL)
+    add_model(tmp_path / "models", "tensorrt_llm", MODEL)
+    (tmp_path / "models" / "tensorrt_llm" / "1" / "engine.json").write_text(json.dumps(CPP_ENGINE))
+    return tmp_path / "models"
+
+
+def test_two_ranks_of_the_real_engine(begin: Callable[..., Ranks], repository: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ranks = begin(repository, "--world-size", "2", "--oversubscribe", "--log-file", str(log))
+    ranks.read_until(r"Listening: .*\n")
+    mark = ranks.mark()
+    assert "starts 2 ranks; those after 0 load tensorrt_llm; note: no engine here is of TensorRT-LLM's" in ranks.output
+    # Rank 1 may come later: this engine does not need it.
+    wait_until(lambda: log.read_text().count("successfully loaded 'tensorrt_llm'") == 2)
+    assert log.read_text().count("successfully loaded 'openai_bls'") == 1
+    flags = ranks.of(ranks.server(1), "cmdline")
+    assert {"--allow-http=false", "--allow-grpc=false", "--allow-metrics=false"} < set(flags)
+    assert len(os.sched_getaffinity(ranks.server(0))) == len(os.sched_getaffinity(0))
+
+    golden = CHATS[0]
+    body = {"messages": golden.messages, "temperature": 0, "max_tokens": 16}
+    status, whole = request(ranks.ports.openai, "/v1/chat/completions", body)
+    assert status == 200
+    assert golden.answer.startswith(whole["choices"][0]["message"]["content"])
+    fields = {**body, "messages": json.dumps(golden.messages)}
+    status, generated = request(ranks.ports.http, "/v2/models/openai_bls/generate", fields)
+    assert status == 200
+    assert json.loads(generated["response"])["choices"] == whole["choices"]
+
+    # A stream that runs when the stop comes is finished, although an mpirun that is told to end kills its ranks.
+    connection = http.client.HTTPConnection("127.0.0.1", ranks.ports.openai, timeout=PATIENCE)
+    long = {"prompt": "What is", "max_tokens": 150, "ignore_eos": True, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(long), {"content-type": "application/json"})
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data: ")
+    ranks.process.send_signal(signal.SIGINT)
+    rest = response.read()
+    connection.close()
+    assert b'"finish_reason":"length"' in rest
+    assert rest.rstrip().endswith(b"data: [DONE]")
+    assert ranks.finish() == 0
+    assert ranks.family() == []
+    assert regions(mark) == []
+
+
+def request(port: int, path: str, body: object) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    response = connection.getresponse()
+    found = response.status, json.loads(response.read())
+    connection.close()
+    return found
+
+
+def test_a_rank_that_is_killed_ends_the_server_with_a_sentence(begin: Callable[..., Ranks], echo: Path) -> None:
+    # The manifest alone says that there are two.
+    ranks = begin(echo, "--oversubscribe")
+    ranks.read_until(r"Listening: .*\n")
+    mark = ranks.mark()
+    assert answer(post(ranks.ports.http, "two")) == "two"
+    assert "note:" not in ranks.output
+    os.kill(ranks.server(1), signal.SIGKILL)
+    assert ranks.finish() == 128 + signal.SIGKILL
+    errors = [line for line in ranks.output.splitlines() if "error:" in line]
+    assert len(errors) == 1
+    assert re.search(r"rank 1 of 2 on \S+ was ended by signal 9 \(Killed\), and the others were stopped", errors[0])
+    assert ranks.family() == []
+    assert regions(mark) == []
+
+
+def test_a_rank_whose_model_does_not_load_says_why(begin: Callable[..., Ranks], echo: Path) -> None:
+    (echo / "tensorrt_llm" / "1" / "model.py").write_text(
+        "import os\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        "        if os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n"
+        "            raise ValueError('this rank has no GPU')\n"
+    )
+    ranks = begin(echo, "--oversubscribe")
+    assert ranks.finish() == 1
+    errors = [line for line in ranks.output.splitlines() if "error:" in line]
+    assert len(errors) == 1
+    assert "model tensorrt_llm failed to load: ValueError: this rank has no GPU; rank 1 of 2 ended" in errors[0]
+    assert ranks.family() == []
+
+
+def test_two_machines(begin: Callable[..., Ranks], echo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second machine is this one, reached by a stand-in for ssh that comes with an empty environment."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\n"
+        'while [ "${1#-}" != "$1" ]; do shift; done\n'
+        "shift\n"
+        'exec env -i HOME="$HOME" PATH=/usr/bin:/bin LAUNCHER_TEST_TAG="$LAUNCHER_TEST_TAG" sh -c "$*"\n'
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("OPENAI_BLS_ENGINE_NUM_THREADS", "1")
+    monkeypatch.setenv("OPENAI_BLS_API_KEY", "secret")
+    agent = ("--prtemca", "plm_ssh_agent", str(ssh))
+    hosts = f"{socket.gethostname()}:1,elsewhere:1"
+    ranks = begin(echo, "--hosts", hosts, *(f"--mpirun-arg={word}" for word in agent))
+    ranks.read_until(r"Listening: .*\n")
+    assert answer(post(ranks.ports.http, "far")) == "far"
+    elsewhere = ranks.of(ranks.server(1), "environ")
+    assert "OPENAI_BLS_ENGINE_NUM_THREADS=1" in elsewhere
+    assert "OPENAI_BLS_API_KEY=secret" not in elsewhere
+    ranks.process.send_signal(signal.SIGINT)
+    ranks.read_until("stopping")
+    wait_until(lambda: not [pid for pid in ranks.family() if "OMPI_COMM_WORLD_RANK=0" in ranks.of(pid, "environ")])
+    ranks.process.send_signal(signal.SIGINT)
+    ranks.finish()
+    wait_until(lambda: ranks.family() == [])
+
+
+def test_an_orchestrator(begin: Callable[..., Ranks], echo: Path) -> None:
+    ranks = begin(echo, "--mode", "orchestrator")
+    ranks.read_until(r"Listening: .*\n")
+    assert answer(post(ranks.ports.http, "one")) == "one"
+    assert "TRTLLM_ORCHESTRATOR=1" in ranks.of(ranks.server(0), "environ")
+    ranks.process.send_signal(signal.SIGINT)
+    assert ranks.finish() == 0
+    assert ranks.family() == []
+
+
+def test_nothing_starts_in_a_dry_run(begin: Callable[..., Ranks], echo: Path) -> None:
+    ranks = begin(echo, "--dry-run")
+    assert ranks.finish() == 0
+    assert ranks.output.splitlines()[-1].startswith("mpirun --allow-run-as-root --bind-to none -n 1 ")
+    assert " : -n 1 " in ranks.output

@@ -1,0 +1,194 @@
+"""A TensorRT-LLM engine behind the real server: built and run over the fake package, which computes with transformers.
+
+What the fake stands for, and what of the real TensorRT-LLM it cannot stand for, is told in tests/fakes/README.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from openai_bls.launch.testing import RunningServer, ServerFailedError, copy_models, run_server
+from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
+from tests.unit.trtllm.fake_support import FAKES, PACKAGE
+
+pytestmark = pytest.mark.triton
+
+# Short ones: the fake takes one forward pass a token, and here one sequence at a time.
+GOLDENS = sorted(CHATS, key=lambda golden: golden.tokens)[:4]
+SKY: Any = [{"role": "user", "content": "What colour is the sky?"}]
+ANSWER = "The sky is blue because air scatters blue light more than red light."
+ONE_MODEL = ("--model-control-mode=explicit", "--load-model=tensorrt_llm")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What makes this a machine with TensorRT-LLM 1.2.1 and an H100: environment variables."""
+    # This Python stays the first, for the stub goes by that.
+    folders = [str(Path(sys.executable).parent), str(FAKES / "bin"), os.environ["PATH"]]
+    return {
+        "PATH": os.pathsep.join(folders),
+        "PYTHONPATH": str(PACKAGE),
+        "FAKE_TENSORRT_LLM_CALLS": str(tmp_path_factory.mktemp("machine") / "calls"),
+        # A stream of 2,000 tokens lasts 20 seconds.
+        "FAKE_TENSORRT_LLM_STEP_DELAY_MS": "10",
+    }
+
+
+@pytest.fixture(scope="module")
+def trtllm_repository(machine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models of this repository with a TensorRT engine of the demo checkpoint, for one sequence at a time."""
+    target = tmp_path_factory.mktemp("repository") / "model_repository"
+    copy_models(ROOT / "model_repository", target)
+    subprocess.run(
+        [
+            *(sys.executable, ROOT / "build" / "engine.py", "--model", CHECKPOINT, "--model-repository", target),
+            *("--engine", "tensorrt_llm", "--max-batch-size", "1", "--gather-logits"),
+            *("--guided-decoding-backend", "xgrammar"),
+        ],
+        check=True,
+        env=os.environ | machine,
+    )
+    # The wheel's stub passes PYTHONPATH over; a model's own folder is on its path.
+    (target / "tensorrt_llm" / "1" / "tensorrt_llm").symlink_to(PACKAGE / "tensorrt_llm")
+    return target
+
+
+@pytest.fixture(scope="module")
+def trtllm_server(trtllm_repository: Path, machine: dict[str, str]) -> Iterator[RunningServer]:
+    with run_server(trtllm_repository, env=machine) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trtllm_client(trtllm_server: RunningServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=trtllm_server.openai_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, messages: Any = SKY, **more: Any) -> Any:
+    return client.chat.completions.create(
+        model="openai_bls", messages=messages, **({"temperature": 0, "max_tokens": 400} | more)
+    )
+
+
+def test_golden_answers(trtllm_client: openai.OpenAI) -> None:
+    for golden in GOLDENS:
+        answer = ask(trtllm_client, golden.messages)
+        assert answer.choices[0].message.content == golden.answer
+        assert answer.choices[0].finish_reason == golden.finish
+        assert answer.usage.completion_tokens == golden.tokens
+
+
+def test_golden_answers_streamed(trtllm_client: openai.OpenAI) -> None:
+    for golden in GOLDENS:
+        chunks = [chunk.choices[0] for chunk in ask(trtllm_client, golden.messages, stream=True)]
+        assert "".join(chunk.delta.content or "" for chunk in chunks) == golden.answer
+        assert [chunk.finish_reason for chunk in chunks if chunk.finish_reason] == [golden.finish]
+
+
+def test_it_is_tensorrt_llm_that_answers(trtllm_client: openai.OpenAI, machine: dict[str, str]) -> None:
+    """And with what it was asked for."""
+    ask(trtllm_client, temperature=0.5, top_p=0.9, seed=3, frequency_penalty=0.5, max_tokens=2)
+    calls = [json.loads(line) for line in Path(machine["FAKE_TENSORRT_LLM_CALLS"]).read_text().splitlines()]
+    asked = [call for call in calls if call["call"] == "generate_async"][-1]
+    wanted = {"temperature": 0.5, "top_p": 0.9, "seed": 3, "frequency_penalty": 0.5, "max_tokens": 2, "streaming": True}
+    assert wanted.items() <= asked.items()
+
+
+def test_a_stop_string(trtllm_client: openai.OpenAI) -> None:
+    answer = ask(trtllm_client, stop=[" because"])
+    assert answer.choices[0].message.content == "The sky is blue"
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_length(trtllm_client: openai.OpenAI) -> None:
+    answer = ask(trtllm_client, max_tokens=3)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 3
+    assert ANSWER.startswith(answer.choices[0].message.content)
+
+
+def test_logprobs(trtllm_client: openai.OpenAI) -> None:
+    answer = ask(trtllm_client, logprobs=True, top_logprobs=3)
+    places = answer.choices[0].logprobs.content
+    assert "".join(place.token for place in places) == ANSWER
+    for place in places:
+        assert len(place.top_logprobs) == 3
+        # It is greedy.
+        assert place.top_logprobs[0].token == place.token
+        assert place.top_logprobs[0].logprob == place.logprob <= 0
+
+
+def test_structured_output(trtllm_client: openai.OpenAI) -> None:
+    """A JSON object that is whole, though the model would rather end its answer in the middle of a string."""
+    for messages in (SKY, CHATS[0].messages, CHATS[5].messages):
+        answer = ask(trtllm_client, messages, max_tokens=200, response_format={"type": "json_object"}).choices[0]
+        if answer.finish_reason == "stop":
+            assert isinstance(json.loads(answer.message.content), dict)
+        else:
+            assert answer.finish_reason == "length"
+    colours = ["red", "sky blue"]
+    answer = ask(trtllm_client, max_tokens=20, extra_body={"guided_choice": colours}).choices[0]
+    assert (answer.message.content in colours, answer.finish_reason) == (True, "stop")
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    answer = ask(trtllm_client, max_tokens=100, response_format=wanted, temperature=1, seed=1).choices[0]
+    if answer.finish_reason == "stop":
+        assert isinstance(json.loads(answer.message.content)["n"], int)
+
+
+def test_forced_tool_calls_are_refused_by_name(trtllm_client: openai.OpenAI) -> None:
+    """They take structural tags, which an engine of this flow does not have."""
+    tool: Any = {"type": "function", "function": {"name": "paint", "parameters": {"type": "object", "properties": {}}}}
+    with pytest.raises(openai.BadRequestError, match="'tool_choice' is not supported by the engine") as caught:
+        ask(trtllm_client, tools=[tool], tool_choice="required")
+    assert caught.value.param == "tool_choice"
+
+
+def test_what_it_cannot_do_is_refused_by_name(trtllm_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="'logprobs' of a prompt, with 'echo',"):
+        trtllm_client.completions.create(model="openai_bls", prompt="a", echo=True, logprobs=1, max_tokens=2)
+    with pytest.raises(openai.BadRequestError, match="no embeddings"):
+        trtllm_client.embeddings.create(model="openai_bls", input="a")
+    # The demo has two end tokens, of which TensorRT-LLM holds back one.
+    with pytest.raises(openai.BadRequestError, match="min_tokens is not supported"):
+        ask(trtllm_client, extra_body={"min_tokens": 5})
+
+
+def test_a_client_that_goes_away_frees_its_place(trtllm_server: RunningServer) -> None:
+    """There is one place: what comes next is answered only if TensorRT-LLM was told to abort."""
+    endless = {"messages": SKY, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{trtllm_server.openai_url}/chat/completions", json=endless, timeout=60) as response:
+        next(response.iter_bytes())
+    with openai.OpenAI(base_url=trtllm_server.openai_url, api_key="none", max_retries=0, timeout=15) as client:
+        assert ask(client).choices[0].message.content == ANSWER
+
+
+def failure(repository: Path, environment: dict[str, str]) -> str:
+    """Why a server with the engine alone does not start; it ends by itself, without a crash."""
+    with pytest.raises(ServerFailedError) as caught, run_server(repository, environment, ONE_MODEL, wait_openai=False):
+        pass
+    message = str(caught.value)
+    assert "tritonserver ended with code 1" in message
+    return message
+
+
+def test_another_version_is_refused(trtllm_repository: Path, machine: dict[str, str]) -> None:
+    message = failure(trtllm_repository, {**machine, "FAKE_TENSORRT_LLM_VERSION": "1.1.0"})
+    assert "the engine was built by TensorRT-LLM 1.2.1, and this machine has 1.1.0" in message
+
+
+def test_another_gpu_is_refused(trtllm_repository: Path, machine: dict[str, str]) -> None:
+    message = failure(trtllm_repository, {**machine, "FAKE_GPUS": "NVIDIA L4,23034,8.9"})
+    assert "built for GPUs of compute capability 9.0" in message
+    assert "GPU 0 is NVIDIA L4 with 8.9" in message
