@@ -1,0 +1,123 @@
+# docker build --tag openai_bls .                                    the server on NVIDIA's image, without an engine
+# docker build --tag openai_bls:cpu --target cpu .                   for a laptop, with the demo engine
+# docker build --target with-engine --build-arg MODEL=... .          with an engine inside
+#
+# BuildKit is needed (the default since Docker 23), but no syntax image: what is used here is in every BuildKit, so that a
+# machine without a network needs the base images and the packages alone. docs/docker.md has the rest.
+
+ARG TRITON_TAG=26.07
+ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
+
+# --- the library's wheel ---------------------------------------------------------------------------------------------
+FROM ${PYTHON_IMAGE} AS wheel
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY openai_bls openai_bls
+# pip has hatchling, as pyproject.toml asks, build it in an environment of its own.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m pip wheel --no-deps --wheel-dir /wheels .
+
+# --- for machines without a GPU: the embedded engine and the demo checkpoint -------------------------------------------
+FROM ${PYTHON_IMAGE} AS cpu
+ARG OPENAI_BLS_VERSION=0.1.0
+# PyTorch's index of builds for CPUs, several gigabytes smaller than those with CUDA that pip takes otherwise.
+ARG TORCH_INDEX_URL=
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+WORKDIR /opt/openai_bls
+# DL3013 wants a version: that of the wheel from the stage above.
+# hadolint ignore=DL3013
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    for wheel in /wheels/*.whl; do \
+        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${wheel}[engine,server]"; \
+    done \
+    && python3 -m openai_bls install-server
+COPY model_repository model_repository
+COPY build build
+COPY demo/checkpoint demo/checkpoint
+COPY docker/start.py docker/health.py docker/
+# Readable for every user, whatever the umask of the checkout was. What is written to is also group 0's, for OpenShift
+# runs containers as a user of its choice in that group.
+RUN chmod -R u=rwX,go=rX . \
+    && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls
+ENV HF_HOME=/var/cache/huggingface \
+    HOME=/var/lib/openai_bls \
+    LOGNAME=openai_bls \
+    OPENAI_BLS_HTTP_HOST=0.0.0.0 \
+    OPENAI_BLS_MODEL_REPOSITORY=/models \
+    PYTHONUNBUFFERED=1
+LABEL org.opencontainers.image.title="openai_bls (CPU demo)" \
+      org.opencontainers.image.description="A Triton model repository that speaks the OpenAI API, with a toy model" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${OPENAI_BLS_VERSION}"
+USER 1000:0
+RUN python3 docker/start.py build --model demo/checkpoint
+EXPOSE 8000 8001 8002 9000
+HEALTHCHECK --interval=15s --timeout=10s --start-period=5m --retries=3 CMD ["python3", "/opt/openai_bls/docker/health.py"]
+ENTRYPOINT ["python3", "/opt/openai_bls/docker/start.py"]
+CMD ["serve", "--verbose"]
+
+# --- the server on NVIDIA's image --------------------------------------------------------------------------------------
+FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG}-trtllm-python-py3 AS runtime
+ARG TRITON_TAG
+ARG OPENAI_BLS_VERSION=0.1.0
+# TensorRT-LLM pins llguidance 0.7.29, which lacks what the request checks call. The newer one has all that TensorRT-LLM
+# calls (tests/unit/docker/test_install.py), and its guided decoding uses xgrammar unless told otherwise.
+ARG MAY_REPLACE=llguidance
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+WORKDIR /opt/openai_bls
+# PIP_BREAK_SYSTEM_PACKAGES: in some tags python3 is the system's, which pip would otherwise refuse to add to.
+# SC2086: MAY_REPLACE is a list, which is to be split.
+# hadolint ignore=SC2086
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    --mount=type=bind,source=docker/install.py,target=/tmp/install.py \
+    --mount=type=cache,target=/root/.cache/pip \
+    PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py --may-replace ${MAY_REPLACE} -- /wheels/*.whl
+COPY model_repository model_repository
+COPY build build
+COPY docker/start.py docker/health.py docker/
+RUN chmod -R u=rwX,go=rX . \
+    && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls
+# 1000 is the image's own user triton-server. The names are for libraries that ask who runs them: a user that OpenShift
+# chooses is in no list of users.
+ENV HF_HOME=/var/cache/huggingface \
+    HOME=/var/lib/openai_bls \
+    LOGNAME=openai_bls \
+    OPENAI_BLS_HTTP_HOST=0.0.0.0 \
+    OPENAI_BLS_MODEL_REPOSITORY=/models \
+    PYTHONUNBUFFERED=1
+LABEL org.opencontainers.image.title="openai_bls" \
+      org.opencontainers.image.description="A Triton model repository that speaks the OpenAI API, with TensorRT-LLM" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${OPENAI_BLS_VERSION}" \
+      org.opencontainers.image.base.name="nvcr.io/nvidia/tritonserver:${TRITON_TAG}-trtllm-python-py3"
+USER 1000:0
+EXPOSE 8000 8001 8002 9000
+# Loading a large engine takes minutes. Until the start period is over failures do not count, and one success ends it.
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30m --retries=3 CMD ["python3", "/opt/openai_bls/docker/health.py"]
+# NVIDIA's entrypoint sets up the compatibility libraries for older drivers and ends in an exec, as start.py does: signals
+# reach the launcher, which lets running requests end.
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "python3", "/opt/openai_bls/docker/start.py"]
+CMD ["serve", "--verbose"]
+
+# --- the same with an engine inside ------------------------------------------------------------------------------------
+# `--build-context checkpoint=/path/to/checkpoint` puts a local directory into this stage's place.
+FROM scratch AS checkpoint
+COPY LICENSE /
+
+FROM runtime AS with-engine
+# A hub id; the default is the checkpoint of that build context.
+ARG MODEL=/checkpoint
+# Further options of build/engine.py, with blanks between.
+ARG ENGINE_ARGS=
+# The token for the hub is a secret (--secret id=hf_token,src=...), which no layer keeps. What is downloaded stays in the
+# cache mount; the engine takes copies, since it is another file system. SC2086: ENGINE_ARGS is a list.
+# hadolint ignore=SC2086
+RUN --mount=type=bind,from=checkpoint,target=/checkpoint \
+    --mount=type=secret,id=hf_token,uid=1000 \
+    --mount=type=cache,target=/var/cache/huggingface,uid=1000,gid=0,mode=0775 \
+    HF_TOKEN_PATH=/run/secrets/hf_token python3 docker/start.py build --model "${MODEL}" ${ENGINE_ARGS}
+
+# --- without --target: the server without an engine ---------------------------------------------------------------------
+FROM runtime

@@ -1,0 +1,105 @@
+"""Whether this server still does its work: asked by the liveness probe, in the server's container.
+
+Triton's own health before 26.04 calls a model whose process has died ready, and /health of /v1 says that the process
+of `openai_bls` answers, which says nothing of the engine's. So: if the engine has moved on since the last probe, all is
+well, and nothing is asked of it, however long its queue is. If it has not, it is idle or stuck, and a request for one
+token tells which.
+
+Usage: liveness.py PORT TIMEOUT_SECONDS [STATE_FILE]
+
+PORT is that of /v1. The exit code is 0 if the server lives, and 1 with a line on standard error if it does not.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from pathlib import Path
+
+_STATE_FILE = "/tmp/openai_bls-liveness.json"
+
+# Each grows while the engine works and at no other time: requests that end with an error are not counted. Tokens of
+# ended requests are among them for engines that do not tell their steps.
+COUNTERS = (
+    "openai_bls_engine_steps_total",
+    "openai_bls_engine_generated_tokens_total",
+    "openai_bls_generation_tokens_total",
+)
+
+
+class NotAliveError(Exception):
+    """The server does not do its work; the message says how that was found."""
+
+
+def check(port: int, timeout: float, state: Path) -> None:
+    """Ask the server whose /v1 listens on `port`.
+
+    Raises:
+        NotAliveError: it does not work.
+    """
+    progress = _progress(port, timeout)
+    before = _read(state)
+    # Only more than before is work: an engine that is gone, or loaded again, has less.
+    if not any(progress[name] > before.get(name, progress[name]) for name in COUNTERS):
+        body = {"prompt": "1", "max_tokens": 1}
+        status, answer = _fetch(port, timeout, "POST", "/v1/completions", json.dumps(body))
+        # A request that is refused was read and judged; whether the engine works is told by 5xx alone.
+        if status >= 500:
+            raise NotAliveError(
+                f"a request for one token was answered {status}: {answer[:200].decode(errors='replace')}"
+            )
+        progress = _progress(port, timeout)
+    state.write_text(json.dumps(progress), encoding="utf-8")
+
+
+def _progress(port: int, timeout: float) -> dict[str, float]:
+    """The counters as they are now, each summed over its labels."""
+    sums = dict.fromkeys(COUNTERS, 0.0)
+    for line in _fetch(port, timeout, "GET", "/metrics")[1].decode(errors="replace").splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in sums:
+            sums[name] += float(line.rpartition(" ")[2])
+    return sums
+
+
+def _read(state: Path) -> dict[str, float]:
+    """What the last probe found; nothing after a start."""
+    try:
+        found: dict[str, float] = json.loads(state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _fetch(port: int, timeout: float, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    headers = {"content-type": "application/json"} if body else {}
+    key = os.environ.get("OPENAI_BLS_API_KEY")
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise NotAliveError(f"{method} {path} was not answered: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+
+
+def main(arguments: list[str]) -> int:
+    """Check once; the exit code."""
+    port, timeout = int(arguments[0]), float(arguments[1])
+    state = Path(arguments[2] if len(arguments) > 2 else _STATE_FILE)
+    try:
+        check(port, timeout, state)
+    except NotAliveError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

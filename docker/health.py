@@ -1,0 +1,69 @@
+"""Is the server alive? One real request to each process that every answer needs, without a token being generated.
+
+    python3 docker/health.py        exit status 0, or 1 with a line that says who did not answer
+
+Before 26.04 Triton's health endpoints go on saying 200 when a model's process has died; a request shows it. None of
+them asks the engine for memory: `tensorrt_llm` answers the `stop` of a request that does not exist at once, and
+tokenization is done by `preprocessing`, which `openai_bls` asks. The ports come from the variables that the server
+itself reads, so set these, not its flags, where they are to be others.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+
+_HTTP_PORT = int(os.environ.get("OPENAI_BLS_TRITON_HTTP_PORT", "8000"))
+_OPENAI_PORT = int(os.environ.get("OPENAI_BLS_HTTP_PORT", "9000"))
+
+# Below the time that Docker gives the whole check.
+_TIMEOUT_SECONDS = 3.0
+
+
+def ask(port: int, method: str, path: str, body: object = None) -> None:
+    """Send one request.
+
+    Raises:
+        OSError: no connection, no answer in time, or a status other than 200.
+        HTTPException: what came back is not HTTP.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+    try:
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, content, {"content-type": "application/json"})
+        response = connection.getresponse()
+        text = response.read(500).decode(errors="replace")
+        if response.status != 200:
+            raise OSError(f"{response.status}: {text}")
+    finally:
+        connection.close()
+
+
+def main() -> int:
+    """Ask all of them; returns the exit status."""
+    stop = {"id": "health", "input_ids": [0], "input_lengths": 1, "request_output_len": 1, "stop": True}
+    requests: list[tuple[str, int, str, str, object]] = [
+        ("tensorrt_llm", _HTTP_PORT, "POST", "/v2/models/tensorrt_llm/generate_stream", stop),
+        (
+            "openai_bls or preprocessing",
+            _HTTP_PORT,
+            "POST",
+            "/v2/models/openai_bls/generate",
+            {"endpoint": "tokenize", "prompt": "alive"},
+        ),
+    ]
+    if _OPENAI_PORT != 0:
+        requests.append(("/v1", _OPENAI_PORT, "GET", "/health", None))
+    for name, port, method, path, body in requests:
+        try:
+            ask(port, method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            print(f"{name} on port {port} does not answer: {' '.join(str(error).split())}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Install wheels into an image's own Python and leave what the image brings as it is.
+
+    python3 docker/install.py --may-replace llguidance -- wheels/openai_bls-0.1.0-py3-none-any.whl
+
+Every package that is there before becomes a constraint for pip, so that pip fails where a dependency does not fit,
+instead of replacing numpy, torch or TensorRT-LLM. What is there afterwards is compared with what was there before.
+Packages after --may-replace are the exceptions. The standard library and pip are all it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+# pip's own copy: the image need not have another, and what it cannot read must not reach pip.
+from pip._vendor.packaging.version import InvalidVersion, Version
+
+
+def installed() -> dict[str, str]:
+    """Version by normalised name of every distribution on this interpreter's path, the first one if there are two."""
+    importlib.invalidate_caches()
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(_normalised(name), distribution.version)
+    return found
+
+
+def constraints(packages: dict[str, str], may_replace: set[str]) -> list[str]:
+    """A line for pip for each package that must stay.
+
+    A version that is none by PEP 440 (Debian's own packages have such) cannot be written as a constraint; the
+    comparison afterwards covers it.
+    """
+    return [
+        f"{name}=={version}"
+        for name, version in sorted(packages.items())
+        if name not in may_replace and _is_valid(version)
+    ]
+
+
+def changes(before: dict[str, str], after: dict[str, str], may_replace: set[str]) -> list[str]:
+    """What happened to packages that had to stay, a phrase for each; empty if all is well."""
+    return [
+        f"{name} {version} became {after[name]}" if name in after else f"{name} {version} is gone"
+        for name, version in sorted(before.items())
+        if name not in may_replace and after.get(name) != version
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Install; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="install.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--may-replace", nargs="*", default=[], metavar="PACKAGE", help="packages that need not stay")
+    parser.add_argument("wheels", nargs="+", metavar="WHEEL")
+    given = parser.parse_args(arguments)
+    may_replace = {_normalised(name) for name in given.may_replace}
+    listed = ", ".join(sorted(may_replace)) or "none"
+    before = installed()
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "constraints.txt"
+        kept.write_text("\n".join(constraints(before, may_replace)))
+        pip = [sys.executable, "-m", "pip", "install", "--constraint", str(kept), *given.wheels]
+        if subprocess.run(pip, check=False).returncode != 0:
+            return _fail(
+                "pip could not install it beside the packages of this image, which must stay as they are (its own words"
+                " are above). If it was a conflict, take another TRITON_TAG, or name the package in the build argument"
+                f" MAY_REPLACE (now: {listed})"
+            )
+    after = installed()
+    if wrong := changes(before, after, may_replace):
+        return _fail(f"packages of this image were changed that must stay as they are: {'; '.join(wrong)}")
+    for name in sorted(may_replace & before.keys()):
+        if after.get(name) != before[name]:
+            print(f"replaced: {name} {before[name]} by {after.get(name)}")
+    print(
+        f"kept: {len(before.keys() - may_replace)} packages; added: {', '.join(sorted(after.keys() - before.keys()))}"
+    )
+    return 0
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _is_valid(version: str) -> bool:
+    try:
+        Version(version)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _fail(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

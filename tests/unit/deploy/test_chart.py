@@ -1,0 +1,365 @@
+"""The chart renders, and what it renders is what Kubernetes takes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from helm_python import chart as helm
+from helm_python.errors import HelmError
+
+from openai_bls.launch import process
+from tests.unit.deploy.support import (
+    BUILD,
+    CASE_NAMES,
+    CASES,
+    CHART,
+    EVERYTHING,
+    EXAMPLES,
+    GROUP,
+    KUBERNETES_VERSIONS,
+    Manifest,
+    Values,
+    chart,
+    complaints,
+    containers,
+    environment,
+    of_kind,
+    pods,
+    render,
+)
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+all_cases = pytest.mark.parametrize("values", [values for _, values in CASES], ids=CASE_NAMES)
+
+
+def merged(*parts: Values) -> Values:
+    """Later values over earlier ones, as Helm puts files together."""
+    result: Values = {}
+    for part in parts:
+        for key, value in copy.deepcopy(part).items():
+            old = result.get(key)
+            result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+
+
+def repository_of(values: Values) -> str:
+    arguments: list[str] = pods(render(values))["server"]["spec"]["containers"][0]["args"]
+    return arguments[arguments.index("--model-repository") + 1]
+
+
+@all_cases
+def test_helm_lint_finds_nothing(values: Values) -> None:
+    report = helm.lint(CHART, values, strict=True)
+    # An icon is recommended, which is information.
+    assert [message for message in report["messages"] if message["severity"] > 1] == []
+    assert not report["errors"]
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+@all_cases
+def test_rendered_manifests_are_what_kubernetes_takes(values: Values, version: str) -> None:
+    manifests = render(values)
+    assert {manifest["kind"]: found for manifest in manifests if (found := complaints(manifest, version))} == {}
+
+
+def test_every_template_is_used() -> None:
+    """So that no manifest goes without being looked at."""
+    rendered = {manifest["kind"] for _, values in CASES for manifest in render(values)}
+    templates = "\n".join(path.read_text(encoding="utf-8") for path in (CHART / "templates").glob("*.yaml"))
+    assert set(re.findall(r"^kind: (\w+)$", templates, re.MULTILINE)) == rendered
+
+
+def test_what_kubernetes_does_not_know_is_found() -> None:
+    """The schemas are strict, in pods within custom resources too."""
+    for case, path in ((EVERYTHING, ("spec", "template")), (GROUP, ("spec", "leaderWorkerTemplate", "workerTemplate"))):
+        workload = of_kind(render(case), case["kind"])[0]
+        part = workload
+        for key in path:
+            part = part[key]
+        part["spec"]["containers"][0]["livenesProbe"] = {}
+        assert any("livenesProbe" in complaint for complaint in complaints(workload, "1.37"))
+
+
+@all_cases
+def test_names_and_labels(values: Values) -> None:
+    """What the schemas leave to the API server."""
+    manifests = render(values, name="a-release-with-a-name-as-long-as-helm-allows-it-53xx")
+    for manifest in manifests:
+        assert NAME.fullmatch(manifest["metadata"]["name"])
+    metadata = [manifest["metadata"] for manifest in manifests]
+    metadata += [template["metadata"] for template in pods(manifests).values()]
+    for entry in metadata:
+        assert all(isinstance(value, str) and LABEL.fullmatch(value) for value in entry["labels"].values())
+        assert all(isinstance(value, str) for value in entry.get("annotations", {}).values())
+    assert len({(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}) == len(manifests)
+
+
+@all_cases
+def test_what_a_container_names_is_in_its_pod(values: Values) -> None:
+    manifests = render(values)
+    claims = {
+        claim["metadata"]["name"]
+        for workload in of_kind(manifests, "StatefulSet")
+        for claim in workload["spec"].get("volumeClaimTemplates", ())
+    }
+    scripts = {manifest["metadata"]["name"]: manifest["data"] for manifest in of_kind(manifests, "ConfigMap")}
+    accounts = {manifest["metadata"]["name"] for manifest in of_kind(manifests, "ServiceAccount")}
+    for template in pods(manifests).values():
+        spec = template["spec"]
+        assert spec["serviceAccountName"] in accounts
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        data = scripts[volumes["scripts"]["configMap"]["name"]]
+        for container in containers(template):
+            names = [entry["name"] for entry in container.get("env", ())]
+            assert len(names) == len(set(names)), "a variable is there twice"
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes) | claims
+            assert set(re.findall(r"/etc/openai_bls/scripts/([\w.-]+)", json.dumps(container))) <= set(data)
+            ports = {port["name"] for port in container.get("ports", ())}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                for action in ("httpGet", "tcpSocket"):
+                    if action in container.get(probe, {}):
+                        assert container[probe][action]["port"] in ports
+
+
+@all_cases
+def test_what_selects_finds_the_servers_alone(values: Values) -> None:
+    manifests = render(values)
+    templates = pods(manifests)
+    labels = {component: template["metadata"]["labels"].items() for component, template in templates.items()}
+    ports = {port["name"] for port in templates["server"]["spec"]["containers"][0]["ports"]}
+    selecting = {"Service", "StatefulSet", "Deployment", "PodMonitor", "PodDisruptionBudget"}
+    for manifest in manifests:
+        if manifest["kind"] in selecting:
+            selector = manifest["spec"]["selector"]
+            wanted = selector.get("matchLabels", selector).items()
+            assert [component for component, found in labels.items() if wanted <= found] == ["server"]
+    for service in of_kind(manifests, "Service"):
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    for monitor in of_kind(manifests, "PodMonitor"):
+        assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"openai", "metrics"}
+        assert {"openai", "metrics"} <= ports
+
+
+@all_cases
+def test_workloads_and_what_goes_with_them(values: Values) -> None:
+    manifests = render(values)
+    services = {manifest["metadata"]["name"] for manifest in of_kind(manifests, "Service")}
+    for scaler in of_kind(manifests, "HorizontalPodAutoscaler"):
+        target = scaler["spec"]["scaleTargetRef"]
+        [scaled] = [m for m in of_kind(manifests, target["kind"]) if m["metadata"]["name"] == target["name"]]
+        assert scaled["apiVersion"] == target["apiVersion"]
+        assert "replicas" not in scaled["spec"]
+    for workload in of_kind(manifests, "StatefulSet"):
+        assert workload["spec"]["serviceName"] in services
+    for workload in of_kind(manifests, "LeaderWorkerSet"):
+        # Its controller makes a service of its name, which must not be ours.
+        assert workload["metadata"]["name"] not in services
+
+
+@all_cases
+def test_no_container_has_more_rights_than_it_needs(values: Values) -> None:
+    for template in pods(render(values)).values():
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        for container in containers(template):
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"]
+            assert not security["allowPrivilegeEscalation"]
+            assert security["capabilities"]["drop"] == ["ALL"]
+            # The root file system cannot be written to: these can.
+            mounts = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+            assert container["name"] == "wait-for-engine" or {"/tmp", "/dev/shm"} <= mounts
+
+
+@all_cases
+def test_a_pod_is_given_the_time_that_the_server_takes_to_stop(values: Values) -> None:
+    for component in ("server", "worker"):
+        template = pods(render(values)).get(component)
+        if template is not None:
+            # The launcher's guardian kills so long after the exit timeout, and is itself given as much more.
+            arguments = pods(render(values))["server"]["spec"]["containers"][0]["args"]
+            exit_timeout = int(arguments[arguments.index("--exit-timeout") + 1])
+            pre_stop = int(chart().merge_values(values)["serve"]["preStopSeconds"])
+            needed = exit_timeout + pre_stop + 2 * process._GRACE_SECONDS
+            assert template["spec"]["terminationGracePeriodSeconds"] > needed
+
+
+def test_gpus() -> None:
+    server = pods(render(merged(BUILD, {"gpus": 2, "gpuResource": "example.com/gpu"})))["server"]
+    for container in containers(server):
+        for part in ("requests", "limits"):
+            assert container["resources"][part]["example.com/gpu"] == 2
+    without = pods(render(merged(BUILD, {"gpus": 0})))["server"]
+    assert "gpu" not in json.dumps([container["resources"] for container in containers(without)])
+    build = pods(render(EVERYTHING))["build"]["spec"]["containers"][0]
+    assert build["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert build["resources"]["requests"] == {"nvidia.com/gpu": 2, "memory": "1Gi"}
+
+
+def test_numbers_stay_what_they_are() -> None:
+    """Helm reads numbers as floating-point ones."""
+    found = environment(pods(render(EVERYTHING))["server"]["spec"]["containers"][0])
+    assert found["OPENAI_BLS_MAX_REQUEST_BYTES"] == "33554432"
+    assert found["OPENAI_BLS_KEEP_ALIVE_INTERVAL_S"] == "2.5"
+    assert found["OPENAI_BLS_TRUST_CHAT_TEMPLATE"] == "false"
+    long = merged(BUILD, {"engine": {"build": {"options": {"max-tokens-in-kv-cache": 4000000}}}})
+    arguments = pods(render(long))["server"]["spec"]["initContainers"][0]["args"]
+    assert arguments[arguments.index("--max-tokens-in-kv-cache") + 1] == "4000000"
+
+
+def test_options_without_a_value() -> None:
+    arguments = pods(render(EVERYTHING))["build"]["spec"]["containers"][0]["args"]
+    assert "--trust-remote-code" in arguments
+    assert "true" not in arguments
+    assert "--force" not in arguments
+
+
+def test_what_was_built_for_another_image_or_with_other_options_is_left_alone() -> None:
+    first = repository_of(BUILD)
+    assert re.fullmatch(r"/models/[0-9a-f]{12}", first)
+    assert repository_of(merged(BUILD, {"replicas": 1, "settings": {"max_choices": 4}})) == first
+    others = (
+        {"image": {"tag": "2"}},
+        {"engine": {"build": {"options": {"max-batch-size": 8}}}},
+        {"engine": {"build": {"model": "org/other"}}},
+    )
+    assert len({first, *(repository_of(merged(BUILD, other)) for other in others)}) == 4
+
+
+def test_the_build_writes_where_the_server_reads() -> None:
+    for values in (BUILD, EVERYTHING, GROUP):
+        templates = pods(render(values))
+        server = templates["server"]["spec"]
+        builder = templates["build"]["spec"]["containers"][0] if "build" in templates else server["initContainers"][0]
+        assert environment(builder)["OPENAI_BLS_MODEL_REPOSITORY"] == repository_of(values)
+        assert builder["args"][0] == "build"
+        if "build" in templates:
+            assert environment(server["initContainers"][0])["PLACE"] == repository_of(values)
+            job = templates["build"]["spec"]["volumes"]
+            assert [volume for volume in job if volume["name"] == "models"] == [
+                volume for volume in server["volumes"] if volume["name"] == "models"
+            ]
+
+
+def test_a_job_with_other_pods_is_another_job() -> None:
+    """For none of its fields can be changed."""
+
+    def job(values: Values) -> Manifest:
+        return of_kind(render(values), "Job")[0]
+
+    first = job(EVERYTHING)
+    second = job(merged(EVERYTHING, {"tolerations": []}))
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+    assert job(merged(EVERYTHING, {"replicas": 3}))["metadata"]["name"] == first["metadata"]["name"]
+
+
+def test_secrets_go_only_where_they_are_needed() -> None:
+    for values in (EVERYTHING, merged(GROUP, {"huggingFace": {"existingSecret": "hub"}})):
+        for component, template in pods(render(values)).items():
+            for container in containers(template):
+                names = {entry["name"] for entry in container.get("env", ()) if "valueFrom" in entry}
+                expected = {"server": {"OPENAI_BLS_API_KEY"}, "build-engine": {"HF_TOKEN"}}
+                assert names == expected.get(container["name"], set()), component
+
+
+def test_engines_that_lie_ready() -> None:
+    claim = {"engine": {"source": "claim", "path": "/qwen/"}, "storage": {"existingClaim": "engines"}}
+    server = pods(render(claim))["server"]
+    assert repository_of(claim) == "/models/qwen"
+    assert "initContainers" not in server["spec"]
+    assert {"name": "models", "persistentVolumeClaim": {"claimName": "engines"}} in server["spec"]["volumes"]
+    image: Values = {"engine": {"source": "image"}}
+    assert repository_of(image) == "/models"
+    mounts = pods(render(image))["server"]["spec"]["containers"][0]["volumeMounts"]
+    assert "/models" not in {mount["mountPath"] for mount in mounts}
+    assert of_kind(render(image), "StatefulSet")[0]["spec"].get("volumeClaimTemplates") is None
+
+
+def test_a_group() -> None:
+    manifests = render(GROUP)
+    template = of_kind(manifests, "LeaderWorkerSet")[0]["spec"]["leaderWorkerTemplate"]
+    assert template["size"] == 3
+    leader = template["leaderTemplate"]["spec"]["containers"][0]
+    assert environment(leader)["GPUS_PER_NODE"] == "8"
+    # Workers answer nobody.
+    worker = template["workerTemplate"]
+    for service in of_kind(manifests, "Service"):
+        assert not service["spec"]["selector"].items() <= worker["metadata"]["labels"].items()
+    policy = of_kind(manifests, "NetworkPolicy")[0]["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= worker["metadata"]["labels"].items()
+    assert {"from": [{"podSelector": policy["podSelector"]}]} in policy["ingress"]
+
+
+def test_nobody_is_let_in_unless_named() -> None:
+    policy = of_kind(render(merged(BUILD, {"networkPolicy": {"enabled": True}})), "NetworkPolicy")[0]["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert not policy["ingress"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "engine.build.model: give the hub id"),
+        (merged(BUILD, {"engine": {"build": {"mode": "job"}}}), "needs a volume that the pods share"),
+        (merged(BUILD, {"kind": "Deployment", "replicas": 2}), "would build side by side"),
+        (merged(BUILD, {"storage": {"existingClaim": "x"}, "autoscaling": {"enabled": True}}), "build side by side"),
+        (merged(GROUP, {"engine": {"build": {"mode": "init"}}, "autoscaling": {"enabled": False}}), "mode job"),
+        (merged(GROUP, {"multinode": {"sshSecret": ""}}), "needs multinode.sshSecret"),
+        (merged(GROUP, {"gpus": 0}), "there is a rank for each"),
+        ({"engine": {"source": "claim", "path": "x"}}, "needs storage.existingClaim"),
+        ({"engine": {"source": "claim"}, "storage": {"existingClaim": "x"}}, "engine.path: give the folder"),
+        (merged(BUILD, {"autoscaling": {"minReplicas": 5}}), "minReplicas is greater"),
+        (merged(BUILD, {"autoscaling": {"enabled": True, "waitingSequences": None}}), "to scale on"),
+        (merged(BUILD, {"ingress": {"enabled": True}}), "ingress.hosts: give at least one"),
+        (merged(BUILD, {"httpRoute": {"enabled": True}}), "httpRoute.parentRefs: name the gateway"),
+        (merged(BUILD, {"kind": "DaemonSet"}), "kind"),
+        (merged(BUILD, {"replica": 2}), "replica"),
+        (merged(BUILD, {"settings": {"max_concurent_requests": 2}}), "max_concurent_requests"),
+        (merged(BUILD, {"settings": {"api_key": "x"}}), "api_key"),
+        (merged(BUILD, {"engine": {"build": {"options": {"model-repository": "/x"}}}}), "model-repository"),
+        (merged(BUILD, {"ports": {"openai": 0}}), "openai"),
+        (merged(BUILD, {"multinode": {"size": 1}}), "size"),
+    ],
+)
+def test_values_that_are_refused(values: Values, says: str) -> None:
+    with pytest.raises(HelmError) as info:
+        render(values)
+    assert says in str(info.value)
+
+
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+
+    def compare(values: Values, part: dict[str, Any], where: str) -> None:
+        # `global` is Helm's own.
+        assert set(values) == set(part["properties"]) - {"global"}, where
+        for key, value in values.items():
+            inner = part["properties"][key]
+            # Maps of the user's own keys have no properties.
+            if isinstance(value, dict) and "properties" in inner and value:
+                compare(value, inner, f"{where}.{key}")
+
+    compare({**defaults, "resources": {"requests": {}, "limits": {}}}, schema(), "values")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_held_against_the_schema(path: Path) -> None:
+    """By an implementation other than Helm's, too."""
+    jsonschema.Draft7Validator.check_schema(schema())
+    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema(), jsonschema.Draft7Validator)

@@ -1,0 +1,207 @@
+"""What the deployment says of the rest of the project is so: flags, variables, ports, paths, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from openai_bls import __version__
+from openai_bls.__main__ import build_parser
+from openai_bls.engine.base import EngineStats
+from openai_bls.engine.select import parse_options
+from openai_bls.launch.ports import Ports
+from openai_bls.settings import (
+    OpenAiBlsSettings,
+    PreprocessingSettings,
+    TensorRtLlmSettings,
+    engine_overrides,
+    load,
+)
+from tests.unit.core_support import Bench
+from tests.unit.deploy.support import (
+    CASE_NAMES,
+    CASES,
+    CHART,
+    EVERYTHING,
+    KSERVE,
+    ROOT,
+    Manifest,
+    Values,
+    build_script,
+    chart,
+    containers,
+    environment,
+    load_manifests,
+    of_kind,
+    pods,
+    render,
+)
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings)
+
+all_cases = pytest.mark.parametrize("values", [values for _, values in CASES], ids=CASE_NAMES)
+
+
+def serving() -> list[tuple[str, Manifest]]:
+    """Every container that serves, and what runs it."""
+    found = [(name, pods(render(values))["server"]["spec"]["containers"][0]) for name, values in CASES]
+    for manifest in load_manifests(KSERVE / "servingruntime.yaml"):
+        found.append(("kserve", manifest["spec"]["containers"][0]))
+    return found
+
+
+def serve_arguments(container: Manifest) -> list[str]:
+    """What reaches `python3 -m openai_bls serve`; leader.sh puts the ranks' options before."""
+    arguments = list(container["args"])
+    if "command" in container:
+        ranks = re.search(r'start\.py" serve (--world-size) .* (--hosts) "\$hosts" "\$@"\n', leader_script())
+        assert ranks is not None
+        return ["serve", ranks[1], "24", ranks[2], "a:8,b:8,c:8", *arguments]
+    return arguments
+
+
+def leader_script() -> str:
+    return (CHART / "files" / "leader.sh").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("container", [container for _, container in serving()], ids=[name for name, _ in serving()])
+def test_the_launcher_knows_the_options(container: Manifest) -> None:
+    arguments = serve_arguments(container)
+    known = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    options = build_parser().parse_args(known)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert options.command == "serve"
+    assert options.host == "0.0.0.0"
+    assert options.openai_port == ports.get("openai", ports.get("http1"))
+    for name in {"http", "grpc", "metrics"} & set(ports):
+        assert getattr(options, f"{name}_port") == ports[name]
+
+
+@all_cases
+def test_the_build_knows_the_options(values: Values) -> None:
+    builders = [
+        container
+        for template in pods(render(values)).values()
+        for container in containers(template)
+        if container["name"] == "build-engine"
+    ]
+    assert len(builders) == (chart().merge_values(values)["engine"]["source"] == "build")
+    for builder in builders:
+        command, *arguments = builder["args"]
+        assert command == "build"
+        build_script().parse(["--model-repository", environment(builder)["OPENAI_BLS_MODEL_REPOSITORY"], *arguments])
+
+
+def test_settings_are_those_of_the_models() -> None:
+    allowed = chart().schema
+    assert allowed is not None
+    names = {name for settings in SETTINGS for name in settings.__struct_fields__}
+    # The launcher and `apiKey` set these.
+    assert set(allowed["properties"]["settings"]["propertyNames"]["enum"]) == names - {
+        "http_host",
+        "http_port",
+        "api_key",
+    }
+
+
+@all_cases
+def test_variables_are_read_by_the_server(values: Values) -> None:
+    for template in pods(render(values)).values():
+        for container in template["spec"]["containers"]:
+            given = {name: value or "secret" for name, value in environment(container).items()}
+            settings: dict[str, Any] = {}
+            for kind in SETTINGS:
+                loaded = load(kind, {}, given)
+                settings |= {name: getattr(loaded, name) for name in kind.__struct_fields__}
+            parse_options(engine_overrides(given))
+            ours = {name.removeprefix("OPENAI_BLS_").lower() for name in given if name.startswith("OPENAI_BLS_")}
+            ours -= {"model_repository"} | {f"engine_{name}" for name in engine_overrides(given)}
+            assert ours <= set(settings)
+    assert load(OpenAiBlsSettings, {}, {"OPENAI_BLS_API_KEY": "secret"}).api_key == "secret"
+
+
+def test_ports_are_those_of_the_launcher_and_the_image() -> None:
+    ports = chart().values["ports"]
+    defaults = Ports()
+    assert ports == {name: getattr(defaults, name) for name in ("openai", "http", "grpc", "metrics")}
+    exposed = {int(port) for line in re.findall(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE) for port in line.split()}
+    assert exposed == set(ports.values())
+
+
+def test_paths_are_those_of_the_image() -> None:
+    source = chart().values["image"]["sourceDir"]
+    assert set(re.findall(r"^WORKDIR (/opt/.*)$", DOCKERFILE, re.MULTILINE)) == {source}
+    entries = re.findall(r"^ENTRYPOINT .*$", DOCKERFILE, re.MULTILINE)
+    assert entries
+    # The chart's `args` take the place of CMD, so they go to start.py.
+    assert all(entry.endswith(f'"python3", "{source}/docker/start.py"]') for entry in entries)
+    assert set(re.findall(r"OPENAI_BLS_MODEL_REPOSITORY=(\S+)", DOCKERFILE)) == {"/models"}
+    assert '"$SOURCE_DIR/docker/start.py" serve' in leader_script()
+    assert set(re.findall(r"^FROM .* AS (cpu|with-engine)$", DOCKERFILE, re.MULTILINE)) == {"cpu", "with-engine"}
+    users = set(re.findall(r"^USER (\d+)", DOCKERFILE, re.MULTILINE))
+    assert users == {str(chart().values["podSecurityContext"]["runAsUser"])}
+    runtime = load_manifests(KSERVE / "servingruntime.yaml")[0]["spec"]["containers"][0]
+    assert users == {str(runtime["securityContext"]["runAsUser"])}
+    assert runtime["livenessProbe"]["exec"]["command"] == ["python3", f"{source}/docker/health.py"]
+
+
+def test_versions_are_the_librarys() -> None:
+    metadata = chart().metadata
+    assert metadata["appVersion"] == __version__
+    runtime = load_manifests(KSERVE / "servingruntime.yaml")[0]["spec"]["containers"][0]
+    assert runtime["image"] == f"openai_bls:{__version__}"
+
+
+def metrics() -> str:
+    """What a server with a working engine tells Prometheus."""
+
+    async def main() -> str:
+        bench = Bench()
+        bench.engine.stats = EngineStats(1, 2, 0.5, 3, 4)
+        return (await bench.service.metrics.scrape()).decode()
+
+    return asyncio.run(main())
+
+
+def test_metrics_are_those_of_the_server() -> None:
+    told = set(re.findall(r"^(\w+)(?:\{| )", metrics(), re.MULTILINE))
+    [scaler] = of_kind(render(EVERYTHING), "HorizontalPodAutoscaler")
+    scaled_on = {metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]}
+    assert len(scaled_on) == 3
+    assert scaled_on <= told
+    named = set(re.findall(r"\bopenai_bls_(?:engine|requests|generation|time)_\w+", DOCS))
+    # Whose rule the autoscaler needs is in the docs.
+    assert scaled_on <= named
+    families = set(re.findall(r"^# TYPE (\w+) ", metrics(), re.MULTILINE))
+    assert named <= told | families
+
+
+def test_the_kv_cache_is_told_as_a_share() -> None:
+    targets = {
+        metric["pods"]["metric"]["name"]: metric["pods"]["target"]["averageValue"]
+        for metric in of_kind(render(EVERYTHING), "HorizontalPodAutoscaler")[0]["spec"]["metrics"]
+    }
+    assert targets["openai_bls_engine_kv_cache_usage_ratio"] == "850m"
+    assert targets["openai_bls_engine_sequences_waiting"] == "4"
+
+
+def test_values_that_the_docs_name_exist() -> None:
+    def known(path: str) -> bool:
+        part: Any = chart().values
+        for key in path.split("."):
+            if not isinstance(part, dict) or key not in part:
+                return False
+            part = part[key]
+        return True
+
+    sections = "|".join(key for key, value in chart().values.items() if isinstance(value, dict))
+    named = set(re.findall(rf"`((?:{sections})(?:\.[A-Za-z]+)+)`", DOCS))
+    assert named
+    assert {path for path in named if not known(path)} == set()
+    flags = set(re.findall(r"--set ([\w.]+)=", DOCS))
+    assert {path for path in flags if not known(path)} == set()

@@ -1,0 +1,183 @@
+"""The liveness probe, run as the kubelet runs it, against the real /v1 application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.engine.base import EngineStats
+from openai_bls.errors import OverloadedError
+from openai_bls.http.server import HttpServer
+from openai_bls.http.sockets import SharedListener
+from openai_bls.pacer import Pacer
+from tests.unit.core_support import WAIT_S, Bench, free_port
+from tests.unit.deploy.support import CHART
+
+SCRIPT = CHART / "files" / "liveness.py"
+
+
+class Probed:
+    """A server, and the probe on it; the engine answers requests as `answer` says."""
+
+    def __init__(self, bench: Bench, port: int, state: Path) -> None:
+        self.bench = bench
+        self.port = port
+        self.state = state
+
+    def worked(self, steps: int) -> None:
+        """The engine has made so many steps since it was loaded."""
+        self.bench.engine.stats = EngineStats(1, 5, 0.5, steps, steps)
+
+    async def probe(self, *, answer: bool = True, timeout: str = "20", key: str = "") -> tuple[int, str, int]:
+        """Exit code, what it says, and the requests that it made."""
+        before = len(self.bench.engine.requests)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-I", "-S", str(SCRIPT), str(self.port), timeout, str(self.state)),
+            env={"OPENAI_BLS_API_KEY": key} if key else {},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        ended = asyncio.ensure_future(process.communicate())
+        while not ended.done():
+            if answer and len(self.bench.engine.requests) > before:
+                self.bench.engine.deliver(-1, "a", "length")
+            await asyncio.sleep(0.01)
+        _, said = await asyncio.wait_for(ended, WAIT_S)
+        assert process.returncode is not None
+        return process.returncode, said.decode(), len(self.bench.engine.requests) - before
+
+
+def probing(tmp_path: Path, test: Callable[[Probed], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        bench = Bench(**settings)
+        port = free_port()
+        listener = SharedListener("127.0.0.1", port, owner=1)
+        server = HttpServer(bench.service, listener, Pacer(asyncio.get_running_loop()))
+        server.start()
+        try:
+            await test(Probed(bench, port, tmp_path / "state.json"))
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+def test_an_idle_server_is_asked_for_one_token(tmp_path: Path) -> None:
+    async def test(server: Probed) -> None:
+        for _ in range(2):
+            server.worked(7)
+            assert await server.probe() == (0, "", 1)
+        assert server.bench.engine.requests[0].max_tokens == 1
+
+    probing(tmp_path, test)
+
+
+def test_a_busy_server_is_not_asked(tmp_path: Path) -> None:
+    """Its queue may be long, and a probe at the end of it would have the server killed for being used."""
+
+    async def test(server: Probed) -> None:
+        server.worked(7)
+        assert await server.probe() == (0, "", 1)
+        for steps in (8, 9, 100):
+            server.worked(steps)
+            assert await server.probe(answer=False, timeout="2") == (0, "", 0)
+
+    probing(tmp_path, test)
+
+
+def test_an_engine_that_is_stuck(tmp_path: Path) -> None:
+    async def test(server: Probed) -> None:
+        server.worked(7)
+        assert await server.probe() == (0, "", 1)
+        for _ in range(2):
+            code, said, requests = await server.probe(answer=False, timeout="0.5")
+            assert (code, requests) == (1, 1)
+            assert said.startswith("POST /v1/completions was not answered: ")
+        server.worked(8)
+        assert await server.probe() == (0, "", 0)
+
+    probing(tmp_path, test)
+
+
+def test_an_engine_whose_process_has_died(tmp_path: Path) -> None:
+    """It has fewer steps than before, none at all, and requests that end with an error are no work."""
+
+    async def test(server: Probed) -> None:
+        server.worked(7)
+        assert await server.probe() == (0, "", 1)
+        server.bench.engine.stats = None
+        server.bench.prompts.result = OverloadedError("The engine is not there.")
+        for _ in range(3):
+            code, said, _ = await server.probe()
+            assert code == 1
+            assert said.startswith("a request for one token was answered 503: ")
+
+    probing(tmp_path, test)
+
+
+def test_an_engine_that_was_loaded_again(tmp_path: Path) -> None:
+    async def test(server: Probed) -> None:
+        server.worked(1000)
+        await server.probe()
+        server.worked(0)
+        assert await server.probe() == (0, "", 1)
+        server.worked(5)
+        assert await server.probe() == (0, "", 0)
+
+    probing(tmp_path, test)
+
+
+def test_the_key_is_that_of_the_server(tmp_path: Path) -> None:
+    async def test(server: Probed) -> None:
+        assert await server.probe(key="secret") == (0, "", 1)
+
+    probing(tmp_path, test, api_key="secret")
+
+
+def test_a_request_that_is_refused_was_answered(tmp_path: Path) -> None:
+    """A wrong key is no reason to start the server again."""
+
+    async def test(server: Probed) -> None:
+        assert await server.probe() == (0, "", 0)
+
+    probing(tmp_path, test, api_key="secret")
+
+
+@pytest.mark.parametrize("content", ["", "no JSON", "{}"])
+def test_a_state_that_cannot_be_read_counts_as_none(tmp_path: Path, content: str) -> None:
+    async def test(server: Probed) -> None:
+        server.state.write_text(content, encoding="utf-8")
+        server.worked(7)
+        assert await server.probe() == (0, "", 1)
+        assert json.loads(server.state.read_text(encoding="utf-8"))["openai_bls_engine_steps_total"] == 7
+
+    probing(tmp_path, test)
+
+
+def test_a_server_that_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        code, said, _ = await Probed(Bench(), free_port(), tmp_path / "state.json").probe()
+        assert code == 1
+        assert said.startswith("GET /metrics was not answered: ")
+
+    asyncio.run(main())
+
+
+def test_the_counters_are_the_servers() -> None:
+    async def main() -> str:
+        bench = Bench()
+        bench.engine.stats = EngineStats(0, 0, 0.0, 0, 0)
+        return (await bench.service.metrics.scrape()).decode()
+
+    counters = re.findall(r'^    "(openai_bls_\w+)",$', SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(counters) == 3
+    # Counters that have not been counted yet have a type and no line.
+    told = set(re.findall(r"^# TYPE (\w+) counter$", asyncio.run(main()), re.MULTILINE))
+    assert set(counters) <= told

@@ -1,0 +1,158 @@
+"""The Dockerfile and .dockerignore as they are written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
+
+import dockerfile  # type: ignore[import-not-found]
+import pytest
+
+import openai_bls
+from openai_bls.launch.ports import Ports
+from tests.unit.docker.replay import Replay, read
+
+ROOT = Path(__file__).resolve().parents[3]
+FILE = read(ROOT / "Dockerfile")
+SERVERS = ("cpu", "runtime")
+
+
+def lint(path: Path) -> subprocess.CompletedProcess[str]:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    return subprocess.run(
+        [hadolint, "--no-color", "--failure-threshold", "style", path], capture_output=True, text=True, check=False
+    )
+
+
+def commands(stage: str, name: str) -> list[dockerfile.Command]:
+    return [command for command in FILE.stages[stage].commands if command.cmd == name]
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    done = lint(ROOT / "Dockerfile")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_hadolint_would_say_something(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM python\nRUN cd /tmp\n")
+    done = lint(tmp_path / "Dockerfile")
+    assert done.returncode == 1
+    assert "DL3006" in done.stdout
+    assert "DL3003" in done.stdout
+
+
+def test_every_rule_that_is_off_has_a_reason_above_it() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    off = [
+        (number, match[1]) for number, line in enumerate(lines) if (match := re.match(r"# hadolint ignore=(.+)", line))
+    ]
+    assert off
+    for number, rules in off:
+        comment = " ".join(takewhile(lambda line: line.startswith("#"), reversed(lines[:number])))
+        assert all(rule in comment for rule in rules.split(",")), f"line {number + 1} does not say why"
+
+
+def test_images_are_built_on_what_they_should_be() -> None:
+    assert FILE.arguments["TRITON_TAG"] == "26.07"
+    assert FILE.stages["runtime"].base == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+    assert FILE.stages["with-engine"].base == "runtime"
+    # Without --target the last stage is built.
+    assert list(FILE.stages.values())[-1].base == "runtime"
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", FILE.stages["cpu"].base), "pinned to a patch release"
+
+
+@pytest.mark.parametrize("stage", SERVERS)
+def test_a_server_runs_as_no_root_user_and_says_so_by_number(stage: str) -> None:
+    # Kubernetes' runAsNonRoot cannot check a name.
+    assert commands(stage, "USER")[-1].value == ("1000:0",)
+
+
+@pytest.mark.parametrize("stage", SERVERS)
+def test_signals_reach_the_program(stage: str) -> None:
+    for name in ("ENTRYPOINT", "CMD", "HEALTHCHECK"):
+        (command,) = commands(stage, name)
+        # HEALTHCHECK's own CMD is looked at: the shell form would be one word.
+        assert command.json or command.value[1:] == ("python3", "/opt/openai_bls/docker/health.py")
+
+
+@pytest.mark.parametrize("stage", SERVERS)
+def test_ports_are_those_of_the_launcher(stage: str) -> None:
+    ports = Ports()
+    (exposed,) = commands(stage, "EXPOSE")
+    assert exposed.value == tuple(str(port) for port in (ports.http, ports.grpc, ports.metrics, ports.openai))
+
+
+@pytest.mark.parametrize("stage", SERVERS)
+def test_the_label_has_the_librarys_version(stage: str) -> None:
+    assert f"OPENAI_BLS_VERSION={openai_bls.__version__}" in [command.value[0] for command in commands(stage, "ARG")]
+
+
+def test_no_secret_is_an_argument_or_in_the_environment() -> None:
+    written = [
+        command.original for stage in FILE.stages for name in ("ARG", "ENV") for command in commands(stage, name)
+    ]
+    assert written
+    assert not [text for text in written if re.search(r"TOKEN|SECRET|PASSWORD|API_KEY", text, re.IGNORECASE)]
+
+
+def test_the_build_context_holds_what_is_copied_and_nothing_else() -> None:
+    files = Replay(ROOT, {}, {}, {}).files
+    sources = [
+        PurePosixPath(source)
+        for stage in FILE.stages
+        for command in commands(stage, "COPY")
+        for source in command.value[:-1]
+    ]
+    mounted = [
+        PurePosixPath(match[1])
+        for stage in FILE.stages
+        for command in commands(stage, "RUN")
+        for flag in command.flags
+        if (match := re.search(r"type=bind,source=([^,]+)", flag))
+    ]
+    assert files
+    assert not [name for name in files if not any(name.is_relative_to(source) for source in sources + mounted)]
+
+
+def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
+    wanted = {
+        "build/engine.py",
+        "demo/checkpoint/model.safetensors",
+        "docker/start.py",
+        "model_repository/ensemble/1/.gitkeep",
+        "model_repository/ensemble/config.pbtxt",
+        "model_repository/tensorrt_llm/1/model.py",
+        "model_repository/tensorrt_llm_bls/config.pbtxt",
+        "openai_bls/engine/package.py",
+        "openai_bls/py.typed",
+        "pyproject.toml",
+    }
+    unwanted = {
+        ".env",
+        ".git/HEAD",
+        ".venv/bin/python",
+        ".venv-clients/pyvenv.cfg",
+        "benchmarks/results/a.json",
+        "demo/train.py",
+        "deploy/helm/values.yaml",
+        "docs/api.md",
+        "model_repository/openai_bls/1/__pycache__/model.cpython-311.pyc",
+        "model_repository/openai_bls/1/tokenizer/tokenizer.json",
+        "model_repository/openai_bls/1/tokenizer_small/tokenizer.json",
+        "model_repository/preprocessing_small/config.pbtxt",
+        "model_repository/tensorrt_llm/1/checkpoint/model.safetensors",
+        "model_repository/tensorrt_llm/1/engine.json",
+        "model_repository/tensorrt_llm/1/engine/rank0.engine",
+        "model_repository/tensorrt_llm_small/1/model.py",
+        "openai_bls/__pycache__/errors.cpython-311.pyc",
+        "tests/conftest.py",
+    }
+    for name in wanted | unwanted:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("Dockerfile", ".dockerignore"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    assert {str(name) for name in Replay(tmp_path, {}, {}, {}).files} == wanted

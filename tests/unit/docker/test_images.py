@@ -1,0 +1,189 @@
+"""The images, replayed: what the RUN and COPY instructions leave behind, and what the image's own commands do there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.docker.conftest import NVIDIA, ROOT, Index, empty_image, nvidia_python
+from tests.unit.docker.replay import Image, Replay, ReplayError, is_root
+
+IMAGES = ("cpu", "runtime")
+MODELS = {"ensemble", "openai_bls", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"}
+
+
+@pytest.fixture(params=IMAGES)
+def image(request: pytest.FixtureRequest) -> Image:
+    """Each of the two."""
+    made: Image = request.getfixturevalue(request.param)
+    return made
+
+
+def start(image: Image, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The image's start program with `arguments` instead of its CMD, without NVIDIA's script before it."""
+    words = image.metadata["ENTRYPOINT"]
+    command = [image.mapped(word) for word in words[words.index("python3") :]]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=image.at("."),
+        env=image.process_environment(environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def python(image: Image, code: str) -> str:
+    """What `code` prints in the image's Python."""
+    return subprocess.run(
+        ["python3", "-c", code],
+        cwd=image.at("."),
+        env=image.process_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def test_every_user_may_read_and_only_root_may_write(image: Image) -> None:
+    paths = [image.at("."), *image.at(".").rglob("*")]
+    assert len(paths) > 20
+    for path in paths:
+        mode = path.stat().st_mode
+        needed = 0o555 if path.is_dir() else 0o444
+        assert mode & needed == needed, f"{path} is {stat.filemode(mode)}"
+        assert not mode & 0o022, f"{path} is {stat.filemode(mode)}"
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_BLS_MODEL_REPOSITORY", "HF_HOME", "HOME"])
+def test_group_0_may_write_where_something_is_written(image: Image, variable: str) -> None:
+    """OpenShift's containers run as a user that it chooses, in group 0."""
+    top = image.at(image.environment[variable])
+    folders = [top, *(path for path in top.rglob("*") if path.is_dir())]
+    for folder in folders:
+        found = folder.stat()
+        assert found.st_mode & 0o070 == 0o070, f"{folder} is {stat.filemode(found.st_mode)}"
+        if is_root():
+            assert found.st_gid == 0
+    if is_root():
+        assert top.stat().st_uid == 1000
+
+
+def test_the_library_comes_from_its_wheel(image: Image) -> None:
+    where = Path(python(image, "import openai_bls; print(openai_bls.__file__)"))
+    assert "site-packages" in where.parts
+    assert not where.is_relative_to(ROOT)
+    assert python(image, "import importlib.metadata as m; print(m.version('openai_bls'))") == json.loads(
+        python(image, "import json, openai_bls; print(json.dumps(openai_bls.__version__))")
+    )
+
+
+def test_help_is_the_launchers(image: Image) -> None:
+    assert "serve" in start(image, "--help").stdout
+    assert "--exit-timeout" in start(image, "serve", "--help").stdout
+
+
+def test_the_builders_help_and_dry_run_write_nothing(cpu: Image, tmp_path: Path) -> None:
+    settings = {"OPENAI_BLS_MODEL_REPOSITORY": str(tmp_path / "models")}
+    assert "--max-batch-size" in start(cpu, "build", "--help", **settings).stdout
+    assert "--prompt" in start(cpu, "verify", "--help", **settings).stdout
+    done = start(cpu, "build", "--model", "demo/checkpoint", "--dry-run", **settings)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "models").exists()
+
+
+def test_nvidias_packages_stay(runtime: Image) -> None:
+    code = (
+        "import importlib.metadata as m, json;"
+        "print(json.dumps({found.metadata['Name']: found.version for found in m.distributions()}))"
+    )
+    found = json.loads(python(runtime, code))
+    kept = {name: version for name, version in NVIDIA.items() if name != "llguidance"}
+    assert kept.items() <= found.items()
+    assert found["llguidance"] != NVIDIA["llguidance"]
+    assert {"starlette", "uvicorn", "tokenizers"} <= found.keys()
+
+
+def test_a_conflict_fails_the_build(replay: Replay, runtime: Image, index: Index, tmp_path: Path) -> None:
+    """`MAY_REPLACE=` keeps NVIDIA's llguidance too, which is too old."""
+    nvidia_python(tmp_path / "python")
+    strict = Replay(
+        ROOT, {"MAY_REPLACE": ""}, index.settings, {"wheel": replay.contexts["wheel"], "checkpoint": tmp_path}
+    )
+    with pytest.raises(ReplayError, match=r"(?s)RUN: exit status 1.*llguidance==0\.7\.29.*MAY_REPLACE \(now: none\)"):
+        strict.run("runtime", empty_image(tmp_path / "root", tmp_path / "python"))
+
+
+def test_without_an_engine_it_says_what_to_mount(runtime: Image) -> None:
+    assert not list(runtime.at("/models").iterdir())
+    done = start(runtime, *runtime.metadata["CMD"])
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"there is no engine at {runtime.at('/models')}" in done.stderr
+    assert f":{runtime.at('/models')} ..." in done.stderr
+    assert "`build --model" in done.stderr
+
+
+def test_models_are_brought_up_to_the_image(runtime: Image, tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    settings = {"OPENAI_BLS_MODEL_REPOSITORY": str(repository)}
+    done = start(runtime, "prepare", **settings)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in repository.iterdir()} == MODELS
+    assert (repository / "ensemble" / "1").is_dir()
+
+    code, config = repository / "openai_bls" / "1" / "model.py", repository / "openai_bls" / "config.pbtxt"
+    new, mine = code.read_bytes(), config.read_text() + "# mine\n"
+    code.write_text("# of an older image\n")
+    config.write_text(mine)
+    (repository / "tensorrt_llm" / "1" / "engine.json").write_text("{}")
+    # Said before anything else, whatever comes of the engine; nothing is written.
+    assert "openai_bls/1/model.py" in start(runtime, "serve", **settings).stdout.splitlines()[0]
+    assert code.read_text() == "# of an older image\n"
+
+    done = start(runtime, "prepare", **settings)
+    assert "replaced: openai_bls/1/model.py" in done.stdout
+    assert "added" not in done.stdout
+    assert (code.read_bytes(), config.read_text()) == (new, mine)
+    assert "replaced" not in start(runtime, "prepare", **settings).stdout
+    assert {path.name for path in repository.iterdir()} == MODELS
+
+
+def test_a_copy_that_was_cut_short_is_made_again(runtime: Image, tmp_path: Path) -> None:
+    (tmp_path / "openai_bls" / "1").mkdir(parents=True)
+    (tmp_path / "openai_bls" / "1" / "model.py").write_text("# half")
+    start(runtime, "prepare", OPENAI_BLS_MODEL_REPOSITORY=str(tmp_path))
+    assert (tmp_path / "openai_bls" / "config.pbtxt").is_file()
+    assert (tmp_path / "openai_bls" / "1" / "model.py").read_text() != "# half"
+
+
+def test_a_repository_that_cannot_be_written_is_one_sentence(runtime: Image, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = start(runtime, "build", "--model", "x", OPENAI_BLS_MODEL_REPOSITORY=str(tmp_path / "file" / "models"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write to ")
+    assert "as user" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_prepare_takes_no_arguments(runtime: Image) -> None:
+    done = start(runtime, "prepare", "--model-repository", "elsewhere")
+    assert done.returncode == 2
+    assert "takes no arguments" in done.stderr
+
+
+def test_an_engine_in_the_image(cpu: Image, replay: Replay, index: Index, tmp_path: Path) -> None:
+    """The stage `with-engine`, whose RUN needs what the CPU image has, with a local checkpoint as build context."""
+    shutil.copytree(cpu.root, tmp_path / "root")
+    arguments = {"ENGINE_ARGS": "--served-model-name mine --max-batch-size 4"}
+    again = Replay(ROOT, arguments, {**index.settings, "OMP_NUM_THREADS": "1"}, replay.contexts)
+    made = again.run("with-engine", replace(cpu, root=tmp_path / "root"))
+    manifest = json.loads((made.at("/models") / "tensorrt_llm" / "1" / "engine.json").read_text())
+    assert (manifest["model_name"], manifest["max_batch_size"]) == ("mine", 4)
+    assert not made.at("/checkpoint").exists()
