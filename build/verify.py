@@ -17,7 +17,6 @@ import argparse
 import hashlib
 import os
 import queue
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls import settings
+from openai_bls import config_text, settings
 from openai_bls.discovery import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
 from openai_bls.engine.base import Engine, StepListener
 from openai_bls.engine.manifest import BUILD_HINT, EngineLoadError, FileRecord, Manifest, load_manifest, short
@@ -40,9 +39,6 @@ from openai_bls.trtllm.config import ENGINE_FOLDER, CppSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "1"
-_PARAMETER = re.compile(r'key:\s*"([^"]+)"\s*value:?\s*\{\s*string_value:\s*"((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 
 
 class VerifyError(Exception):
@@ -190,8 +186,10 @@ def read_settings(config: Path, manifest: Manifest) -> TensorRtLlmSettings:
     Raises:
         SettingsError: it has one that does not exist, or so has the environment.
     """
-    text = config.read_text(encoding="utf-8") if config.is_file() else ""
-    parameters = {key: _ESCAPE.sub(r"\1", value) for key, value in _PARAMETER.findall(_COMMENT.sub("", text))}
+    try:
+        parameters = config_text.parameters(config_text.read(config)) if config.is_file() else {}
+    except config_text.ConfigTextError as error:
+        raise settings.SettingsError(f"{short(config)} is not readable: {error}") from None
     record = manifest.tensorrt_llm
     if record is None or record.backend != "cpp":
         return settings.load(TensorRtLlmSettings, parameters, os.environ)
@@ -241,7 +239,7 @@ def ask(
         raise VerifyError("the engine cancelled the request by itself")
     if not count:
         raise VerifyError("the engine answered with no token but the one that ends the answer")
-    line = f"{count} tokens, {delta.finish_reason}; the first after {first_at - began:.2f} s"
+    line = f"{count} tokens, {delta.finish_reason}; the first after {(first_at - began) * 1000:.0f} ms"
     if last_at > first_at:
         line += f", then {(count - first_count) / (last_at - first_at):.1f} tokens/s"
     return line

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from openai_bls import __version__
+from openai_bls import __version__, config_text
 from openai_bls.launch.checks import OPENAI_MODEL, PORT_SETTINGS
 from openai_bls.launch.console import Console, fail
 from openai_bls.launch.doctor import doctor
@@ -17,7 +17,6 @@ from openai_bls.launch.process import DEFAULT_EXIT_TIMEOUT_SECONDS
 from openai_bls.launch.ranks import RankOptions
 from openai_bls.launch.serve import ServeOptions, serve
 from openai_bls.launch.server import NGC_SERVER, install_shim, is_executable
-from openai_bls.official_client import config_text
 from openai_bls.settings import OpenAiBlsSettings, SettingsError, load
 
 _REPOSITORY_VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"

@@ -14,14 +14,13 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from openai_bls import config_text
 from openai_bls.engine.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
-from openai_bls.official_client import config_text
 from openai_bls.settings import OpenAiBlsSettings
 from openai_bls.trtllm.config import CPP_BACKEND
 
@@ -32,8 +31,6 @@ PREPROCESSING = "preprocessing"
 TOKENIZER = "tokenizer"
 
 Door = Literal["exchange", "grpc"]
-
-_ALIASES = re.compile(r'key:\s*"model_aliases"\s*value:?\s*\{\s*string_value:\s*"([^"]*)"')
 
 
 class Backend(msgspec.Struct, frozen=True):
@@ -115,9 +112,9 @@ def _further(repository: Path) -> list[str]:
 
 def _aliases(repository: Path) -> list[str]:
     try:
-        text = (repository / "openai_bls" / "config.pbtxt").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    match = _ALIASES.search(text)
-    settings = OpenAiBlsSettings(model_aliases=match[1]) if match else OpenAiBlsSettings()
-    return list(settings.aliases)
+        found = config_text.parameters(config_text.read(repository / "openai_bls" / "config.pbtxt"))
+    except (OSError, ValueError):
+        # The server says what is wrong with it.
+        found = {}
+    default = OpenAiBlsSettings()
+    return list(OpenAiBlsSettings(model_aliases=found.get("model_aliases", default.model_aliases)).aliases)

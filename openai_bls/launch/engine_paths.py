@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.official_client import config_text
+from openai_bls import config_text
 from openai_bls.trtllm.config import CPP_BACKEND, ENGINE_FOLDER, GRAMMAR_VOCABULARY
 
 if TYPE_CHECKING:

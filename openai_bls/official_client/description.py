@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from openai_bls import config_text
 from openai_bls.engine.checkpoint import read_checkpoint
 from openai_bls.engine.manifest import BUILD_HINT, MANIFEST_NAME, EngineLoadError, Manifest, load_manifest, short
 from openai_bls.messages import EngineInfo
-from openai_bls.official_client import config_text, encoding
+from openai_bls.official_client import encoding
 from openai_bls.trtllm.info import engine_info
 
 logger = logging.getLogger(__name__)

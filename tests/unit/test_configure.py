@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from openai_bls import config_text
 from openai_bls.config_pbtxt import render
 from openai_bls.configure import configure
 from openai_bls.engine.manifest import Manifest, TensorRtLlmRecord, write_manifest
-from openai_bls.official_client import config_text
 from openai_bls.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.tensors import MODELS, Queue
 from openai_bls.trtllm.config import cpp_settings, render_configs

@@ -34,6 +34,10 @@ def test_every_command_is_understood(command: str, monkeypatch: pytest.MonkeyPat
         return
     arguments = words(command, "python", "-m", "openai_bls")
     assert arguments is not None, "neither the launcher nor the smoke test"
+    if arguments[0] == "render":
+        # Its folder is not here.
+        cli.build_parser().parse_args(arguments)
+        return
     seen: list[ServeOptions] = []
 
     def take(options: ServeOptions) -> int:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
+from openai_bls import config_text
 from openai_bls.config_pbtxt import render
-from openai_bls.official_client import config_text
 from openai_bls.tensors import MODELS, OPENAI_BLS, TENSORRT_LLM
 
 TRICKY = """
