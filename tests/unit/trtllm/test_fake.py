@@ -159,7 +159,10 @@ def test_diffs_are_stale_for_several_outputs(scripted: Path) -> None:
         assert sum(map(len, shown)) > 4
 
 
-def test_abort(scripted: Path) -> None:
+def test_abort(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Or all tokens may be there before it is aborted.
+    monkeypatch.setenv("FAKE_TENSORRT_LLM_STEP_DELAY_MS", "100")
+
     async def read(llm: Any) -> tuple[str | None, bool]:
         output = llm.generate_async([1, 2], params(ignore_eos=True, max_tokens=50), streaming=True)
         await anext(output)
