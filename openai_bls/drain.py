@@ -12,7 +12,8 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
+
+from openai_bls.server_process import command_line
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +27,9 @@ def triton_http_address(pid: int | None = None) -> tuple[str, int] | None:
 
     The default process is the parent: a stub's is tritonserver.
     """
-    try:
-        raw = Path(f"/proc/{pid or os.getppid()}/cmdline").read_bytes()
-    except OSError:
+    options = command_line(pid or os.getppid())
+    if options is None:
         return None
-    arguments = raw.decode(errors="replace").split("\0")
-    if "tritonserver" not in Path(arguments[0]).name:
-        return None
-    options: dict[str, str] = {}
-    for at, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        options[name] = value if equals else "".join(arguments[at + 1 : at + 2])
     port = options.get("--http-port", "8000")
     if options.get("--allow-http", "true").lower() in ("false", "0") or not port.isdigit():
         return None

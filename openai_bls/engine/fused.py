@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from openai_bls.engine.manifest import first_line
+
 logger = logging.getLogger(__name__)
 
 _CLOSE = 0.02  # relative to the largest value
@@ -31,7 +33,7 @@ def fuse(model: Any) -> dict[str, int]:
             counts["projections"] += _fuse_projections(module)
             counts["rotations"] += _fuse_rotation(module)
         except Exception as error:  # of compilers and drivers
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
             module.__dict__.pop("forward", None)
     if model.device.type == "cuda":

@@ -17,6 +17,8 @@ import torch
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
 from transformers.generation.continuous_batching.model_runner import ModelRunner
 
+from openai_bls.engine.manifest import first_line
+
 logger = logging.getLogger(__name__)
 
 _LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512)
@@ -137,7 +139,7 @@ class GraphRunner(ModelRunner):  # type: ignore[misc]
             finally:
                 graph.capture_end()
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             logger.warning("CUDA graphs are off, a step cannot be captured: %s", reason)
             self._graphs_allowed = False
             torch.cuda.synchronize()

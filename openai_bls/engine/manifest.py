@@ -162,6 +162,11 @@ def short(path: Path) -> str:
     return "/".join(path.parts[-3:])
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception says, for a sentence: the first line, or its name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def write_manifest(version_dir: Path, manifest: Manifest) -> None:
     """Put `manifest` into `version_dir` so that readers see the old one or the new one, never half of one."""
     aside = version_dir / f"{ASIDE}{MANIFEST_NAME}"

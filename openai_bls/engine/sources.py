@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openai_bls.engine.manifest import EngineLoadError
+from openai_bls.engine.manifest import EngineLoadError, first_line
 
 _GENERIC_NAMES = re.compile(r"(checkpoint|model|hf|final|output|snapshot)s?([-_]?\d+)?|[0-9a-f]{40}", re.IGNORECASE)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
@@ -76,6 +76,5 @@ def _require_hub_id(model: str) -> None:
 
 def _unreachable(model: str, error: Exception) -> EngineLoadError:
     offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    reason = "HF_HUB_OFFLINE is set and it is not in the cache" if offline else first_line
+    reason = "HF_HUB_OFFLINE is set and it is not in the cache" if offline else first_line(error)
     return EngineLoadError(f"{model} is no directory here and cannot be had from the hub: {reason}")

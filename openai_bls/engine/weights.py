@@ -12,7 +12,7 @@ import msgspec
 
 from openai_bls.engine import own_tokenizers
 from openai_bls.engine.checkpoint import CheckpointFacts
-from openai_bls.engine.manifest import EngineLoadError, short
+from openai_bls.engine.manifest import EngineLoadError, first_line, short
 
 # The last two say how a checkpoint is quantised, where config.json does not.
 CONFIG_FILES = ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")
@@ -165,7 +165,7 @@ def _convert(source: Path, target: Path, *, trust_remote_code: bool) -> None:
         )
         model.save_pretrained(target)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise EngineLoadError(f"the weights of {short(source)} cannot be converted to safetensors: {reason}") from None
 
 
@@ -212,7 +212,7 @@ def _make_fast(source: Path, target: Path, *, trust_remote_code: bool) -> None:
         tokenizer.save_pretrained(target)
         found, reason = (target / "tokenizer.json").is_file(), "it is saved without one"
     except Exception as error:  # what a folder without tokenizer files raises differs from class to class
-        found, reason = False, (str(error).strip().splitlines() or [type(error).__name__])[0]
+        found, reason = False, first_line(error)
     if not found:
         whose = "a tokenizer of its own in Python, which" if own_code else "a tokenizer that"
         raise EngineLoadError(

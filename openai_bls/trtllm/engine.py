@@ -21,7 +21,7 @@ from openai_bls.engine import admission
 from openai_bls.engine.admission import ENGINE_FAILED
 from openai_bls.engine.base import EngineStats, StepListener
 from openai_bls.engine.inbox import Inbox, emit
-from openai_bls.engine.manifest import Manifest
+from openai_bls.engine.manifest import Manifest, first_line
 from openai_bls.messages import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.trtllm import info as limits
 from openai_bls.trtllm.contract import Api, Llm, LoraAdapter, Output
@@ -374,8 +374,3 @@ async def _end_tasks() -> None:
     """Let tasks that were cancelled see it, or the loop warns of them."""
     current = asyncio.current_task()
     await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not current), return_exceptions=True)
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

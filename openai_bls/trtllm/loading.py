@@ -19,13 +19,14 @@ from openai_bls.engine.manifest import (
     Manifest,
     TensorRtLlmRecord,
     checkpoint_dir,
+    first_line,
     short,
 )
 from openai_bls.settings import TensorRtLlmSettings
 from openai_bls.trtllm import versions
 from openai_bls.trtllm.config import ENGINE_FOLDER
 from openai_bls.trtllm.contract import Api, KvCacheDtype, LlmOptions, LoraAdapter
-from openai_bls.trtllm.engine import TrtLlmEngine, first_line
+from openai_bls.trtllm.engine import TrtLlmEngine
 from openai_bls.trtllm.info import GrammarBackend, engine_info
 from openai_bls.trtllm.package import IMAGES
 from openai_bls.trtllm.sampling import grammar_end

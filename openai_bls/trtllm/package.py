@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from openai_bls.engine.manifest import EngineLoadError
+from openai_bls.engine.manifest import EngineLoadError, first_line
 from openai_bls.trtllm.contract import Flow, Version
 from openai_bls.trtllm.versions import OLDEST
 
@@ -60,7 +60,7 @@ class Package:
         except ValueError:
             raise EngineLoadError(f"the installed TensorRT-LLM says that it is version {text!r}") from None
         except Exception as error:  # a missing library, a driver that is too old, an empty package of that name
-            raise EngineLoadError(f"TensorRT-LLM cannot be imported: {_first_line(error)}") from None
+            raise EngineLoadError(f"TensorRT-LLM cannot be imported: {first_line(error)}") from None
         if package.version < OLDEST:
             raise EngineLoadError(
                 f"TensorRT-LLM {text} is too old: {OLDEST.major}.{OLDEST.minor} or later is needed "
@@ -152,7 +152,3 @@ def _missing() -> str:
         "TensorRT-LLM is not installed in this Python: use an image tritonserver:TAG-trtllm-python-py3, or build with "
         "--engine transformers"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
