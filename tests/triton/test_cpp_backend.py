@@ -95,13 +95,16 @@ def test_cut_at_length(cpp_client: openai.OpenAI) -> None:
 
 
 def test_a_stop_string_ends_the_engines_work(cpp_client: openai.OpenAI, cpp_server: RunningServer) -> None:
+    # It goes on for long after the stop string, or it might be at its end before it is told.
     before = stops(cpp_server)
-    whole = cpp_client.chat.completions.create(model="demo", messages=HELLO, stop=["Bels"], **GREEDY)
+    request: dict[str, Any] = {"model": "demo", "messages": HELLO, "stop": ["Bels"], **GREEDY}
+    request["extra_body"] = {"ignore_eos": True}
+    whole = cpp_client.chat.completions.create(**request)
     assert whole.choices[0].message.content == "Hello! 👋 I am "
     assert whole.choices[0].finish_reason == "stop"
-    stream = cpp_client.chat.completions.create(model="demo", messages=HELLO, stop=["Bels"], stream=True, **GREEDY)
+    stream = cpp_client.chat.completions.create(**request, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Hello! 👋 I am "
-    wait_for(lambda: stops(cpp_server) == before + 2)
+    wait_for(lambda: stops(cpp_server) >= before + 2)
 
 
 def test_several_answers_differ_and_repeat_with_a_seed(cpp_client: openai.OpenAI) -> None:

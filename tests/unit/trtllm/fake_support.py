@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from unittest import mock
 
 from openai_bls.trtllm import api
@@ -20,6 +23,8 @@ FAKES = ROOT / "tests" / "fakes"
 PACKAGE = FAKES / "trtllm_package"
 CHECKPOINT = ROOT / "demo" / "checkpoint"
 VERSIONS = ("0.20.0", "1.0.0", "1.1.0", "1.2.1")
+PATIENCE_S = 120
+_T = TypeVar("_T")
 _OURS = ("FAKE_TENSORRT_LLM_", "FAKE_GPUS", "CUDA_VISIBLE_DEVICES")
 
 
@@ -59,6 +64,22 @@ def patched(variables: Mapping[str, str]) -> Iterator[None]:
             yield
         finally:
             _forget()
+
+
+def on_loop(work: Coroutine[object, object, _T]) -> _T:
+    """What a coroutine gives.
+
+    It runs on an event loop that goes on after it, for a response may be taken in before its loop is told of it, and
+    telling one that has stopped ends the executor with an error.
+    """
+    return asyncio.run_coroutine_threadsafe(work, _loop()).result(PATIENCE_S)
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="tests-event-loop", daemon=True).start()
+    return loop
 
 
 def _forget() -> None:

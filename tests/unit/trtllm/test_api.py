@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import queue
@@ -19,11 +18,10 @@ from openai_bls.messages import Grammar
 from openai_bls.trtllm import api, visible
 from openai_bls.trtllm.contract import Api, BuildSpec, LlmOptions, LoraAdapter, Quant, Sampling, Version
 from openai_bls.trtllm.versions import has_tensorrt_flow
-from tests.unit.trtllm.fake_support import CHECKPOINT, VERSIONS, environment, in_process, patched
+from tests.unit.trtllm.fake_support import CHECKPOINT, VERSIONS, environment, in_process, on_loop, patched
 from tests.unit.trtllm.test_fake import small_checkpoint
 
 END = 9
-PATIENCE_S = 120
 FLOWS = [
     (version, flow)
     for version in VERSIONS
@@ -82,7 +80,7 @@ def ask(installed: Api, llm: Any, sampling: Sampling, lora: LoraAdapter | None =
         assert output.finished
         return output.outputs[0]
 
-    return asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    return on_loop(run())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -662,6 +660,6 @@ def test_statistics_do_not_pile_up(version: str, flow: str, world: World) -> Non
         ask(installed, llm, PLAIN)
         left = [llm.llm.get_stats_async().items, llm.llm.get_kv_cache_events_async().items]
         assert [bool(items) for items in left] == [flow == "tensorrt", True]
-        asyncio.run(installed.discard_statistics(llm))
+        on_loop(installed.discard_statistics(llm))
         assert not any(left)
         llm.shutdown()
