@@ -1,11 +1,11 @@
 """Is the server alive? One real request to each process that every answer needs, without a token being generated.
 
-    python3 docker/health.py        exit status 0, or 1 with a line that says who did not answer
+    python3 docker/health.py        exit status 0, or 1 with a line that says who is not well
 
-Before 26.04 Triton's health endpoints go on saying 200 when a model's process has died; a request shows it. None of
-them asks the engine for memory: `tensorrt_llm` answers the `stop` of a request that does not exist at once, and
-tokenization is done by `preprocessing`, which `openai_bls` asks. The ports come from the variables that the server
-itself reads, so set these, not its flags, where they are to be others.
+Before 26.04 Triton's health endpoints go on saying 200 when a model's process has died; a request shows it. /health
+of /v1 says whether the engine has failed. None of them asks the engine for memory: `tensorrt_llm` answers the `stop` of
+a request that does not exist at once, and tokenization is done by `preprocessing`, which `openai_bls` asks. The ports
+come from the variables that the server itself reads, so set these, not its flags, where they are to be others.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> int:
         try:
             ask(port, method, path, body)
         except (OSError, http.client.HTTPException) as error:
-            print(f"{name} on port {port} does not answer: {' '.join(str(error).split())}")
+            print(f"{name} on port {port} is not well: {' '.join(str(error).split())}")
             return 1
     return 0
 

@@ -29,6 +29,11 @@ class EngineClient(Protocol):
         """The engine's load, about a second old; None if it is not known."""
         ...
 
+    @property
+    def connected(self) -> bool:
+        """Whether the engine is there."""
+        ...
+
     async def ready(self) -> None:
         """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
         ...

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PREFIX = "openai_bls_"
+_UP = _PREFIX + "engine_up"
 _LABELS = ("model", "endpoint")
 _ENDPOINTS = {
     "chat.completions",
@@ -220,11 +221,17 @@ class _Load(Collector):
             "Requests that are being prepared or generated.",
             value=self._service.in_progress,
         )
+        up = GaugeMetricFamily(
+            _UP, "1 if the model's engine is loaded and has not failed, else 0, about a second ago.", labels=("model",)
+        )
         loads: dict[str, EngineStats] = {}
         for model in self._service.models:
             stats = model.engine.stats
+            alive = model.engine.connected and not (stats is not None and stats.failed)
+            up.add_metric((model.info.model_name,), float(alive))
             if stats is not None:
                 loads[model.info.model_name] = stats
+        yield up
         for name, (field, kind, documentation) in _LOAD.items():
             family = kind(_PREFIX + name, documentation, labels=("model",))
             for model_name, stats in loads.items():
@@ -256,7 +263,7 @@ _LOAD: dict[str, tuple[str, type[GaugeMetricFamily] | type[CounterMetricFamily],
     ),
 }
 # The same from every instance.
-_SHARED = {_PREFIX + name for name in _LOAD}
+_SHARED = {_UP, *(_PREFIX + name for name in _LOAD)}
 
 
 def merge(instances: Iterable[Sequence[Family]]) -> list[Family]:

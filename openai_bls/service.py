@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from openai_bls import sequences, submission
 from openai_bls.errors import ApiError, InvalidRequestError, OverloadedError
@@ -22,6 +22,9 @@ from openai_bls.settings import OpenAiBlsSettings
 from openai_bls.writers import AnswerWriter, Sink, StreamWriter
 
 T = TypeVar("T")
+
+Health = Literal["ok", "draining", "engine failed", "engine not loaded"]
+"""All but the first mean that requests are not answered, or not for long."""
 
 # Grammars have threads of their own: a few that take long hold up other grammars only.
 _GRAMMARS = ThreadPoolExecutor(2, thread_name_prefix="grammar")
@@ -79,6 +82,20 @@ class Service:
     def in_progress(self) -> int:
         """Requests that are being prepared or generated."""
         return self._in_progress
+
+    @property
+    def health(self) -> Health:
+        """Whether requests are answered.
+
+        An engine that has failed stays so until it is loaded again, whatever others do. One that is not loaded is
+        missed only where it was the last: a model may be unloaded on purpose.
+        """
+        if self.draining:
+            return "draining"
+        engines = [model.engine for model in self.models]
+        if any(engine.stats is not None and engine.stats.failed for engine in engines):
+            return "engine failed"
+        return "ok" if any(engine.connected for engine in engines) else "engine not loaded"
 
     async def answer(self, request: ValidRequest) -> Answer:
         """The whole answer to a request that is not streamed. Cancelling this coroutine cancels the generation.

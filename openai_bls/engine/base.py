@@ -27,6 +27,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Engine steps since the start."""
     generated_tokens: int
     """Tokens sampled since the start."""
+    failed: bool = False
+    """It answers every request with an error, until it is loaded again."""
 
 
 class Engine(Protocol):

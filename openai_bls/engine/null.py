@@ -170,6 +170,7 @@ class NullEngine:
             kv_cache_usage=min(1.0, running / self._info.max_batch_size),
             steps=self._steps,
             generated_tokens=self._generated,
+            failed=self._dead,
         )
 
     def close(self) -> None:

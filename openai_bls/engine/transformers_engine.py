@@ -143,6 +143,7 @@ class TransformersEngine:
             kv_cache_usage=usage,
             steps=batcher.steps if batcher else 0,
             generated_tokens=self._generated,
+            failed=self._failed and not self._inbox.closed,
         )
 
     def close(self) -> None:

@@ -37,8 +37,8 @@ def _server_routes(api: Api) -> list[Route]:
         return JsonResponse(service.models.card(request.path_params["model"]))
 
     async def health(request: Request) -> Response:
-        status = 503 if service.draining else 200
-        return JsonResponse({"status": "draining" if service.draining else "ok"}, status_code=status)
+        status = service.health
+        return JsonResponse({"status": status}, status_code=200 if status == "ok" else 503)
 
     async def version(request: Request) -> Response:
         return JsonResponse({"version": __version__, "engine": service.models.default.info.version})

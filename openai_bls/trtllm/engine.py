@@ -144,6 +144,7 @@ class TrtLlmEngine:
             kv_cache_usage=min(1.0, used / self._cache_tokens) if self._cache_tokens else 0.0,
             steps=self._steps,
             generated_tokens=self._generated,
+            failed=self._failed,
         )
 
     def close(self) -> None:
@@ -357,7 +358,8 @@ class TrtLlmEngine:
             self._fail_all("TensorRT-LLM failed; no request can be served any more", error)
 
     def _found_dead(self) -> None:
-        self._fail_all("TensorRT-LLM's executor has ended; no request can be served any more")
+        if not self._failed:
+            self._fail_all("TensorRT-LLM's executor has ended; no request can be served any more")
 
     def _fail_all(self, what: str, error: Exception | None = None) -> None:
         logger.error(what, exc_info=error)

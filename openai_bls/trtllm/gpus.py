@@ -9,7 +9,6 @@ the most of these, so that an estimate is not too bright by that.
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import Literal
 
 import msgspec
@@ -116,27 +115,6 @@ def find_gpu(name: str) -> Gpu:
     if found:
         raise EngineLoadError(f"{name!r} may be {' or '.join(gpu.name for gpu in found)}: say which")
     raise EngineLoadError(f"no GPU {name!r} is known here: give one of {', '.join(gpu.name for gpu in GPUS)}")
-
-
-def installed_gpus() -> list[Gpu]:
-    """This machine's, in nvidia-smi's order and words; none where nvidia-smi is missing or fails."""
-    command = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse_query(done.stdout) if done.returncode == 0 else []
-
-
-def parse_query(text: str) -> list[Gpu]:
-    """GPUs from nvidia-smi's lines `name, memory.total in MiB, compute_cap`; lines that are not so are left out."""
-    gpus = []
-    for line in text.splitlines():
-        parts = [part.strip() for part in line.rsplit(",", 2)]
-        capability = re.fullmatch(r"(\d+)\.(\d+)", parts[-1])
-        if len(parts) == 3 and parts[1].isdigit() and capability:
-            gpus.append(Gpu(parts[0], int(parts[1]), (int(capability[1]), int(capability[2]))))
-    return gpus
 
 
 def _key(name: str) -> tuple[frozenset[str], frozenset[str]]:

@@ -30,13 +30,14 @@ class Upkeep:
         busy: Callable[[], bool],
         on_death: Callable[[], None],
     ) -> None:
-        """Args: busy: whether requests run; on_death: called when they do and the executor has ended."""
+        """Args: busy: whether requests run; on_death: called once, when the executor has ended."""
         self._api = api
         self._llm = llm
         self._loop = loop
         self._busy = busy
         self._on_death = on_death
         self._used = False
+        self._dead = False
         self._stopped = False
         self._discarding: asyncio.Task[None] | None = None
 
@@ -57,7 +58,8 @@ class Upkeep:
     def _look(self) -> None:
         if self._stopped:
             return
-        if self._busy() and not self._api.healthy(self._llm):
+        if not self._dead and not self._api.healthy(self._llm):
+            self._dead = True
             self._on_death()
         if self._used and self._discarding is None:
             # Once more after the last request.

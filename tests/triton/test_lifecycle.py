@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ import pytest
 
 from openai_bls.launch.testing import RunningServer, run_server
 from tests.triton import triton_client
+from tests.triton.conftest import ROOT
 
 pytestmark = pytest.mark.triton
 
+# Never set.
+PAUSE = threading.Event()
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 # A null engine that echoes its prompt at a steady pace: streams last as long as the test needs.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
@@ -86,6 +91,9 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
     """An engine that dies ends every stream with an error event and [DONE], and later requests with a 5xx."""
     env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_NULL_CRASH_AT_STEP": "30"}
     with run_server(repository, env=env) as server:
+        health = server.openai_url.removesuffix("/v1") + "/health"
+        assert httpx.get(health).status_code == 200
+        assert docker_health(server) == ""
         received = stream_bytes(server, 1000, threading.Event())
         assert b'data: {"error":' in received
         assert received.endswith(b"data: [DONE]\n\n")
@@ -95,6 +103,32 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
         with pytest.raises(triton_client.TritonError):
             triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
+        # Told about once a second.
+        for _ in range(600):
+            found = httpx.get(health)
+            if found.status_code != 200:
+                break
+            PAUSE.wait(0.1)
+        assert (found.status_code, found.json()) == (503, {"status": "engine failed"})
+        assert "engine failed" in docker_health(server)
+
+
+def docker_health(server: RunningServer) -> str:
+    """What the image's health check says; nothing if all is well."""
+    done = subprocess.run(
+        [sys.executable, "docker/health.py"],
+        env={
+            "OPENAI_BLS_TRITON_HTTP_PORT": str(server.ports.http),
+            "OPENAI_BLS_HTTP_PORT": str(server.ports.openai),
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == bool(done.stdout)
+    return done.stdout
 
 
 def test_engine_reload(repository: Path) -> None:

@@ -160,6 +160,7 @@ class FakeEngineClient:
 
     def __init__(self) -> None:
         self.stats: EngineStats | None = None
+        self.connected = True
         self.requests: list[GenerationRequest] = []
         self.listeners: dict[int, Callable[[TokenDelta], None]] = {}
         self.cancelled: list[int] = []

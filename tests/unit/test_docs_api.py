@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from openai_bls.engine.base import EngineStats
 from openai_bls.messages_api.schema import MessagesRequest
 from openai_bls.protocol import schema
 from openai_bls.protocol.embeddings import EmbeddingsBody
 from openai_bls.responses_api.schema import CreateRequest
+from tests.unit.core_support import Bench
 
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 
@@ -43,6 +45,15 @@ def test_every_field_has_its_row(titles: list[str], request_type: type) -> None:
     listed = [name for title in titles for name in fields(title)]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(request_type.__struct_fields__)  # type: ignore[attr-defined]
+
+
+def test_every_metric_has_its_row() -> None:
+    listed = re.findall(r"`(openai_bls_[a-z0-9_]+)`", section("Health and metrics"))
+    assert len(listed) == len(set(listed))
+    bench = Bench()
+    bench.engine.stats = EngineStats(0, 0, 0.0, 0, 0)
+    families = bench.service.metrics.families()
+    assert set(listed) == {family.name + "_total" * (family.type == "counter") for family in families}
 
 
 def test_groups_of_fields() -> None:

@@ -175,21 +175,28 @@ def test_a_service_feeds_them() -> None:
 def test_the_engines_load_is_told_where_it_is_known() -> None:
     bench = Bench()
     metrics = Metrics(bench.service)
-    assert not any("engine" in key for key in of(metrics))
-    bench.model.engine = SimpleNamespace(stats=EngineStats(3, 2, 0.25, 9, 40))
+    up = line("engine_up", model="tiny")
+    assert {key: value for key, value in of(metrics).items() if "engine" in key} == {up: 1}
+    bench.engine.stats = EngineStats(3, 2, 0.25, 9, 40)
     found = of(metrics)
+    assert found[up] == 1
     assert found[line("engine_sequences_running", model="tiny")] == 3
     assert found[line("engine_sequences_waiting", model="tiny")] == 2
     assert found[line("engine_kv_cache_usage_ratio", model="tiny")] == 0.25
     assert found[line("engine_steps_total", model="tiny")] == 9
     assert found[line("engine_generated_tokens_total", model="tiny")] == 40
+    bench.engine.stats = EngineStats(0, 0, 0.0, 9, 40, failed=True)
+    assert of(metrics)[up] == 0
+    bench.engine.stats = None
+    bench.engine.connected = False
+    assert of(metrics)[up] == 0
 
 
 def test_several_instances_are_summed_but_share_the_engine() -> None:
     benches = [Bench(), Bench()]
     all_metrics = [Metrics(bench.service) for bench in benches]
     for bench, running in zip(benches, (3, 4), strict=True):
-        bench.model.engine = SimpleNamespace(stats=EngineStats(running, 0, 0.5, 9, 40))
+        bench.engine.stats = EngineStats(running, 0, 0.5, 9, 40)
         bench.service.count(2)
     all_metrics[0].ended(record())
     all_metrics[1].ended(record())

@@ -76,6 +76,7 @@ def test_crash(start: EngineFactory) -> None:
     recorder.wait_end(*ids)
     assert {recorder.reason(i) for i in ids} == {"error"}
     assert max(len(recorder.tokens.get(i, [])) for i in ids) == 3
+    assert engine.stats().failed
     engine.submit(request(100))
     recorder.wait_end(100)
     assert recorder.reason(100) == "error"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from openai_bls import __version__
+from openai_bls.engine.base import EngineStats
 from openai_bls.http.app import create_app
 from openai_bls.http.server import HttpServer
 from openai_bls.http.sockets import SharedListener
@@ -91,10 +92,29 @@ def test_version_and_health() -> None:
         return bench
 
     assert one("GET", "/health", bench=draining).status == 503
+    assert one("GET", "/health", bench=draining).json() == {"status": "draining"}
     busy = one("POST", "/v1/chat/completions", CHAT, bench=draining)
     assert busy.status == 503
     assert busy.headers["retry-after"]
     assert error_of(busy)["type"] == "server_error"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(("connected", "failed"), [(True, False), (True, True), (False, False)])
+def test_health_is_the_engines_too(connected: bool, failed: bool, others: int) -> None:
+    """A failed engine is missed always; one that is not loaded only if it is the last."""
+
+    def bench() -> Bench:
+        bench = Bench()
+        for _ in range(others):
+            bench.service.models.add(Bench().model)
+        bench.engine.connected = connected
+        bench.engine.stats = EngineStats(0, 0, 0.0, 1, 1, failed=failed) if connected else None
+        return bench
+
+    answer = one("GET", "/health", bench=bench)
+    status = "engine failed" if failed else "ok" if connected or others else "engine not loaded"
+    assert (answer.status, answer.json()) == (200 if status == "ok" else 503, {"status": status})
 
 
 def test_paths_and_methods_that_do_not_exist() -> None:

@@ -272,6 +272,26 @@ def test_an_executor_that_dies_in_silence(
     recorder.wait_end(1, 2)
     assert {recorder.ends[i].error for i in (1, 2)} == {ENGINE_FAILED}
     assert caplog.text.count("executor has ended") == 1
+    assert engine.stats().failed
+
+
+def test_an_idle_executor_that_dies_is_found(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Health checks ask for the engine's state, and not for tokens."""
+    monkeypatch.setattr(upkeep, "WATCH_S", 0.01)
+    engine, api, recorder = start()
+    assert not engine.stats().failed
+    api.health = False
+    for _ in range(int(PATIENCE_S / 0.01)):
+        if engine.stats().failed:
+            break
+        assert not api.discarded.acquire(timeout=0.01)
+    assert engine.stats().failed
+    engine.submit(request(1))
+    recorder.wait_end(1)
+    assert recorder.ends[1].error == ENGINE_FAILED
+    assert caplog.text.count("executor has ended") == 1
 
 
 def test_a_dead_executor_gets_no_requests(start: Starter) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from openai_bls.engine.manifest import EngineLoadError
-from openai_bls.trtllm.gpus import GIB, GPUS, Gpu, find_gpu, installed_gpus, parse_query
+from openai_bls.trtllm.gpus import GIB, GPUS, Gpu, find_gpu
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -90,34 +87,3 @@ def test_those_that_tensorrt_llm_dropped() -> None:
     assert "0.16" in str(find_gpu("V100-16GB").refusal)
     assert {gpu.name for gpu in GPUS if gpu.refusal} == {"V100-16GB", "V100-32GB"}
     assert {gpu.name for gpu in GPUS if gpu.warning} == {"T4"}
-
-
-def test_lines_of_nvidia_smi() -> None:
-    text = "NVIDIA H100 80GB HBM3, 81559, 9.0\nNVIDIA GB10, [N/A], 12.1\n\nNo devices were found\nA, B, 24576, 8.6\n"
-    assert parse_query(text) == [Gpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)), Gpu("A, B", 24576, (8, 6))]
-    assert parse_query(text)[0].capability == "9.0"
-
-
-def _put_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-
-def test_installed_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program of that name answers the query, and only that query."""
-    _put_nvidia_smi(
-        tmp_path,
-        '[ "$*" = "--query-gpu=name,memory.total,compute_cap --format=csv,noheader,nounits" ] || exit 2\n'
-        "echo 'NVIDIA L4, 23034, 8.9'\necho 'NVIDIA L4, 23034, 8.9'",
-        monkeypatch,
-    )
-    assert installed_gpus() == [Gpu("NVIDIA L4", 23034, (8, 9))] * 2
-
-
-def test_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _put_nvidia_smi(tmp_path, "echo 'NVIDIA L4, 23034, 8.9'; exit 9", monkeypatch)
-    assert installed_gpus() == []
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    assert installed_gpus() == []

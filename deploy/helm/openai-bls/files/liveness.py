@@ -1,7 +1,7 @@
 """Whether this server still does its work: asked by the liveness probe, in the server's container.
 
-Triton's own health before 26.04 calls a model whose process has died ready, and /health of /v1 says that the process
-of `openai_bls` answers, which says nothing of the engine's. So: if the engine has moved on since the last probe, all is
+Triton's own health before 26.04 calls a model whose process has died ready, and /health of /v1 goes by what the engine
+says of itself, which one that is stuck does not. So: if the engine has moved on since the last probe, all is
 well, and nothing is asked of it, however long its queue is. If it has not, it is idle or stuck, and a request for one
 token tells which.
 
