@@ -14,7 +14,8 @@ if not Path("/dev/nvidiactl").exists():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests go to one worker where several work: all that share the session's server, and those of a file."""
+    """Say which tests go to one worker where several work: those of a file, and of all files that have the session's
+    server, so that neither that nor a file's own is started twice."""
+    shared = {item.path for item in items if "server" in getattr(item, "fixturenames", ())}
     for item in items:
-        shares = "server" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("server" if shares else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("server" if item.path in shared else str(item.path)))
