@@ -35,15 +35,26 @@ _NOISE = (
 
 
 class LogFollower:
-    """Reads what has been added to a log file, line by line."""
+    """Reads what has been added to a log file, line by line.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
+    Args:
+        path: the file, which others append to.
+        keep_bytes: empty the file once it has as many and all of them were read; None keeps all. What is written at
+            that very moment may be lost.
+    """
+
+    def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
+        self._file = path.open("rb" if keep_bytes is None else "r+b")
+        self._keep_bytes = keep_bytes
         self._rest = b""
 
     def lines(self) -> list[str]:
         """The complete lines since the last call."""
-        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        added = self._file.read()
+        if self._keep_bytes is not None and not added and self._file.tell() >= self._keep_bytes:
+            self._file.seek(0)
+            self._file.truncate()
+        *lines, self._rest = (self._rest + added).split(b"\n")
         return [line.decode("utf-8", "replace").rstrip("\r") for line in lines]
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.1
 _REMIND_SECONDS = 15.0
+_KEEP_LOG_BYTES = 16 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Flags that the launcher must know the values of, so they have to come as its own options.
@@ -205,7 +206,9 @@ class _Foreground:
         self._names = expected_models(options.repository, options.extra)
         self._openai = serves_openai(self._names, options.ports)
         self._engines = len(checks.engine_models(self._names))
-        self._log = LogFollower(process.log_path)
+        # A container shows everything, for months, and nobody reads the file that it passes through.
+        shown_and_ours = options.verbose and options.log_file is None
+        self._log = LogFollower(process.log_path, _KEEP_LOG_BYTES if shown_and_ours else None)
         self._watcher = LoadWatcher()
         self._ranks = RankWatcher(job.world_size if job is not None else 1)
         self._program = "mpirun" if job is not None else "tritonserver"

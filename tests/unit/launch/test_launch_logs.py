@@ -88,3 +88,24 @@ def test_follower_waits_for_whole_lines(tmp_path: Path) -> None:
     assert follower.lines() == []
     follower.close()
     assert tail(path, 1) == "two"
+
+
+@pytest.mark.parametrize("keep_bytes", [None, 1, 5, 100])
+def test_a_follower_tells_every_line_of_a_file_that_it_empties(tmp_path: Path, keep_bytes: int | None) -> None:
+    path = tmp_path / "log"
+    path.touch()
+    follower = LogFollower(path, keep_bytes)
+    told: list[str] = []
+    sizes = []
+    with path.open("ab", buffering=0) as log:
+        for count in range(50):
+            log.write(b"line %d\nand " % count)
+            told += follower.lines()
+            assert follower.lines() == []
+            sizes.append(path.stat().st_size)
+    follower.close()
+    assert told == ["line 0", *(f"and line {count}" for count in range(1, 50))]
+    if keep_bytes is None:
+        assert sizes == sorted(set(sizes))
+    else:
+        assert all(size < keep_bytes for size in sizes)
