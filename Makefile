@@ -44,7 +44,7 @@ serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=p
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
 test: lint engine $(CLIENTS)/.installed ## lint, type-check and run all tests, those with a real tritonserver included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-test ## ruff and mypy
 	$(BIN)/ruff check .

@@ -53,7 +53,8 @@ class Model(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc
         try:
             while (answer := await answers.get()) is not None:
                 yield answer
-            whole = True
+            # A client that breaks off may look like one that has no more to say.
+            whole = answers not in self.live.values()
         finally:
             # By a cancellation, or closed while it sends.
             self.broken_off += not whole
