@@ -146,10 +146,11 @@ class Executor:
                         self._live.append(sequence)
                 except Exception as error:
                     self._refuse(sequence.request, str(error))
-            self._hand_over()
+            # First, so that all of it is there once the last response is.
             if self.flow == "tensorrt":
                 self.statistics.items.append('{"iter": 0}')
             self.events.items.append("null")
+            self._hand_over()
             rest = _settings.step_delay_s() - (time.monotonic() - started)
             if rest > 0:
                 time.sleep(rest)
