@@ -80,7 +80,8 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
             code="unsupported_parameter",
         )
     kinds = model.info.grammar_kinds
-    if model.supports("grammar") and (not kinds or "structural_tag" in kinds):
+    gbnf = "ebnf" in kinds and "xgrammar" in model.info.grammar_backends
+    if model.supports("grammar") and (not kinds or "structural_tag" in kinds or gbnf):
         return
     # Forced calls begin with markers, which are not for every grammar.
     if tools.required or tools.callable != tools.offered:

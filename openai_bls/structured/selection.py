@@ -15,6 +15,7 @@ from openai_bls.messages import Grammar
 from openai_bls.structured import ebnf, ebnf_forms, intersections, larks, rendering
 from openai_bls.structured.errors import FormatError
 from openai_bls.structured.formats import Checked, Format, checked, unwrapped
+from openai_bls.structured.gbnf import gbnf
 
 _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 100
@@ -121,7 +122,8 @@ def _grammar(text: str, backends: tuple[str, ...], kinds: tuple[str, ...]) -> Gr
 def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None) -> Grammar:
     """`made` of the format `plain` as a grammar of one of `kinds`, if there are any, where that is the same.
 
-    An engine without structural tags gets no Lark grammar in the place of one either: what tags are for are markers
+    In the place of a structural tag xgrammar may have a GBNF grammar, or a regular expression for a choice of words. An
+    engine without structural tags gets no Lark grammar in the place of one either: what tags are for are markers
     such as <tool_call>, often tokens of their own, and a Lark grammar that spells them as text loops or fails there.
     """
     needed = made.kind
@@ -129,6 +131,8 @@ def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None)
         needed = "structural_tag"
     if not kinds or needed in kinds:
         return made
+    if needed == "structural_tag" and "ebnf" in kinds and made.backend == "xgrammar" and plain is not None:
+        return Grammar("xgrammar", "ebnf", gbnf(plain))
     if needed == "structural_tag" and "regex" in kinds and plain is not None:
         words = _words(plain)
         if words is not None:

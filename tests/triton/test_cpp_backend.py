@@ -17,6 +17,9 @@ import pytest
 from openai_bls.launch.testing import RunningServer, run_server
 from tests.triton import cpp_backend, triton_client
 from tests.triton.conftest import CHATS, RAW, Golden
+from tests.triton.conversations import WEATHER
+from tests.triton.scoring import scores
+from tests.triton.test_tool_choice import JOKE, NAMED, PAINT, PARIS, both_ways
 
 pytestmark = pytest.mark.triton
 
@@ -168,6 +171,50 @@ def test_structured_output(cpp_client: openai.OpenAI) -> None:
     body = {"guided_regex": "(ab){3}c"}
     text = cpp_client.completions.create(model="demo", prompt="x", extra_body=body, **GREEDY).choices[0].text
     assert text == "abababc"
+
+
+def test_tool_calls_that_must_come_or_fit(cpp_client: openai.OpenAI) -> None:
+    """As GBNF grammars; streamed they are the same."""
+    calls, content, reason = both_ways(cpp_client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
+    assert calls
+    assert (content, reason) == (None, "tool_calls")
+    ((name, _),), content, reason = both_ways(cpp_client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
+    assert (name, content, reason) == ("paint", None, "stop")
+    strict: Any = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    assert both_ways(cpp_client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
+    assert both_ways(cpp_client, JOKE, tools=[strict])[0] == []
+
+
+def test_an_answer_in_a_form_after_reasoning(repository: Path, tmp_path: Path) -> None:
+    """The demo model does not think, but it repeats what it is told, the markers too if they are made likelier."""
+    (begin,), (end,) = scores().ids("<think>"), scores().ids("</think>")
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "y"]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    request: Any = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "Repeat after me: <think>blue tokens flow</think>yes"}],
+        "logit_bias": {str(begin): 10, str(end): 10},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        **GREEDY,
+    }
+    made = cpp_backend.make(repository, tmp_path / "model_repository", reasoning_parser="think")
+    with (
+        run_server(made) as server,
+        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as thinker,
+    ):
+        message: Any = thinker.chat.completions.create(**request).choices[0].message
+        assert message.reasoning_content == "blue tokens flow"
+        assert json.loads(message.content)["a"] in {"x", "y"}
+        thought = content = ""
+        stream: Any = thinker.chat.completions.create(**request, stream=True)
+        for chunk in stream:
+            thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
+            content += chunk.choices[0].delta.content or ""
+        assert (thought, content) == (message.reasoning_content, message.content)
 
 
 def read(server: RunningServer, tokens: int, started: threading.Event) -> bytes:

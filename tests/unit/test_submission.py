@@ -125,10 +125,12 @@ def test_tools_need_a_form_that_is_known() -> None:
         ({"tools": [OTHER]}, "tools.function.strict"),
     ],
 )
-def test_forced_calls_need_structural_tags(fields: dict[str, Any], param: str) -> None:
+def test_forced_calls_need_structural_tags_or_gbnf(fields: dict[str, Any], param: str) -> None:
     few = model(info=engine_info(grammar_kinds=("json_schema", "regex")))
     submission.check_supported(chat(tools=[TOOL]), few)
-    submission.check_supported(chat(**fields), model(info=engine_info(grammar_kinds=("structural_tag",))))
+    for backend, kinds in (("xgrammar", ("structural_tag",)), ("xgrammar", ("regex", "ebnf")), ("llguidance", ())):
+        described = engine_info(grammar_backends=(backend,), grammar_kinds=kinds)
+        submission.check_supported(chat(**fields), model(info=described))
     with pytest.raises(InvalidRequestError) as info:
         submission.check_supported(chat(**fields), few)
     assert (info.value.param, info.value.code) == (param, "unsupported_parameter")

@@ -235,22 +235,40 @@ def choice(words: list[str]) -> dict[str, Any]:
     return {"type": "or", "elements": [{"type": "const_string", "value": word} for word in words]}
 
 
+EITHER = {"type": "or", "elements": [SIMPLE, TEXT]}
+
+
+def test_a_structural_tag_as_gbnf() -> None:
+    found = grammar(EITHER, backends=XGRAMMAR, param="p", kinds=FEW_KINDS)
+    assert (found.backend, found.kind) == ("xgrammar", "ebnf")
+    assert [accepts(found, text) for text in ("-12", "a", "", "a1")] == [True, True, False, False]
+    assert grammar(EITHER, backends=XGRAMMAR, param="p", kinds=(*FEW_KINDS, "structural_tag")).kind == "structural_tag"
+    harder = {"type": "or", "elements": [HARDER, TEXT]}
+    with pytest.raises(InvalidRequestError, match="'multipleOf' cannot be enforced here"):
+        grammar(harder, backends=XGRAMMAR, param="p", kinds=FEW_KINDS)
+    with pytest.raises(InvalidRequestError, match="it takes structural tags"):
+        grammar(harder, backends=BOTH, param="p", kinds=FEW_KINDS)
+
+
 def test_an_engine_without_structural_tags() -> None:
     assert grammar(SIMPLE, backends=XGRAMMAR, param="p", kinds=FEW_KINDS).kind == "json_schema"
     assert grammar(GBNF, backends=XGRAMMAR, param="p", kinds=FEW_KINDS).kind == "ebnf"
     with pytest.raises(
         InvalidRequestError,
-        match=r"'tools': it takes structural tags, .*: it has JSON schemas, regular expressions, GBNF grammars",
+        match=r"'tools': it takes structural tags, .*: it has JSON schemas, regular expressions",
     ) as e:
-        grammar({"type": "or", "elements": [SIMPLE, TEXT]}, backends=XGRAMMAR, param="tools", kinds=FEW_KINDS)
+        grammar(EITHER, backends=XGRAMMAR, param="tools", kinds=("json_schema", "regex"))
     assert e.value.param == "tools"
     with pytest.raises(InvalidRequestError, match="it takes Lark grammars"):
         grammar({"type": "grammar", "grammar": "start: /a/"}, backends=LLGUIDANCE, param="p", kinds=("regex",))
 
 
-def test_a_choice_that_no_regex_can_hold() -> None:
-    with pytest.raises(InvalidRequestError, match="it takes structural tags"):
-        grammar(choice(["a\x00"]), backends=XGRAMMAR, param="p", kinds=FEW_KINDS)
+@pytest.mark.parametrize(
+    ("kinds", "says"), [(("regex",), "it takes structural tags"), (FEW_KINDS, "the character NUL")]
+)
+def test_a_choice_that_neither_can_hold(kinds: tuple[str, ...], says: str) -> None:
+    with pytest.raises(InvalidRequestError, match=says):
+        grammar(choice(["a\x00"]), backends=XGRAMMAR, param="p", kinds=kinds)
 
 
 def test_no_tags_in_disguise() -> None:
@@ -272,9 +290,10 @@ def test_no_tags_in_disguise() -> None:
     ),
     st.text(max_size=3),
 )
-def test_a_choice_is_a_regex_there(words: list[str], other: str) -> None:
-    found = grammar(choice(words), backends=XGRAMMAR, param="p", kinds=FEW_KINDS)
-    assert found.kind == "regex"
-    for word in words:
-        assert accepts(found, word)
-    assert accepts(found, other) == (other in words)
+def test_a_choice_is_a_regex_or_gbnf_there(words: list[str], other: str) -> None:
+    for kinds, kind in ((("json_schema", "regex"), "regex"), (FEW_KINDS, "ebnf")):
+        found = grammar(choice(words), backends=XGRAMMAR, param="p", kinds=kinds)
+        assert found.kind == kind
+        for word in words:
+            assert accepts(found, word)
+        assert accepts(found, other) == (other in words)

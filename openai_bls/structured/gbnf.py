@@ -1,0 +1,129 @@
+"""Formats as GBNF grammars, for engines whose xgrammar has no structural tags, or is older than those used here.
+
+Such are TensorRT engines, of TensorRT-LLM's own API or the C++ backend's: their xgrammar is built in, and reads GBNF.
+What a format allows is what xgrammar 0.2.8 takes the same structural tag for, but for what the least of GBNF cannot say
+(`gbnf_writing`, `gbnf_texts`). xgrammar's own converter is no use: it needs torch, and writes what older versions do
+not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openai_bls.structured import ebnf, gbnf_json, gbnf_patterns, gbnf_texts
+from openai_bls.structured.ebnf_tree import Choice, Literal, Node, Repeat, Rule, Sequence
+from openai_bls.structured.gbnf_rules import EMPTY, Rules
+
+Format = dict[str, Any]
+
+
+def gbnf(wanted: Format) -> str:
+    """A GBNF grammar whose language is that of a format.
+
+    Takes about as long as `formats.checked` does.
+
+    Args:
+        wanted: checked, with nothing beyond xgrammar.
+
+    Raises:
+        FormatError: it has what no GBNF grammar can say to every version of xgrammar, or would be too large as one.
+    """
+    writer = _Writer()
+    return writer.rules.text(writer.node(wanted, ()))
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.rules = Rules()
+
+    def node(self, node: Format, ends: tuple[str, ...]) -> Node:  # noqa: PLR0911
+        """The part of the grammar for a format.
+
+        Args:
+            node: it.
+            ends: what the tag around it ends with, which free text in it must not hold.
+        """
+        match node["type"]:
+            case "json_schema":
+                write = gbnf_json.qwen_xml if "style" in node else gbnf_json.json_text
+                return write(self.rules, node["json_schema"])
+            case "regex":
+                return gbnf_patterns.node(node["pattern"])
+            case "grammar":
+                return self._grammar(node["grammar"])
+            case "const_string":
+                return Literal(node["value"])
+            case "any_text":
+                return gbnf_texts.text(self.rules, [*node.get("excludes", ()), *ends])
+            case "sequence":
+                return Sequence(tuple(self.node(part, ends) for part in node["elements"]))
+            case "or":
+                return Choice(tuple(self.node(part, ends) for part in node["elements"]))
+            case "tag":
+                return self._tag(node, "")
+            case "triggered_tags":
+                return self._triggered_tags(node, ends)
+            case "tags_with_separator":
+                return self._tags_with_separator(node)
+        least = node.get("min", 1 if node["type"] == "plus" else 0)
+        most = node.get("max", 1 if node["type"] == "optional" else -1)
+        return Repeat(self.node(node["content"], ends), least, None if most == -1 else most)
+
+    def _grammar(self, source: str) -> Node:
+        parsed = ebnf.parse(source)
+        names = {name: self.rules.reserve("given") for name in parsed}
+        for name, node in parsed.items():
+            self.rules.define(names[name], _renamed(node, names))
+        return names["root"]
+
+    def _tag(self, node: Format, trigger: str) -> Node:
+        """A tag, without the beginning that a trigger has brought already."""
+        begin = Literal(node["begin"].removeprefix(trigger))
+        ends = tuple(node["end"] if isinstance(node["end"], list) else [node["end"]])
+        content = node["content"]
+        if content["type"] == "any_text" and all(ends):
+            excludes = content.get("excludes", [])
+            return Sequence((begin, gbnf_texts.text(self.rules, excludes, ends=ends)))
+        inner = self.node(content, tuple(filter(None, ends)))
+        return Sequence((begin, inner, Choice(tuple(map(Literal, ends)))))
+
+    def _triggered_tags(self, node: Format, ends: tuple[str, ...]) -> Node:
+        once, needed = node.get("stop_after_first", False), node.get("at_least_one", False)
+        start = self.rules.reserve("text")
+        bodies: dict[str, list[Node]] = {trigger: [] for trigger in node["triggers"]}
+        first: list[Node] = []
+        for tag in node["tags"]:
+            trigger = next(trigger for trigger in bodies if tag["begin"].startswith(trigger))
+            body = self.rules.add("tag", self._tag(tag, trigger))
+            bodies[trigger].append(body)
+            first.append(Sequence((Literal(trigger), body)))
+        if needed and once:
+            return Choice(tuple(first))
+        follows: dict[str, Node] = {
+            trigger: Sequence((Choice(tuple(tags)), EMPTY if once else start))
+            for trigger, tags in bodies.items()
+            if tags
+        }
+        # A trigger of no tag leads nowhere.
+        excludes = [*node.get("excludes", ()), *ends, *(trigger for trigger, tags in bodies.items() if not tags)]
+        text = gbnf_texts.automaton(self.rules, start, excludes, follows)
+        return Sequence((Choice(tuple(first)), text)) if needed else text
+
+    def _tags_with_separator(self, node: Format) -> Node:
+        tags = self.rules.add("tags", Choice(tuple(self._tag(tag, "") for tag in node["tags"])))
+        further = Repeat(Sequence((Literal(node["separator"]), tags)), 0, None)
+        several = tags if node.get("stop_after_first") else Sequence((tags, further))
+        return several if node.get("at_least_one") else Repeat(several, 0, 1)
+
+
+def _renamed(node: Node, names: dict[str, Rule]) -> Node:
+    match node:
+        case Rule(name):
+            return names[name]
+        case Sequence(parts):
+            return Sequence(tuple(_renamed(part, names) for part in parts))
+        case Choice(parts):
+            return Choice(tuple(_renamed(part, names) for part in parts))
+        case Repeat(part, least, most):
+            return Repeat(_renamed(part, names), least, most)
+    return node
