@@ -221,54 +221,20 @@ class _XGrammar(_Backend):
         new = self._xgrammar.Grammar
         match grammar.kind:
             case "json_schema":
-                return self._compiler.compile_grammar(new.from_ebnf(_bounded(self._json(grammar.text))))
+                # From nobody here: `structured` writes them as GBNF.
+                return self._compiler.compile_json_schema(
+                    grammar.text, any_whitespace=False, separators=(", ", ": "), strict_mode=False
+                )
             case "regex":
                 return self._compiler.compile_grammar(new.from_regex(grammar.text))
             case "ebnf":
                 return self._compiler.compile_grammar(new.from_ebnf(grammar.text))
             case "structural_tag":
-                tag = self._with_grammars(json.loads(grammar.text))
-                return self._compiler.compile_structural_tag(_bounded(json.dumps(tag, ensure_ascii=False)))
+                return self._compiler.compile_structural_tag(grammar.text)
         raise GrammarError(f"xgrammar has no {grammar.kind} grammars")
 
     def start(self, compiled: Any, is_text: Words, stop: Words) -> Constraint:
         return _XGrammarConstraint(self._xgrammar.GrammarMatcher(compiled), is_text, stop)
-
-    def _json(self, schema: str) -> str:
-        """The grammar of a JSON schema's instances, written as `json.dumps` writes them."""
-        found = self._xgrammar.Grammar.from_json_schema(
-            schema, any_whitespace=False, separators=(", ", ": "), strict_mode=False
-        )
-        text = str(found)
-        for mistaken, right in _MISTAKEN:
-            if not mistaken.search(text):
-                raise GrammarError("this version of xgrammar is not supported: it writes JSON strings in another way")
-            text = right.join(mistaken.split(text))
-        return text
-
-    def _with_grammars(self, node: Any) -> Any:
-        """A structural tag whose JSON schemas are grammars: as schemas they would allow any white space."""
-        if isinstance(node, list):
-            return [self._with_grammars(part) for part in node]
-        if not isinstance(node, dict):
-            return node
-        if node.get("type") == "json_schema" and "style" not in node:
-            return {"type": "grammar", "grammar": self._json(json.dumps(node["json_schema"], ensure_ascii=False))}
-        return {key: self._with_grammars(part) for key, part in node.items()}
-
-
-# Two of xgrammar's rules for JSON strings let surrogates pass, which are no text: half a pair may be escaped, and "all
-# characters but these" has them in it.
-_HEX = "[0-9A-Fa-f]"
-_MISTAKEN = (
-    (
-        re.compile(r"^basic_escape ::= .*$", re.MULTILINE),
-        r'basic_escape ::= ["\\/bfnrt] | "u" ('
-        f"[0-9A-Ca-cEFef] {_HEX} {_HEX} {_HEX} | [Dd] [0-7] {_HEX} {_HEX} | "
-        rf'[Dd] [89ABab] {_HEX} {_HEX} "\\u" [Dd] [C-Fc-f] {_HEX} {_HEX})',
-    ),
-    (re.compile(re.escape(r"[^\0-\x1f\"\\\r\n]")), r"[ !#-\[\]-\ud7ff\ue000-\U0010ffff]"),
-)
 
 
 class _XGrammarConstraint(_Masked):

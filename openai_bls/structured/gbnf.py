@@ -1,9 +1,13 @@
-"""Formats as GBNF grammars, for engines whose xgrammar has no structural tags, or is older than those used here.
+"""Formats as GBNF grammars: whole ones for engines whose xgrammar has no structural tags, parts for one that has.
 
-Such are TensorRT engines, of TensorRT-LLM's own API or the C++ backend's: their xgrammar is built in, and reads GBNF.
-What a format allows is what xgrammar 0.2.8 takes the same structural tag for, but for what the least of GBNF cannot say
-(`gbnf_writing`, `gbnf_texts`). xgrammar's own converter is no use: it needs torch, and writes what older versions do
-not read.
+Such without are TensorRT engines, of TensorRT-LLM's own API or the C++ backend's: their xgrammar is built in, is older
+than the one used here, and reads GBNF. What a format allows is what xgrammar 0.2.8 takes the same structural tag for,
+but for what the least of GBNF cannot say (`gbnf_writing`, `gbnf_texts`). xgrammar's own converter is no use: it needs
+torch, and writes what older versions do not read.
+
+The embedded engine's xgrammar has structural tags, and gets JSON schemas, regular expressions and users' grammars in
+this form: of what it makes of them itself, `"Größe"` is never generated (see `gbnf_writing` on escapes), strings hold
+half surrogate pairs, and a repeated part that may be empty takes it a minute.
 """
 
 from __future__ import annotations
@@ -17,24 +21,48 @@ from openai_bls.structured.gbnf_rules import EMPTY, Rules
 Format = dict[str, Any]
 
 
-def gbnf(wanted: Format) -> str:
+def gbnf(wanted: Format, *, current: bool = False) -> str:
     """A GBNF grammar whose language is that of a format.
 
     Takes about as long as `formats.checked` does.
 
     Args:
         wanted: checked, with nothing beyond xgrammar.
+        current: for an xgrammar of 0.2 alone, which tells characters beyond ASCII apart, and takes rules that begin
+            with themselves.
 
     Raises:
-        FormatError: it has what no GBNF grammar can say to every version of xgrammar, or would be too large as one.
+        FormatError: it has what no GBNF grammar can say to that xgrammar, or would be too large as one.
     """
-    writer = _Writer()
+    writer = _Writer(current)
     return writer.rules.text(writer.node(wanted, ()))
 
 
+def with_grammars(node: Format) -> Format:
+    """A format with GBNF for its JSON schemas, regular expressions and grammars, for a current xgrammar's tags.
+
+    Raises:
+        FormatError: one would be too large.
+    """
+    if is_grammar(node):
+        return {"type": "grammar", "grammar": gbnf(node, current=True)}
+    found = dict(node)
+    for key in ("elements", "tags"):
+        if key in node:
+            found[key] = [with_grammars(part) for part in node[key]]
+    if "content" in node:
+        found["content"] = with_grammars(node["content"])
+    return found
+
+
+def is_grammar(node: Format) -> bool:
+    """Whether a format is a JSON schema, a regular expression or a grammar, and no more."""
+    return node["type"] in ("regex", "grammar") or (node["type"] == "json_schema" and "style" not in node)
+
+
 class _Writer:
-    def __init__(self) -> None:
-        self.rules = Rules()
+    def __init__(self, current: bool) -> None:
+        self.rules = Rules(current=current)
 
     def node(self, node: Format, ends: tuple[str, ...]) -> Node:  # noqa: PLR0911
         """The part of the grammar for a format.

@@ -71,7 +71,7 @@ class _Writer:
         if "$ref" in schema:
             name = schema["$ref"].removeprefix(_PREFIX)
             key = ("$ref", self._own, name, level)
-            return self._rules.once(key, "ref", lambda: self.node(self._definitions[name], level))
+            return self._rules.later(key, "ref", lambda: self.node(self._definitions[name], level))
         plain = {key: value for key, value in schema.items() if key != "$defs"}
         key = ("schema", self._own if '"$ref"' in json.dumps(plain) else "", json.dumps(plain), level)
         return self._rules.once(key, "value", lambda: self._node(plain, level))

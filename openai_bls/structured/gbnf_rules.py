@@ -25,11 +25,17 @@ _MAX_IN_LINE = 4
 
 
 class Rules:
-    """A grammar in the making."""
+    """A grammar in the making.
 
-    def __init__(self) -> None:
+    Args:
+        current: for an xgrammar of 0.2 alone.
+    """
+
+    def __init__(self, *, current: bool = False) -> None:
+        self._current = current
         self._rules: dict[str, Node] = {}
         self._shared: dict[Hashable, Rule] = {}
+        self._due: list[tuple[Rule, Callable[[], Node]]] = []
 
     def reserve(self, hint: str) -> Rule:
         """A new rule, to be defined later.
@@ -57,6 +63,14 @@ class Rules:
             self.define(self._shared[key], make())
         return self._shared[key]
 
+    def later(self, key: Hashable, hint: str, make: Callable[[], Node]) -> Rule:
+        """As `once`, but `make` is called when all else is there: definitions may refer to one another in long
+        chains."""
+        if key not in self._shared:
+            self._shared[key] = self.reserve(hint)
+            self._due.append((self._shared[key], make))
+        return self._shared[key]
+
     def text(self, root: Node) -> str:
         """The grammar whose outputs are those of `root`.
 
@@ -64,15 +78,19 @@ class Rules:
             FormatError: it holds what cannot be written for every version, or is too large.
         """
         self._rules["root"] = root
+        while self._due:
+            rule, make = self._due.pop()
+            self.define(rule, make())
         _Loops(self).rewrite()
-        self._refuse_left_recursion()
+        if not self._current:
+            self._refuse_left_recursion()
         _Counts(self).rewrite()
         for name in self._reached():
             self._rules[name] = gbnf_writing.apart(self._rules[name], self._digit)
         lines = []
         size = 0
         for name in self._reached():
-            lines.append(f"{name} ::= {gbnf_writing.body(self._rules[name])}")
+            lines.append(f"{name} ::= {gbnf_writing.body(self._rules[name], current=self._current)}")
             size += len(lines[-1]) + 1
             if size > _MAX_CHARACTERS:
                 raise FormatError(f"it is too large as one GBNF grammar: over {_MAX_CHARACTERS} characters")

@@ -33,13 +33,17 @@ _DIGITS = frozenset("0123456789abcdefABCDEF")
 _CARET = ord("^")
 
 
-def body(node: Node) -> str:
+def body(node: Node, *, current: bool = False) -> str:
     """What a rule stands for, in GBNF. There are no counts in it.
+
+    Args:
+        node: it.
+        current: for an xgrammar of 0.2 alone, whose classes hold what they say.
 
     Raises:
         FormatError: it cannot be said to every version.
     """
-    found = [_sequence(part) for part in _alternatives(node)]
+    found = [_sequence(part, current) for part in _alternatives(node)]
     if not found:
         raise FormatError("nothing would match")
     return " | ".join(dict.fromkeys(found))
@@ -106,8 +110,8 @@ def _alternatives(node: Node) -> Iterable[Node]:
         yield node
 
 
-def _sequence(node: Node) -> str:
-    return " ".join(map(_atom, _in_turn(node))) or '""'
+def _sequence(node: Node, current: bool) -> str:
+    return " ".join(_atom(part, current) for part in _in_turn(node)) or '""'
 
 
 def _in_turn(node: Node) -> Iterable[Node]:
@@ -120,28 +124,30 @@ def _in_turn(node: Node) -> Iterable[Node]:
         yield node
 
 
-def _atom(node: Node) -> str:
+def _atom(node: Node, current: bool) -> str:
     text = _text(node)
     if text is not None:
         return _literal(text)
     match node:
         case CharSet(ranges):
-            return _set(ranges)
+            return _set(ranges, current)
         case Rule(name):
             return name
         case Repeat(part, _, most):
-            repeated = _set(part.ranges) if isinstance(part, CharSet) else _atom(part)
+            repeated = _set(part.ranges, current) if isinstance(part, CharSet) else _atom(part, current)
             return f"{repeated}{'*' if most is None else '?'}"
-    return f"({body(node)})"
+    return f"({body(node, current=current)})"
 
 
 def _literal(text: str) -> str:
     if "\0" in text:
-        raise FormatError("the character NUL takes structural tags, which this server's engine does not have")
+        raise FormatError("the character NUL cannot be enforced here")
     return f'"{"".join(map(_in_literal, text))}"'
 
 
-def _set(ranges: Ranges) -> str:
+def _set(ranges: Ranges, current: bool) -> str:
+    if current and ranges:
+        return f"[{_members(ranges)}]"
     wide = normal((max(first, 0x80), last) for first, last in ranges if last >= 0x80)
     narrow = tuple((first, min(last, 0x7F)) for first, last in ranges if first < 0x80)
     if wide and normal((*wide, *_LINE_ENDS)) == _WIDE:
@@ -173,7 +179,7 @@ def _members(ranges: Ranges) -> str:
 
 def _in_class(point: int) -> str:
     char = chr(point)
-    return char if char.isascii() and char.isalnum() else f"\\u{point:04x}"
+    return char if char.isascii() and char.isalnum() else _by_code(point)
 
 
 def _in_literal(char: str) -> str:
@@ -181,4 +187,8 @@ def _in_literal(char: str) -> str:
         return _NAMED[char]
     if " " <= char <= "~":
         return char
-    return f"\\u{ord(char):04x}" if char <= "\uffff" else f"\\U{ord(char):08x}"
+    return _by_code(ord(char))
+
+
+def _by_code(point: int) -> str:
+    return f"\\u{point:04x}" if point <= 0xFFFF else f"\\U{point:08x}"

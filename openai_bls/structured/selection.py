@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Collection
@@ -15,7 +16,7 @@ from openai_bls.messages import Grammar
 from openai_bls.structured import ebnf, ebnf_forms, intersections, larks, rendering
 from openai_bls.structured.errors import FormatError
 from openai_bls.structured.formats import Checked, Format, checked, unwrapped
-from openai_bls.structured.gbnf import gbnf
+from openai_bls.structured.gbnf import gbnf, is_grammar, with_grammars
 
 _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 100
@@ -122,23 +123,39 @@ def _grammar(text: str, backends: tuple[str, ...], kinds: tuple[str, ...]) -> Gr
 def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None) -> Grammar:
     """`made` of the format `plain` as a grammar of one of `kinds`, if there are any, where that is the same.
 
-    In the place of a structural tag xgrammar may have a GBNF grammar, or a regular expression for a choice of words. An
-    engine without structural tags gets no Lark grammar in the place of one either: what tags are for are markers
-    such as <tool_call>, often tokens of their own, and a Lark grammar that spells them as text loops or fails there.
+    An xgrammar without structural tags gets everything as GBNF: up to 0.1.19 clients could end its process by a regular
+    expression or a grammar of their own, and its JSON strings may hold what JSON does not. The embedded engine's gets
+    the parts of tags so. An engine without structural tags gets no Lark grammar in the place of one either: what tags
+    are for are markers such as <tool_call>, often tokens of their own, and a Lark grammar that spells them as text
+    loops or fails there.
     """
+    if made.backend == "xgrammar" and plain is not None:
+        if not kinds:
+            return _of_current(plain)
+        if "ebnf" in kinds and "structural_tag" not in kinds:
+            return Grammar("xgrammar", "ebnf", gbnf(plain))
+        if "ebnf" in kinds and is_grammar(plain):
+            # Versions in between: what GBNF for all of them cannot say is theirs to read.
+            with contextlib.suppress(FormatError):
+                return Grammar("xgrammar", "ebnf", gbnf(plain))
     needed = made.kind
     if plain is not None and made.kind == "lark" and plain["type"] != "grammar":
         needed = "structural_tag"
     if not kinds or needed in kinds:
         return made
-    if needed == "structural_tag" and "ebnf" in kinds and made.backend == "xgrammar" and plain is not None:
-        return Grammar("xgrammar", "ebnf", gbnf(plain))
     if needed == "structural_tag" and "regex" in kinds and plain is not None:
         words = _words(plain)
         if words is not None:
             return Grammar(made.backend, "regex", "|".join(f"({_escaped(word)})" for word in words))
     has = ", ".join(_KIND_NAMES[kind] for kind in kinds)
     raise FormatError(f"it takes {_KIND_NAMES[needed]}, which this server's engine does not have: it has {has}")
+
+
+def _of_current(plain: Format) -> Grammar:
+    """For the embedded engine's own xgrammar."""
+    if is_grammar(plain):
+        return Grammar("xgrammar", "ebnf", gbnf(plain, current=True))
+    return Grammar("xgrammar", "structural_tag", _dumped({"type": "structural_tag", "format": with_grammars(plain)}))
 
 
 def _words(plain: Format) -> list[str] | None:

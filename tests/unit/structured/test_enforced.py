@@ -49,6 +49,36 @@ def check_instance(raw: bytes, schema: Schema) -> None:
     jsonschema.Draft202012Validator(schema).validate(value)
 
 
+@ONE_OF_BOTH
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        (json_schema({"enum": ["Größe", "été"]}), ['"Größe"', '"été"'], ['"Gröe"', '"Größ"']),
+        (
+            json_schema({"type": "object", "properties": {"Größe": {"const": "déjà"}}, "required": ["Größe"]}),
+            ['{"Größe": "déjà"}'],
+            ['{"Gröe": "déjà"}', "{}"],
+        ),
+        ({"type": "regex", "pattern": "Größe[ßb]?"}, ["Größe", "Größeß", "Größeb"], ["Gröe", "Größec"]),
+        ({"type": "grammar", "grammar": 'root ::= "Größe" [éa]'}, ["Größeé", "Größea"], ["Größe", "Größee"]),
+        ({"type": "grammar", "grammar": "root ::= [\\^_]+"}, ["^", "_^_"], ["x", "-"]),
+        ({"type": "grammar", "grammar": 'root ::= ("a"? "b"?)* "c"'}, ["c", "abbac"], ["ab", "cc"]),
+    ],
+)
+def test_characters_that_xgrammar_prints_by_their_number(
+    wanted: Format, right: list[str], wrong: list[str], backends: tuple[str, ...]
+) -> None:
+    """It reads again what it has printed, and `\\xdfe` is another character than `ß` and `e`."""
+    alone = made(wanted, backends)
+    begun = made({"type": "tag", "begin": "é", "content": wanted, "end": "e"}, backends)
+    for text in right:
+        assert accepts(alone, text)
+        assert accepts(begun, f"é{text}e")
+    for text in wrong:
+        assert not accepts(alone, text)
+        assert not accepts(begun, f"é{text}e")
+
+
 @pytest.mark.parametrize("backends", [XGRAMMAR, LLGUIDANCE, BOTH], ids="+".join)
 @settings(STEADY, max_examples=50)
 @given(schema=schemas(), seed=SEEDS)

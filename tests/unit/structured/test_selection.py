@@ -25,10 +25,10 @@ GBNF = {"type": "grammar", "grammar": 'root ::= "a" root | "b"'}
 @pytest.mark.parametrize(
     ("wanted", "backends", "backend", "kind"),
     [
-        (SIMPLE, BOTH, "xgrammar", "json_schema"),
+        (SIMPLE, BOTH, "xgrammar", "ebnf"),
         (SIMPLE, LLGUIDANCE, "llguidance", "json_schema"),
         (HARDER, BOTH, "llguidance", "json_schema"),
-        ({"type": "regex", "pattern": "a+"}, BOTH, "xgrammar", "regex"),
+        ({"type": "regex", "pattern": "a+"}, BOTH, "xgrammar", "ebnf"),
         ({"type": "regex", "pattern": "a+"}, LLGUIDANCE, "llguidance", "regex"),
         ({"type": "regex", "pattern": "a{1,5000}"}, BOTH, "llguidance", "regex"),
         (GBNF, BOTH, "xgrammar", "ebnf"),
@@ -37,7 +37,7 @@ GBNF = {"type": "grammar", "grammar": 'root ::= "a" root | "b"'}
         ({"type": "or", "elements": [SIMPLE, TEXT]}, BOTH, "xgrammar", "structural_tag"),
         ({"type": "or", "elements": [HARDER, TEXT]}, BOTH, "llguidance", "lark"),
         ({"type": "sequence", "elements": [GBNF, SIMPLE]}, BOTH, "xgrammar", "structural_tag"),
-        ({"type": "structural_tag", "format": SIMPLE}, BOTH, "xgrammar", "json_schema"),
+        ({"type": "structural_tag", "format": SIMPLE}, BOTH, "xgrammar", "ebnf"),
     ],
 )
 def test_the_choice(wanted: dict[str, Any], backends: tuple[str, ...], backend: str, kind: str) -> None:
@@ -251,8 +251,14 @@ def test_a_structural_tag_as_gbnf() -> None:
 
 
 def test_an_engine_without_structural_tags() -> None:
-    assert grammar(SIMPLE, backends=XGRAMMAR, param="p", kinds=FEW_KINDS).kind == "json_schema"
-    assert grammar(GBNF, backends=XGRAMMAR, param="p", kinds=FEW_KINDS).kind == "ebnf"
+    for wanted in (SIMPLE, GBNF, {"type": "regex", "pattern": "a+"}):
+        # An old xgrammar might not survive what is a client's own.
+        assert grammar(wanted, backends=XGRAMMAR, param="p", kinds=FEW_KINDS).kind == "ebnf"
+    whole = (*FEW_KINDS, "structural_tag")
+    assert grammar(SIMPLE, backends=XGRAMMAR, param="p", kinds=whole).kind == "ebnf"
+    assert grammar({"type": "regex", "pattern": "\\S"}, backends=XGRAMMAR, param="p", kinds=whole).kind == "regex"
+    with pytest.raises(InvalidRequestError, match="many characters beyond ASCII, but not all"):
+        grammar({"type": "regex", "pattern": "\\S"}, backends=XGRAMMAR, param="p", kinds=FEW_KINDS)
     with pytest.raises(
         InvalidRequestError,
         match=r"'tools': it takes structural tags, .*: it has JSON schemas, regular expressions",
