@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -182,8 +181,8 @@ def accepts(grammar: Grammar | None, text: str) -> bool:
     if grammar.kind == "structural_tag":
         compiled = xgrammar.Grammar.from_structural_tag(grammar.text)
     else:
-        assert grammar.kind == "json_schema"
-        compiled = xgrammar.Grammar.from_json_schema(grammar.text, any_whitespace=False)
+        assert grammar.kind == "ebnf"
+        compiled = xgrammar.Grammar.from_ebnf(grammar.text)
     matcher = xgrammar.GrammarMatcher(_compiler().compile_grammar(compiled))
     return bool(matcher.accept_string(text) and matcher.accept_token(EOS))
 
@@ -260,9 +259,3 @@ def test_the_end_of_a_prompt() -> None:
     # Not looked at where it does not matter.
     assert submission.prompt_tail(completion(), served, prompt) == ""
     assert submission.prompt_tail(chat(), model(HERMES), prompt) == ""
-
-
-def test_grammars_are_json_text() -> None:
-    grammar = constraint(chat(response_format=JSON_SCHEMA))
-    assert grammar is not None
-    assert json.loads(grammar.text) == SCHEMA

@@ -9,10 +9,9 @@ import pytest
 import xgrammar
 from llguidance import LLMatcher
 
-from openai_bls.messages import Grammar
 from openai_bls.structured import keywords
 from openai_bls.structured.rendering import JSON_OPTIONS
-from tests.unit.structured.driving import accepts
+from tests.unit.structured.driving import XGRAMMAR, accepts, json_schema, made
 
 ITEMS = {"type": "array", "items": {"type": "integer"}}
 
@@ -56,8 +55,9 @@ def test_what_xgrammar_lets_pass(schema: Any, text: str) -> None:
 
 @pytest.mark.parametrize("text", ['"\\ud83d"', '"\\udfff\\ud83d"', '"\\u"'])
 def test_half_surrogate_pairs_do_not_pass_here(text: str) -> None:
-    assert not accepts(Grammar("xgrammar", "json_schema", '{"type": "string"}'), text)
-    assert accepts(Grammar("xgrammar", "json_schema", '{"type": "string"}'), '"\\ud83d\\udE00\\uFFFF\\ud7ff\\u00e9"')
+    found = made(json_schema({"type": "string"}), XGRAMMAR)
+    assert not accepts(found, text)
+    assert accepts(found, '"\\ud83d\\udE00\\uFFFF\\ud7ff\\u00e9"')
 
 
 def llguidance_says(schema: Any) -> list[str]:
