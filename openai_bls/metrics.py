@@ -226,9 +226,8 @@ class _Load(Collector):
         )
         loads: dict[str, EngineStats] = {}
         for model in self._service.models:
+            up.add_metric((model.info.model_name,), float(model.engine.connected and not model.failed))
             stats = model.engine.stats
-            alive = model.engine.connected and not (stats is not None and stats.failed)
-            up.add_metric((model.info.model_name,), float(alive))
             if stats is not None:
                 loads[model.info.model_name] = stats
         yield up

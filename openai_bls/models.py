@@ -58,6 +58,12 @@ class ServedModel:
         # Clients may compare it to see that the backend has changed.
         self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode(info)).hexdigest()[:10]
 
+    @property
+    def failed(self) -> bool:
+        """Whether the engine answers every request with an error, as far as it has said so."""
+        stats = self.engine.stats
+        return stats is not None and stats.failed
+
     def supports(self, field: str) -> bool:
         """Whether the engine honours the field of `SamplingParams` or `GenerationRequest`."""
         return field in self.info.supported

@@ -92,10 +92,9 @@ class Service:
         """
         if self.draining:
             return "draining"
-        engines = [model.engine for model in self.models]
-        if any(engine.stats is not None and engine.stats.failed for engine in engines):
+        if any(model.failed for model in self.models):
             return "engine failed"
-        return "ok" if any(engine.connected for engine in engines) else "engine not loaded"
+        return "ok" if any(model.engine.connected for model in self.models) else "engine not loaded"
 
     async def answer(self, request: ValidRequest) -> Answer:
         """The whole answer to a request that is not streamed. Cancelling this coroutine cancels the generation.

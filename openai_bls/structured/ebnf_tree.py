@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from openai_bls.structured import references, skips
@@ -63,15 +64,28 @@ class Repeat:
 Node = Literal | CharSet | Rule | Sequence | Choice | Repeat
 
 
-def _rules_of(node: Node) -> set[str]:
+def rules_of(node: Node) -> Iterable[str]:
+    """The rules that a part uses, in their order, some more than once."""
     match node:
         case Rule(name):
-            return {name}
+            yield name
         case Sequence(parts) | Choice(parts):
-            return set().union(*map(_rules_of, parts))
+            for part in parts:
+                yield from rules_of(part)
         case Repeat(part):
-            return _rules_of(part)
-    return set()
+            yield from rules_of(part)
+
+
+def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with something else in the place of each of its own parts."""
+    match node:
+        case Sequence(parts):
+            return Sequence(tuple(map(change, parts)))
+        case Choice(parts):
+            return Choice(tuple(map(change, parts)))
+        case Repeat(part, least, most):
+            return Repeat(change(part), least, most)
+    return node
 
 
 def check(rules: dict[str, Node]) -> None:
@@ -83,7 +97,7 @@ def check(rules: dict[str, Node]) -> None:
     if "root" not in rules:
         raise FormatError("bad grammar: it has no rule 'root'")
     for name, node in rules.items():
-        for other in sorted(_rules_of(node)):
+        for other in sorted(set(rules_of(node))):
             if other not in rules:
                 raise FormatError(f"bad grammar: rule {name!r} uses {other!r}, which is not defined")
     if references.depth({name: _height(node) for name, node in rules.items()}, _uses(rules)) > _MAX_DEPTH:
@@ -104,7 +118,7 @@ def dependencies_first(rules: dict[str, Node]) -> list[str]:
 
 
 def _uses(rules: dict[str, Node]) -> dict[str, list[str]]:
-    return {name: sorted(_rules_of(node)) for name, node in rules.items()}
+    return {name: sorted(set(rules_of(node))) for name, node in rules.items()}
 
 
 def _height(node: Node) -> int:

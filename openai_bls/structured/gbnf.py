@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.structured import ebnf, gbnf_json, gbnf_patterns, gbnf_texts
-from openai_bls.structured.ebnf_tree import Choice, Literal, Node, Repeat, Rule, Sequence
+from openai_bls.structured.ebnf_tree import Choice, Literal, Node, Repeat, Rule, Sequence, mapped
 from openai_bls.structured.gbnf_rules import EMPTY, Rules
 
 Format = dict[str, Any]
@@ -145,13 +145,6 @@ class _Writer:
 
 
 def _renamed(node: Node, names: dict[str, Rule]) -> Node:
-    match node:
-        case Rule(name):
-            return names[name]
-        case Sequence(parts):
-            return Sequence(tuple(_renamed(part, names) for part in parts))
-        case Choice(parts):
-            return Choice(tuple(_renamed(part, names) for part in parts))
-        case Repeat(part, least, most):
-            return Repeat(_renamed(part, names), least, most)
-    return node
+    if isinstance(node, Rule):
+        return names[node.name]
+    return mapped(node, lambda part: _renamed(part, names))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from openai_bls.structured import gbnf_writing, references
-from openai_bls.structured.ebnf_tree import CharSet, Choice, Literal, Node, Repeat, Rule, Sequence
+from openai_bls.structured.ebnf_tree import CharSet, Choice, Literal, Node, Repeat, Rule, Sequence, mapped, rules_of
 from openai_bls.structured.errors import FormatError
 
 EMPTY = Sequence(())
@@ -109,7 +109,7 @@ class Rules:
         found = ["root"]
         seen = {"root"}
         for name in found:
-            for other in _used(self._rules[name]):
+            for other in rules_of(self._rules[name]):
                 if other not in seen:
                     seen.add(other)
                     found.append(other)
@@ -124,17 +124,6 @@ class Rules:
                     "a rule or '$ref' that begins with itself takes structural tags, which this server's engine does "
                     "not have"
                 )
-
-
-def _used(node: Node) -> Iterable[str]:
-    match node:
-        case Rule(name):
-            yield name
-        case Sequence(parts) | Choice(parts):
-            for part in parts:
-                yield from _used(part)
-        case Repeat(part):
-            yield from _used(part)
 
 
 def _first(node: Node, empty: Mapping[str, bool]) -> Iterable[str]:
@@ -173,7 +162,7 @@ def _nullable(rules: Mapping[str, Node]) -> dict[str, bool]:
     """Which rules may be empty."""
     users: dict[str, list[str]] = {}
     for name, node in rules.items():
-        for other in set(_used(node)):
+        for other in set(rules_of(node)):
             users.setdefault(other, []).append(name)
     found: dict[str, bool] = {}
     waiting = list(rules)
@@ -200,16 +189,10 @@ class _Loops:
 
     def _node(self, node: Node) -> Node:
         match node:
-            case Sequence(parts):
-                return Sequence(tuple(self._node(part) for part in parts))
-            case Choice(parts):
-                return Choice(tuple(self._node(part) for part in parts))
             case Repeat(part, _, most) if _may_be_empty(part, self._empty):
                 full = self._full(part)
                 return EMPTY if full is None else Repeat(self._node(full), 0, most)
-            case Repeat(part, least, most):
-                return Repeat(self._node(part), least, most)
-        return node
+        return mapped(node, self._node)
 
     def _full(self, node: Node) -> Node | None:
         """A part without the empty text; None if it has no other."""
@@ -251,22 +234,14 @@ class _Counts:
             self._rules.bodies[name] = self._node(body)
 
     def _node(self, node: Node) -> Node:
-        match node:
-            case Sequence(parts):
-                return Sequence(tuple(self._node(part) for part in parts))
-            case Choice(parts):
-                return Choice(tuple(self._node(part) for part in parts))
-            case Repeat(part, least, most):
-                part = self._node(part)
-                if least == 0 and most in (None, 1):
-                    return Repeat(part, least, most)
-                if not isinstance(part, CharSet | Rule):
-                    part = self._rules.add("each", part)
-                copies = self._copies(part, least)
-                if most is None:
-                    return Sequence((copies, Repeat(part, 0, None)))
-                return Sequence((copies, self._at_most(part, most - least)))
-        return node
+        node = mapped(node, self._node)
+        if not isinstance(node, Repeat) or (node.least == 0 and node.most in (None, 1)):
+            return node
+        part = node.part if isinstance(node.part, CharSet | Rule) else self._rules.add("each", node.part)
+        copies = self._copies(part, node.least)
+        if node.most is None:
+            return Sequence((copies, Repeat(part, 0, None)))
+        return Sequence((copies, self._at_most(part, node.most - node.least)))
 
     def _copies(self, part: Node, count: int) -> Node:
         if count <= _MAX_IN_LINE:

@@ -17,9 +17,8 @@ import pytest
 from openai_bls.launch.testing import RunningServer, run_server
 from tests.triton import cpp_backend, triton_client
 from tests.triton.conftest import CHATS, RAW, Golden
-from tests.triton.conversations import WEATHER
 from tests.triton.scoring import scores
-from tests.triton.test_tool_choice import JOKE, NAMED, PAINT, PARIS, both_ways
+from tests.triton.test_tool_choice import check_calls_that_must_come_or_fit
 
 pytestmark = pytest.mark.triton
 
@@ -175,14 +174,7 @@ def test_structured_output(cpp_client: openai.OpenAI) -> None:
 
 def test_tool_calls_that_must_come_or_fit(cpp_client: openai.OpenAI) -> None:
     """As GBNF grammars; streamed they are the same."""
-    calls, content, reason = both_ways(cpp_client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
-    assert calls
-    assert (content, reason) == (None, "tool_calls")
-    ((name, _),), content, reason = both_ways(cpp_client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
-    assert (name, content, reason) == ("paint", None, "stop")
-    strict: Any = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
-    assert both_ways(cpp_client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
-    assert both_ways(cpp_client, JOKE, tools=[strict])[0] == []
+    check_calls_that_must_come_or_fit(cpp_client)
 
 
 def test_an_answer_in_a_form_after_reasoning(repository: Path, tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ import pytest
 
 from openai_bls.launch.testing import RunningServer, ServerFailedError, copy_models, run_server
 from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
-from tests.triton.conversations import WEATHER
-from tests.triton.test_tool_choice import JOKE, NAMED, PAINT, PARIS, both_ways
+from tests.triton.test_tool_choice import JOKE, PAINT, both_ways, check_calls_that_must_come_or_fit
 from tests.unit.trtllm.fake_support import FAKES, PACKAGE
 
 pytestmark = pytest.mark.triton
@@ -152,17 +151,10 @@ def test_structured_output(trtllm_client: openai.OpenAI) -> None:
 def test_tool_calls_that_must_come_or_fit(trtllm_client: openai.OpenAI) -> None:
     """Without structural tags, which an engine of this flow does not have: as one GBNF grammar. Streamed they are the
     same."""
-    calls, content, reason = both_ways(trtllm_client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
-    assert calls
-    assert (content, reason) == (None, "tool_calls")
-    ((name, _),), content, reason = both_ways(trtllm_client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
-    assert (name, content, reason) == ("paint", None, "stop")
+    check_calls_that_must_come_or_fit(trtllm_client)
     strict: Any = {"type": "function", "function": {**PAINT["function"], "strict": True}}
-    calls, _, reason = both_ways(trtllm_client, JOKE, tools=[strict], parallel_tool_calls=False, tool_choice="required")
+    calls, _, _ = both_ways(trtllm_client, JOKE, tools=[strict], parallel_tool_calls=False, tool_choice="required")
     assert [name for name, _ in calls] == ["paint"]
-    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
-    assert both_ways(trtllm_client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
-    assert both_ways(trtllm_client, JOKE, tools=[strict])[0] == []
 
 
 def test_what_no_gbnf_grammar_can_say_is_refused_by_name(trtllm_client: openai.OpenAI) -> None:
