@@ -53,6 +53,7 @@ class DrainGuard:
         self._task: asyncio.Task[None] | None = None
         self._in_progress = 0
         self._drained = False
+        self._stopped = False
 
     def start(self) -> None:
         """Begin to watch."""
@@ -67,6 +68,8 @@ class DrainGuard:
 
     async def stop(self) -> None:
         """Let go of the server."""
+        # Before Python 3.12 `asyncio.wait_for` loses a cancellation that comes just when the answer does.
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -75,7 +78,7 @@ class DrainGuard:
         assert self._address is not None
         host, port = self._address
         warned = False
-        while True:
+        while not self._stopped:
             await self._busy.wait()
             try:
                 _, writer = await asyncio.open_connection(host, port)
@@ -97,7 +100,7 @@ class DrainGuard:
     async def _hold(self) -> None:
         """While requests are in progress, and a little longer, so that the next one finds the connection."""
         next_probe = asyncio.get_running_loop().time() + _PROBE_INTERVAL_S
-        while True:
+        while not self._stopped:
             await asyncio.sleep(_LINGER_S)
             if not self._in_progress:
                 self._busy.clear()
