@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from openai_bls.engine.base import Engine
-from openai_bls.messages import GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.engine import Engine
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
 
 LIMIT_S = 120.0
 _GIVE_UP_S = 30.0

@@ -31,10 +31,10 @@ from benchmarks.machine import conditions
 from benchmarks.options import levels
 from benchmarks.report import number, text_table
 from benchmarks.stats import spread
-from openai_bls.engine.base import Engine
-from openai_bls.engine.manifest import EngineLoadError
-from openai_bls.engine.select import create_engine
-from openai_bls.messages import GenerationRequest, SamplingParams, TokenDelta
+from openai_bls.core.engine import Engine
+from openai_bls.core.engine_types import GenerationRequest, SamplingParams, TokenDelta
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.registry import create_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADERS = (
@@ -213,25 +213,26 @@ def _percentile(values: Any, percent: float) -> float:
 @contextlib.contextmanager
 def kept_weights() -> Iterator[None]:
     """Let all engines that are loaded meanwhile share their models' weights."""
-    from openai_bls.engine import fused, loading
+    from openai_bls.engines.embedded import model_loader
+    from openai_bls.engines.embedded.gpu import fused_layers
 
     models: dict[tuple[str, str, str], Any] = {}
-    original = loading.read_model
+    original = model_loader.read_model
 
     def read(folder: Path, manifest: Any, device: Any, implementation: str) -> Any:
         key = (str(folder), manifest.dtype, str(device))
         if key not in models:
             models[key] = original(folder, manifest, device, implementation)
         model = models[key]
-        fused.restore(model)
+        fused_layers.restore(model)
         model.config._attn_implementation = implementation
         return model
 
-    loading.read_model = read
+    model_loader.read_model = read
     try:
         yield
     finally:
-        loading.read_model = original
+        model_loader.read_model = original
 
 
 def floor(version_dir: Path) -> Floor:

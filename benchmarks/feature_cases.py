@@ -15,9 +15,9 @@ from benchmarks import feature_checks as checks
 from benchmarks.asking import Answer, Asker
 from benchmarks.feature_checks import WrongError
 from benchmarks.random_checkpoint import text_ids
-from openai_bls.messages import EngineInfo, GenerationRequest, Grammar, SamplingParams
-from openai_bls.structured import grammar
-from openai_bls.text import detokenizer
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
+from openai_bls.output.detokenizer import factory
+from openai_bls.output.structured import grammar
 
 GREEDY = SamplingParams(temperature=0)
 BACKENDS = ("xgrammar", "llguidance")
@@ -80,7 +80,7 @@ class Subject:
 
     def text(self, answer: Answer) -> str:
         """Of its tokens; raises `WrongError` if they make none."""
-        token_bytes = detokenizer.load(self.tokenizer).token_bytes
+        token_bytes = factory.load(self.tokenizer).token_bytes
         try:
             return b"".join(map(token_bytes, answer.tokens)).decode()
         except UnicodeDecodeError:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from benchmarks.asking import Answer
-from openai_bls.messages import Logprobs, SamplingParams
+from openai_bls.core.engine_types import Logprobs, SamplingParams
 
 _ROUNDING = 1e-4
 """Of log-probabilities in float32."""

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.asking import Answer, Asker
 from benchmarks.feature_cases import GREEDY, asked, grammar_of, prompt
 from benchmarks.random_checkpoint import text_ids
-from openai_bls.messages import GenerationRequest, SamplingParams
+from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 
 PROMPT_TOKENS = 64
 _MOST_ITEMS = 1000  # that xgrammar takes

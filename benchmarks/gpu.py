@@ -152,8 +152,8 @@ class Session:
 
     def prepare(self, seconds: float) -> str:
         """The checkpoint and both engines."""
-        from openai_bls.engine.package import BuildOptions, build
-        from openai_bls.launch.testing import copy_models
+        from openai_bls.builder.build import BuildOptions, build
+        from openai_bls.launcher.testing import copy_models
 
         source = self.work / self.options.like
         if not (source / "model.safetensors.index.json").is_file():
@@ -212,7 +212,7 @@ class Session:
 
     def serve(self, variant: str, seconds: float) -> str:
         """The same engine behind tritonserver and /v1."""
-        from openai_bls.launch.testing import run_server
+        from openai_bls.launcher.testing import run_server
 
         chosen = parse_variant(_fair(variant))
         ends = time.monotonic() + seconds - 2 * _STOP_S
@@ -294,8 +294,8 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     """How many golden answers an engine gives, one request at a time and all at once."""
     from transformers import AutoTokenizer
 
-    from openai_bls.engine.select import create_engine
-    from openai_bls.messages import GenerationRequest, SamplingParams, TokenDelta
+    from openai_bls.core.engine_types import GenerationRequest, SamplingParams, TokenDelta
+    from openai_bls.engines.registry import create_engine
 
     lines = [msgspec.json.decode(line) for line in (ROOT / "demo" / "golden.jsonl").read_bytes().splitlines()]
     tokenizer: Any = AutoTokenizer.from_pretrained(_DEMO)

@@ -24,8 +24,8 @@ from benchmarks.probe import ProbeError
 from benchmarks.report import LEGEND, json_document, markdown_section, terminal, with_section
 from benchmarks.stats import Measurement
 from benchmarks.target import Target, grpc_target, http_target
-from openai_bls.launch.errors import LaunchError
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.testing import RunningServer, run_server
 
 _ROOT = Path(__file__).resolve().parent.parent
 RESULTS = _ROOT / "benchmarks" / "RESULTS.md"

@@ -31,7 +31,7 @@ from benchmarks.report import with_section
 from benchmarks.stages import Session
 from benchmarks.summary import json_document, markdown, terminal
 from benchmarks.target import http_target
-from openai_bls.launch.errors import LaunchError
+from openai_bls.launcher.errors import LaunchError
 
 _ROOT = Path(__file__).resolve().parent.parent
 _RESULTS = _ROOT / "benchmarks" / "RESULTS.md"

@@ -13,7 +13,7 @@ from benchmarks.driver import Clients
 from benchmarks.longprompt import long_prompts
 from benchmarks.probe import ProbeError
 from benchmarks.stats import Measurement, nothing_measured
-from openai_bls.launch.errors import LaunchError
+from openai_bls.launcher.errors import LaunchError
 
 
 @dataclass

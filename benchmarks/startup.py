@@ -28,8 +28,8 @@ from benchmarks.machine import conditions, triton_version
 from benchmarks.memory import Memory, sample_memory
 from benchmarks.report import markdown_table
 from benchmarks.target import Target, http_request, http_target, openai_body
-from openai_bls.launch.errors import LaunchError
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.testing import RunningServer, run_server
 
 _ROOT = Path(__file__).resolve().parent.parent
 # Until freed memory has been given back and the clients' connections are gone.
@@ -61,26 +61,26 @@ print(memory() - before)
 _LOADS = {
     "preprocessing": """
 import pathlib
-from openai_bls import stub
-from openai_bls.preprocessing import Preprocessing
-stub.keep_torch_out()
+from openai_bls.triton_models import stub_process
+from openai_bls.triton_models.preprocessing.model import Preprocessing
+stub_process.keep_torch_out()
 loaded = Preprocessing(pathlib.Path(tokenizer))
-stub.settle()
+stub_process.settle()
 """,
-    "tensorrt_llm": "import openai_bls.engine.null",
+    "tensorrt_llm": "import openai_bls.engines.null",
     "postprocessing": """
 import pathlib
-from openai_bls import stub
-from openai_bls.postprocessing import Postprocessing
+from openai_bls.triton_models import stub_process
+from openai_bls.triton_models.postprocessing.model import Postprocessing
 loaded = Postprocessing(pathlib.Path(tokenizer))
-stub.settle()
+stub_process.settle()
 """,
     "openai_bls": """
-import openai_bls.runtime
-from openai_bls import stub
-from openai_bls.text import detokenizer
-loaded = detokenizer.load(tokenizer)
-stub.settle()
+import openai_bls.triton_models.openai_bls.runtime
+from openai_bls.triton_models import stub_process
+from openai_bls.output.detokenizer import factory
+loaded = factory.load(tokenizer)
+stub_process.settle()
 """,
 }
 

@@ -34,13 +34,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, get_args
 
-from openai_bls.engine.manifest import EngineKind, EngineLoadError
-from openai_bls.engine.package import BuildOptions, build, remove
-from openai_bls.engine.sources import fetch_config
-from openai_bls.trtllm.contract import KvCacheDtype
-from openai_bls.trtllm.options import read_options, refuse_meaningless
-from openai_bls.trtllm.quantisation import BUILT
-from openai_bls.trtllm.visible import visible_gpus
+from openai_bls.builder.build import BuildOptions, build, remove
+from openai_bls.builder.hub import fetch_config
+from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
+from openai_bls.builder.tensorrt_llm.quantization import BUILT
+from openai_bls.core.manifest import EngineKind, EngineLoadError
+from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype
+from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 _ABOUT_THE_BUILD = {"model", "model_repository", "name", "remove", "dry_run"}
@@ -352,9 +352,9 @@ def _switch(text: str) -> bool:
 
 def dry_run(wanted: DryRun) -> int:
     """Print what would be built; returns 1 if it cannot work."""
-    from openai_bls.trtllm import planning
-    from openai_bls.trtllm.building import installed_version, request_of
-    from openai_bls.trtllm.estimate_text import sentences
+    from openai_bls.builder.tensorrt_llm import planning
+    from openai_bls.builder.tensorrt_llm.building import installed_version, request_of
+    from openai_bls.builder.tensorrt_llm.estimate_text import sentences
 
     options = wanted.options
     if options.engine != "tensorrt_llm":

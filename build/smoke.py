@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from openai_bls.smoke.command import main
+from openai_bls.launcher.smoke.command import main
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -24,18 +24,18 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls import config_text, settings
-from openai_bls.discovery import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
-from openai_bls.engine.base import Engine, StepListener
-from openai_bls.engine.manifest import BUILD_HINT, EngineLoadError, FileRecord, Manifest, load_manifest, short
-from openai_bls.engine.select import create_engine
-from openai_bls.messages import GenerationRequest, PromptRequest, SamplingParams, TokenDelta
-from openai_bls.prompting import PromptEncoder
-from openai_bls.settings import TensorRtLlmSettings
-from openai_bls.text import detokenizer
-from openai_bls.text.base import DetokenizerFactory
-from openai_bls.text.formats import chat_template
-from openai_bls.trtllm.config import ENGINE_FOLDER, CppSettings
+from openai_bls.core import config_pbtxt, settings
+from openai_bls.core.engine import Engine, StepListener
+from openai_bls.core.engine_types import GenerationRequest, PromptRequest, SamplingParams, TokenDelta
+from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, FileRecord, Manifest, load_manifest, short
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.registry import create_engine
+from openai_bls.output.detect import chat_template
+from openai_bls.output.detokenizer import factory
+from openai_bls.output.detokenizer.base import DetokenizerFactory
+from openai_bls.triton_models.cpp_backend import ENGINE_FOLDER, CppSettings
+from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
+from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "1"
@@ -157,7 +157,7 @@ def encode(tokenizer_dir: Path, prompt: str, system: str | None) -> list[int]:
 def load_detokenizers(tokenizer_dir: Path) -> DetokenizerFactory:
     """The way back to text; raises `VerifyError`."""
     try:
-        return detokenizer.load(tokenizer_dir)
+        return factory.load(tokenizer_dir)
     except (OSError, ValueError):
         raise VerifyError(f"{short(tokenizer_dir)} holds no tokenizer.json that can be read: {BUILD_HINT}") from None
 
@@ -173,7 +173,7 @@ def load_engine(model_dir: Path, manifest: Manifest, on_step: StepListener) -> E
     model_settings = read_settings(model_dir / "config.pbtxt", manifest)
     record = manifest.tensorrt_llm
     if record is not None and record.backend == "cpp":
-        from openai_bls.trtllm.loading import load
+        from openai_bls.engines.tensorrt_llm.loading import load
 
         as_python = msgspec.structs.replace(record, backend="python")
         return load(version_dir, msgspec.structs.replace(manifest, tensorrt_llm=as_python), model_settings, on_step)
@@ -187,8 +187,8 @@ def read_settings(config: Path, manifest: Manifest) -> TensorRtLlmSettings:
         SettingsError: it has one that does not exist, or so has the environment.
     """
     try:
-        parameters = config_text.parameters(config_text.read(config)) if config.is_file() else {}
-    except config_text.ConfigTextError as error:
+        parameters = config_pbtxt.parameters(config_pbtxt.read(config)) if config.is_file() else {}
+    except config_pbtxt.ConfigTextError as error:
         raise settings.SettingsError(f"{short(config)} is not readable: {error}") from None
     record = manifest.tensorrt_llm
     if record is None or record.backend != "cpp":

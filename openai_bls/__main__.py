@@ -7,17 +7,18 @@ import os
 import sys
 from pathlib import Path
 
-from openai_bls import __version__, config_text
-from openai_bls.launch.checks import OPENAI_MODEL, PORT_SETTINGS
-from openai_bls.launch.console import Console, fail
-from openai_bls.launch.doctor import doctor
-from openai_bls.launch.errors import LaunchError
-from openai_bls.launch.ports import Ports
-from openai_bls.launch.process import DEFAULT_EXIT_TIMEOUT_SECONDS
-from openai_bls.launch.ranks import RankOptions
-from openai_bls.launch.serve import ServeOptions, serve
-from openai_bls.launch.server import NGC_SERVER, install_shim, is_executable
-from openai_bls.settings import OpenAiBlsSettings, SettingsError, load
+from openai_bls import __version__
+from openai_bls.core import config_pbtxt
+from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
+from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS
+from openai_bls.launcher.console import Console, fail
+from openai_bls.launcher.doctor import doctor
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
+from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.serve import ServeOptions, serve
+from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
 
 _REPOSITORY_VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
 _HOST_VARIABLE = "OPENAI_BLS_HTTP_HOST"
@@ -217,8 +218,8 @@ def main(argv: list[str] | None = None) -> int:
 def _v1_address(options: argparse.Namespace) -> tuple[str, int]:
     """The host and the port of /v1: as given, else as openai_bls's config.pbtxt has them."""
     try:
-        config = config_text.read(options.model_repository / OPENAI_MODEL / "config.pbtxt")
-        known = load(OpenAiBlsSettings, config_text.parameters(config), {})
+        config = config_pbtxt.read(options.model_repository / OPENAI_MODEL / "config.pbtxt")
+        known = load(OpenAiBlsSettings, config_pbtxt.parameters(config), {})
     except (OSError, ValueError, SettingsError):
         # The server itself says what is wrong with it.
         known = OpenAiBlsSettings()
@@ -236,7 +237,7 @@ def _install_server() -> int:
 
 def _render(repository: Path, changes: list[str]) -> int:
     # Here, since protobuf and gRPC are heavy.
-    from openai_bls.configure import configure
+    from openai_bls.triton_models.render_configs import configure
 
     if not repository.is_dir():
         raise LaunchError(f"there is no model repository at {repository}")

@@ -13,9 +13,9 @@ from benchmarks import cpu
 from benchmarks.machine import triton_version
 from benchmarks.null_tokens import word_token_ids
 from benchmarks.target import Dialect, Target, grpc_target, http_target
-from openai_bls.engine.manifest import Manifest, NullSettings, write_manifest
-from openai_bls.launch.errors import LaunchError
-from openai_bls.launch.testing import RunningServer, copy_models, run_server
+from openai_bls.core.manifest import Manifest, NullSettings, write_manifest
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 
 MODELS = Path(__file__).parent / "model_repository"
 MAX_MODEL_LEN = 65_536

@@ -15,7 +15,7 @@ import msgspec
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer, copy_models, run_server
+from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "demo" / "checkpoint"

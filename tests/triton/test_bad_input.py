@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
 from tests.triton.triton_client import TritonError
 

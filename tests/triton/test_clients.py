@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS, ROOT, Reference
 from tests.triton.conversations import QUESTION
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from benchmarks import serve_layer
 from benchmarks.contenders.servers import BARE, ENSEMBLE, Contender, Setup, running
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHECKPOINT
 from tests.triton.triton_client import GrpcStream, TritonError, generate_stream, infer_input
 

@@ -20,11 +20,11 @@ import httpx
 import openai
 import pytest
 
-from openai_bls.launch.server import backends_folder, find_server
-from openai_bls.launch.testing import RunningServer, copy_models, run_server
+from openai_bls.launcher.server import backends_folder, find_server
+from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.triton import cpp_backend, triton_client
 from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
-from tests.unit.trtllm.fake_support import environment
+from tests.unit.engines.tensorrt_llm.fake_support import environment
 
 pytestmark = pytest.mark.triton
 

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
 from tests.triton.conftest import CHATS, GOLDEN, RAW, TOOL_CHATS, Golden, Reference, by_label
 

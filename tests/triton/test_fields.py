@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_bls.launch.testing import RunningServer
-from openai_bls.tensors import JSON_INPUTS, OPENAI_BLS
+from openai_bls.launcher.testing import RunningServer
+from openai_bls.triton_models.tensors import JSON_INPUTS, OPENAI_BLS
 from tests.triton import triton_client
 from tests.triton.conversations import QUESTION, WEATHER
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from openai_bls.launch.checks import check_repository
-from openai_bls.launch.errors import LaunchError
-from openai_bls.launch.ports import PortLease, is_free
-from openai_bls.launch.process import MARK_VARIABLE
-from openai_bls.launch.readiness import get
-from openai_bls.launch.server import NGC_SERVER, install_shim, is_executable
-from openai_bls.launch.testing import ServerFailedError, run_server
+from openai_bls.launcher.checks import check_repository
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.ports import PortLease, is_free
+from openai_bls.launcher.process import MARK_VARIABLE
+from openai_bls.launcher.readiness import get
+from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
+from openai_bls.launcher.testing import ServerFailedError, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from openai_bls.launch.ports import Ports
+    from openai_bls.launcher.ports import Ports
 
 pytestmark = pytest.mark.triton
 

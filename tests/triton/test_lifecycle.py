@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS, TOOL_CHATS, Golden, Reference
 
 pytestmark = pytest.mark.triton

@@ -14,7 +14,7 @@ import torch
 import tritonclient.grpc as grpcclient
 from transformers import AutoModelForCausalLM
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHECKPOINT, RAW, Reference
 from tests.triton.triton_client import GrpcStream, TritonError, generate, generate_stream, infer_input
 

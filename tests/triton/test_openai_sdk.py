@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS, TOOL_CHATS, Reference
 from tests.triton.conversations import QUESTION, WEATHER
 

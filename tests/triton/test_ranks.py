@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.launch.ports import PortLease
+from openai_bls.launcher.ports import PortLease
 from tests.triton.conftest import CHATS
 from tests.triton.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions, wait_until
 

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.scoring import scores
 

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS, TOOL_CHATS, Reference
 
 pytestmark = pytest.mark.triton

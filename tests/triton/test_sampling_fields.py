@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS, Reference
 from tests.triton.conversations import QUESTION
 from tests.triton.scoring import Change, Scores, scores

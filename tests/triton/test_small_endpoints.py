@@ -14,7 +14,7 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton.conftest import CHATS, CHECKPOINT, TOOL_CHATS, Golden, Reference
 from tests.triton.triton_client import TritonError, generate, grpc_chat, infer_input
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_bls.launch.testing import RunningServer
-from openai_bls.smoke.command import CHECKS
-from openai_bls.smoke.session import QUESTION
+from openai_bls.launcher.smoke.command import CHECKS
+from openai_bls.launcher.smoke.session import QUESTION
+from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import ROOT
 
 pytestmark = pytest.mark.triton

@@ -17,10 +17,10 @@ import httpx
 import openai
 import pytest
 
-from openai_bls.launch.testing import RunningServer, ServerFailedError, copy_models, run_server
+from openai_bls.launcher.testing import RunningServer, ServerFailedError, copy_models, run_server
 from tests.triton.conftest import CHATS, CHECKPOINT, ROOT
 from tests.triton.test_tool_choice import JOKE, PAINT, both_ways, check_calls_that_must_come_or_fit
-from tests.unit.trtllm.fake_support import FAKES, PACKAGE
+from tests.unit.engines.tensorrt_llm.fake_support import FAKES, PACKAGE
 
 pytestmark = pytest.mark.triton
 

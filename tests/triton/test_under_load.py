@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as grpcclient
 
-from openai_bls.launch.testing import RunningServer, run_server
+from openai_bls.launcher.testing import RunningServer, run_server
 
 pytestmark = pytest.mark.triton
 

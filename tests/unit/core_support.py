@@ -15,17 +15,24 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from openai_bls.engine.admission import ALL_FIELDS
-from openai_bls.engine.base import EngineStats, StepListener
-from openai_bls.errors import ApiError
-from openai_bls.messages import EngineInfo, GenerationRequest, Logprobs, PromptRequest, PromptResult, TokenDelta
-from openai_bls.models import Models, ServedModel
-from openai_bls.protocol.requests import ValidRequest, parse_object
-from openai_bls.protocol.responses import ChunkEncoder, Usage
-from openai_bls.service import RequestRecord, Service
-from openai_bls.settings import OpenAiBlsSettings
-from openai_bls.text import detokenizer
-from openai_bls.text.formats import ModelFormats, detect
+from openai_bls.api.chat.chunks import ChunkEncoder, Usage
+from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.core.engine import EngineStats, StepListener
+from openai_bls.core.engine_types import (
+    EngineInfo,
+    GenerationRequest,
+    Logprobs,
+    PromptRequest,
+    PromptResult,
+    TokenDelta,
+)
+from openai_bls.core.errors import ApiError
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.engines.capabilities import ALL_FIELDS
+from openai_bls.output.detect import ModelFormats, detect
+from openai_bls.output.detokenizer import factory
+from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.service import RequestRecord, Service
 
 _numbers = itertools.count()
 
@@ -327,7 +334,7 @@ class Bench:
             info or engine_info(),
             self.engine,
             self.prompts,
-            detokenizer.from_tokenizer(tiny_tokenizer()),
+            factory.from_tokenizer(tiny_tokenizer()),
             formats or detect(None, tool_call_parser="hermes", reasoning_parser="none"),
             known.aliases,
         )

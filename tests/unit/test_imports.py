@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.prompting import PromptEncoder
+from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "openai_bls")
@@ -57,23 +57,23 @@ def test_a_model_file_by_itself_is_light(model: str) -> None:
 def test_preprocessing(tokenizer_dir: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from openai_bls import stub\n"
-        "from openai_bls.preprocessing import Preprocessing\n"
-        "stub.keep_torch_out()\n"
+        "from openai_bls.triton_models import stub_process\n"
+        "from openai_bls.triton_models.preprocessing.model import Preprocessing\n"
+        "stub_process.keep_torch_out()\n"
         f"Preprocessing(Path({str(tokenizer_dir)!r}))\n"
     )
     modules = loaded(code)
     assert "transformers" in modules
-    assert not modules & (_SERVER | {"torch", "accelerate", "openai_bls.engine", "openai_bls.http"})
+    assert not modules & (_SERVER | {"torch", "accelerate", "openai_bls.engines.embedded", "openai_bls.api.http"})
 
 
 @pytest.mark.parametrize("text", ["Two words, 你好 and 🤷🏼‍♀️.", "<|im_start|>user\n  x<|im_end|>"])
 def test_tokens_are_the_same_without_torch(tokenizer_dir: Path, text: str) -> None:
     code = (
         "from pathlib import Path\n"
-        "from openai_bls import stub\n"
-        "from openai_bls.prompting import PromptEncoder\n"
-        "stub.keep_torch_out()\n"
+        "from openai_bls.triton_models import stub_process\n"
+        "from openai_bls.triton_models.preprocessing.prompt import PromptEncoder\n"
+        "stub_process.keep_torch_out()\n"
         f"print(PromptEncoder(Path({str(tokenizer_dir)!r})).encode({text!r}))\n"
     )
     assert json.loads(run(code)) == PromptEncoder(tokenizer_dir).encode(text)
@@ -82,7 +82,7 @@ def test_tokens_are_the_same_without_torch(tokenizer_dir: Path, text: str) -> No
 def test_postprocessing(tokenizer_dir: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from openai_bls.postprocessing import Postprocessing\n"
+        "from openai_bls.triton_models.postprocessing.model import Postprocessing\n"
         f"Postprocessing(Path({str(tokenizer_dir)!r}))\n"
     )
     # The vocabulary is read without making the tokenizer.
@@ -91,13 +91,13 @@ def test_postprocessing(tokenizer_dir: Path) -> None:
 
 def test_openai_bls(tokenizer_dir: Path) -> None:
     code = (
-        "import openai_bls.runtime\n"
-        "from openai_bls.text import detokenizer\n"
-        f"detokenizer.load({str(tokenizer_dir)!r})\n"
+        "import openai_bls.triton_models.openai_bls.runtime\n"
+        "from openai_bls.output.detokenizer import factory\n"
+        f"factory.load({str(tokenizer_dir)!r})\n"
     )
-    assert not loaded(code) & (_ENGINE | {"jinja2", "tokenizers", "openai_bls.engine.select"})
+    assert not loaded(code) & (_ENGINE | {"jinja2", "tokenizers", "openai_bls.engines.registry"})
 
 
 def test_tensorrt_llm_with_the_null_engine() -> None:
-    modules = loaded(imported_model("tensorrt_llm") + "import openai_bls.engine.null\n")
+    modules = loaded(imported_model("tensorrt_llm") + "import openai_bls.engines.null\n")
     assert not modules & (_ENGINE | _SERVER | {"jinja2", "tokenizers", "asyncio"})

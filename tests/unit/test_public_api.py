@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import openai_bls
-from openai_bls import messages
+from openai_bls.core import engine_types
 
 ROOT = Path(__file__).parents[2]
 # Needs a module that exists only inside Triton.
-INSIDE_TRITON = {"openai_bls.triton"}
+INSIDE_TRITON = {"openai_bls.triton_models.pb_utils"}
 HEAVY = ["torch", "transformers", "tritonclient", "pytriton"]
 MODULES = [
     name
@@ -31,7 +31,14 @@ def test_the_version_is_the_projects() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", openai_bls.__version__)
 
 
-@pytest.mark.parametrize("name", ["openai_bls.runtime", "openai_bls.official_door", "openai_bls.preprocessing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai_bls.triton_models.openai_bls.runtime",
+        "openai_bls.triton_models.tensorrt_llm.frontend",
+        "openai_bls.triton_models.preprocessing.model",
+    ],
+)
 def test_what_a_model_imports_brings_no_heavy_package(name: str) -> None:
     code = f"import sys, {name}; print(*(m for m in {HEAVY!r} if m in sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -62,7 +69,7 @@ def test_every_public_class_and_function_has_a_docstring(name: str) -> None:
 
 def test_the_wires_fields() -> None:
     """These are packed as they stand; a change of order or name needs both ends."""
-    assert messages.TokenDelta.__struct_fields__ == (
+    assert engine_types.TokenDelta.__struct_fields__ == (
         "request_id",
         "token_ids",
         "finish_reason",
@@ -74,8 +81,8 @@ def test_the_wires_fields() -> None:
         "cached_tokens",
         "embedding",
     )
-    assert messages.Logprobs.__struct_fields__ == ("token_logprobs", "top_token_ids", "top_logprobs")
-    assert messages.PromptResult.__struct_fields__ == ("prompt_token_ids", "bad_words", "error", "param")
+    assert engine_types.Logprobs.__struct_fields__ == ("token_logprobs", "top_token_ids", "top_logprobs")
+    assert engine_types.PromptResult.__struct_fields__ == ("prompt_token_ids", "bad_words", "error", "param")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "model_repository").glob("*/1/model.py")), ids=lambda p: p.parts[-3])

@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from openai_bls import discovery, settings, stub, triton
-from openai_bls.errors import EngineError
-from openai_bls.http.sockets import PortInUseError
+from openai_bls.api.http.listener import PortInUseError
+from openai_bls.core import settings
+from openai_bls.core.errors import EngineError
+from openai_bls.triton_models import pb_utils, repository, stub_process
 
 logger = logging.getLogger("openai_bls.model")
 
@@ -18,26 +19,26 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Start the runtime; it waits for the engine by itself."""
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
-        from openai_bls.runtime import Runtime
+        from openai_bls.triton_models.openai_bls.runtime import Runtime
 
-        triton.log_to_triton()
+        pb_utils.log_to_triton()
         try:
             self.runtime = Runtime(
-                settings.load(settings.OpenAiBlsSettings, triton.config_parameters(args), os.environ),
-                discovery.backends(Path(args["model_repository"]), args["model_version"]),
+                settings.load(settings.OpenAiBlsSettings, pb_utils.config_parameters(args), os.environ),
+                repository.backends(Path(args["model_repository"]), args["model_version"]),
                 owner=os.getppid(),
             )
         except (settings.SettingsError, PortInUseError, OSError, ValueError) as error:
-            raise triton.load_error(error) from None
-        stub.settle()
+            raise pb_utils.load_error(error) from None
+        stub_process.settle()
         self.runtime.start()
 
     def execute(self, requests: list[Any]) -> None:
         """Hand every request to the runtime."""
         for request in requests:
-            reply = triton.TextReply(request)
+            reply = pb_utils.TextReply(request)
             try:
-                self.runtime.submit(triton.text_inputs(request), triton.request_parameters(request), reply)
+                self.runtime.submit(pb_utils.text_inputs(request), pb_utils.request_parameters(request), reply)
             except Exception:
                 logger.exception("a request could not be read")
                 reply.fail(EngineError("The request could not be read; see the server's log."))
@@ -45,4 +46,4 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """End what runs."""
         self.runtime.close()
-        stub.release()
+        stub_process.release()

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from openai_bls import stub, triton
-from openai_bls.postprocessing import Postprocessing
+from openai_bls.triton_models import pb_utils, stub_process
+from openai_bls.triton_models.postprocessing.model import Postprocessing
 
 
 class TritonPythonModel:
@@ -12,14 +12,14 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
-        triton.log_to_triton()
+        pb_utils.log_to_triton()
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
             self.postprocessing = Postprocessing(path)
         except (OSError, ValueError) as error:
-            raise triton.load_error(f"no usable tokenizer: {error}") from None
-        stub.settle()
+            raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
+        stub_process.settle()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response a request."""
-        return [triton.answer(request, self.postprocessing) for request in requests]
+        return [pb_utils.answer(request, self.postprocessing) for request in requests]

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from openai_bls import exchange, settings, stub, triton
+from openai_bls.core import settings
+from openai_bls.transport.ipc import frames
+from openai_bls.triton_models import pb_utils, stub_process
 
 
 class TritonPythonModel:
@@ -13,27 +15,27 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
-        from openai_bls.exchange.prompts import PromptExchangeServer
-        from openai_bls.preprocessing import Preprocessing
+        from openai_bls.transport.ipc.prompts import PromptExchangeServer
+        from openai_bls.triton_models.preprocessing.model import Preprocessing
 
-        triton.log_to_triton()
-        stub.keep_torch_out()
+        pb_utils.log_to_triton()
+        stub_process.keep_torch_out()
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
-            known = settings.load(settings.PreprocessingSettings, triton.config_parameters(args), os.environ)
+            known = settings.load(settings.PreprocessingSettings, pb_utils.config_parameters(args), os.environ)
             self.preprocessing = Preprocessing(path)
         except settings.SettingsError as error:
-            raise triton.load_error(error) from None
+            raise pb_utils.load_error(error) from None
         except (OSError, ValueError) as error:
-            raise triton.load_error(f"no usable tokenizer: {error}") from None
-        stub.settle()
-        address = exchange.address(args["model_name"], os.getppid())
+            raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
+        stub_process.settle()
+        address = frames.address(args["model_name"], os.getppid())
         self.server = PromptExchangeServer(address, self.preprocessing.prepare, known.tokenizer_threads)
         self.server.start()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response a request."""
-        return [triton.answer(request, self.preprocessing) for request in requests]
+        return [pb_utils.answer(request, self.preprocessing) for request in requests]
 
     def finalize(self) -> None:
         """Hang up."""

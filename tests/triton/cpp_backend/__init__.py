@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls.config_pbtxt import render
-from openai_bls.engine.manifest import TensorRtLlmRecord, load_manifest, write_manifest
-from openai_bls.settings import TensorRtLlmSettings
-from openai_bls.tensors import OPENAI_BLS
-from openai_bls.trtllm.config import CPP_BACKEND, cpp_model, cpp_settings
+from openai_bls.core.manifest import TensorRtLlmRecord, load_manifest, write_manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.triton_models.config_writer import render
+from openai_bls.triton_models.cpp_backend import CPP_BACKEND, cpp_model, cpp_settings
+from openai_bls.triton_models.tensors import OPENAI_BLS
 
 STAND_IN = "stand_in"
 _MODELS = ("openai_bls", "preprocessing", "postprocessing")

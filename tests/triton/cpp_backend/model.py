@@ -15,10 +15,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from openai_bls import exchange, official, official_request, settings, triton
-from openai_bls.engine.select import create_engine
-from openai_bls.errors import ApiError, EngineError
-from openai_bls.exchange.server import ExchangeServer
+from openai_bls.core import settings
+from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.engines.registry import create_engine
+from openai_bls.transport.ipc import frames
+from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.triton_models import pb_utils
+from openai_bls.triton_models.tensorrt_llm import requests as official_requests
+from openai_bls.triton_models.tensorrt_llm import responses
 
 # The engine with its manifest; the manifest beside it is the one of a TensorRT-LLM engine, for openai_bls to read.
 ENGINE = "stand_in"
@@ -30,35 +34,35 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the engine."""
-        triton.log_to_triton()
+        pb_utils.log_to_triton()
         folder = Path(args["model_repository"]) / args["model_version"] / ENGINE
-        self.exchange = ExchangeServer(exchange.address(f"{args['model_name']}/{ENGINE}", os.getppid()))
+        self.exchange = ExchangeServer(frames.address(f"{args['model_name']}/{ENGINE}", os.getppid()))
         overrides = settings.engine_overrides(os.environ)
         self.engine = create_engine(folder, self.exchange.on_step, overrides)
         self.exchange.start(self.engine)
         self.lock = threading.Lock()
-        self.live: dict[str, tuple[official.Responder, triton.ResponseStream]] = {}
+        self.live: dict[str, tuple[responses.Responder, pb_utils.ResponseStream]] = {}
         self.opened = 0
 
     def execute(self, requests: list[Any]) -> None:
         """Submit every request, or stop one."""
         for request in requests:
-            stream = triton.ResponseStream(request)
+            stream = pb_utils.ResponseStream(request)
             try:
-                self._take(request, triton.inputs(request), stream)
+                self._take(request, pb_utils.inputs(request), stream)
             except ApiError as error:
                 stream.fail(EngineError(f"[TensorRT-LLM][ERROR] {error.message} (/src/executor.cpp:1)"))
 
     def finalize(self) -> None:
         """Free the engine."""
-        triton.logger.info("the stand-in took %d requests", self.opened)
+        pb_utils.logger.info("the stand-in took %d requests", self.opened)
         self.engine.close()
         self.exchange.close()
 
-    def _take(self, request: Any, arrays: dict[str, Any], stream: triton.ResponseStream) -> None:
+    def _take(self, request: Any, arrays: dict[str, Any], stream: pb_utils.ResponseStream) -> None:
         triton_id = request.request_id()
-        if official_request.is_stop(arrays):
-            triton.logger.info("stop of %s", triton_id)
+        if official_requests.is_stop(arrays):
+            pb_utils.logger.info("stop of %s", triton_id)
             with self.lock:
                 found = self.live.pop(triton_id, None)
             if found is not None:
@@ -85,24 +89,24 @@ class TritonPythonModel:
             text = f"Executor failed process requestId 7 due to the following error: {error.message}"
             stream.fail(EngineError(text))
 
-        responder = official.Responder(parsed, send, fail)
+        responder = responses.Responder(parsed, send, fail)
         with self.lock:
             self.live[triton_id] = (responder, stream)
             self.opened += 1
         for make, sequence in responder.sequences():
             responder.request_ids.append(self.exchange.submit_local(make, sequence))
 
-    def _forget(self, triton_id: str, responder: official.Responder) -> None:
+    def _forget(self, triton_id: str, responder: responses.Responder) -> None:
         with self.lock:
             if self.live.get(triton_id, (None,))[0] is responder:
                 del self.live[triton_id]
 
-    def _parse(self, arrays: dict[str, Any]) -> official_request.OfficialRequest:
+    def _parse(self, arrays: dict[str, Any]) -> official_requests.OfficialRequest:
         if "runtime_top_k" not in arrays and "runtime_top_p" not in arrays:
             arrays.pop("temperature", None)
         if "seed" not in arrays:
             arrays["seed"] = np.zeros((1, 1), dtype=np.uint64)
         end_id = arrays.pop("end_id", None)
-        parsed = official_request.parse(arrays, self.engine.info, exclude_input_default=False)
+        parsed = official_requests.parse(arrays, self.engine.info, exclude_input_default=False)
         ends = () if end_id is None else tuple(end_id.reshape(-1).tolist())
         return msgspec.structs.replace(parsed, template=msgspec.structs.replace(parsed.template, stop_token_ids=ends))

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.engine import Floor, Load, Variant, Work, floor, main, parse_variant, report, run_variant
-from openai_bls.engine.select import create_engine
+from openai_bls.engines.registry import create_engine
 
 NO_FLOOR = Floor(0, 0, 0.0)
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from benchmarks import startup
 from benchmarks.memory import Memory
 from benchmarks.startup import ImportCost, StartCost, StreamCost
-from openai_bls.text import tokenizer_json
+from openai_bls.output.detokenizer import tokenizer_json
 
 _TIMES = """import time: self [us] | cumulative | imported package
 import time:      9000 |       9000 | numpy

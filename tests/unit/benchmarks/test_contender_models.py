@@ -10,9 +10,9 @@ from tritonclient.grpc import model_config_pb2
 
 from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository, prepare
 from benchmarks.target import Plan, bodies, http_request, http_target, triton_body
-from openai_bls import tensors
-from openai_bls.engine.manifest import load_manifest
-from openai_bls.launch.errors import LaunchError
+from openai_bls.core.manifest import load_manifest
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.triton_models import tensors
 
 # Comes with tritonclient, but without types.
 text_format = pytest.importorskip("google.protobuf.text_format")

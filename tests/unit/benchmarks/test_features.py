@@ -15,9 +15,9 @@ from benchmarks.asking import Answer, Asker
 from benchmarks.feature_cases import Case, Outcome, Subject, asked
 from benchmarks.feature_checks import WrongError
 from benchmarks.feature_costs import Costs, Feature, group_rates, price
-from openai_bls.engine.base import Engine
-from openai_bls.engine.select import create_engine
-from openai_bls.messages import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
+from openai_bls.core.engine import Engine
+from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
+from openai_bls.engines.registry import create_engine
 
 Change = Callable[[GenerationRequest], GenerationRequest]
 

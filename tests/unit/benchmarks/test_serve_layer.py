@@ -21,7 +21,7 @@ from benchmarks.memory import Memory, Peak, parse_rollup, sample_memory, total_p
 from benchmarks.stages import Session
 from benchmarks.stats import ClientReport, analyse
 from benchmarks.target import Layout, Plan, http_target
-from openai_bls.tensors import MODELS
+from openai_bls.triton_models.tensors import MODELS
 from tests.unit.benchmarks.bench_results import SHAPE, good_results
 from tests.unit.benchmarks.bench_stub import stub_server
 from tests.unit.benchmarks.test_bench_stats import make_trace

@@ -10,16 +10,16 @@ import pytest
 
 from openai_bls import __version__
 from openai_bls.__main__ import build_parser
-from openai_bls.engine.base import EngineStats
-from openai_bls.engine.select import parse_options
-from openai_bls.launch.ports import Ports
-from openai_bls.settings import (
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.settings import (
     OpenAiBlsSettings,
     PreprocessingSettings,
     TensorRtLlmSettings,
     engine_overrides,
     load,
 )
+from openai_bls.engines.registry import parse_options
+from openai_bls.launcher.ports import Ports
 from tests.unit.core_support import Bench
 from tests.unit.deploy.support import (
     CASE_NAMES,

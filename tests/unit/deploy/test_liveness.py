@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from openai_bls.engine.base import EngineStats
-from openai_bls.errors import OverloadedError
-from openai_bls.http.server import HttpServer
-from openai_bls.http.sockets import SharedListener
-from openai_bls.pacer import Pacer
+from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.uvicorn_server import HttpServer
+from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.errors import OverloadedError
 from tests.unit.core_support import WAIT_S, Bench, free_port
 from tests.unit.deploy.support import CHART
 

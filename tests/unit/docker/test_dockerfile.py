@@ -12,7 +12,7 @@ import dockerfile  # type: ignore[import-not-found]
 import pytest
 
 import openai_bls
-from openai_bls.launch.ports import Ports
+from openai_bls.launcher.ports import Ports
 from tests.unit.docker.replay import Replay, read
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -126,7 +126,7 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         "model_repository/ensemble/config.pbtxt",
         "model_repository/tensorrt_llm/1/model.py",
         "model_repository/tensorrt_llm_bls/config.pbtxt",
-        "openai_bls/engine/package.py",
+        "openai_bls/builder/build.py",
         "openai_bls/py.typed",
         "pyproject.toml",
     }

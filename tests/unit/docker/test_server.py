@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launch.ports import PortLease
+from openai_bls.launcher.ports import PortLease
 from tests.unit.docker.replay import Image
 
 pytestmark = pytest.mark.triton

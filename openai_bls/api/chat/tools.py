@@ -1,0 +1,129 @@
+"""The chat part of a request: messages as chat templates know them, and the tools that may be called."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from openai_bls.api.chat import schema
+from openai_bls.core.errors import InvalidRequestError
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tools the model may call, and whether it must."""
+
+    offered: list[dict[str, Any]]
+    """All that the prompt shows."""
+    callable: list[dict[str, Any]]
+    """Those that `tool_choice` allows."""
+    required: bool = False
+    """Nothing but calls may be written."""
+    name: str | None = None
+    """The one function that must be called."""
+    checked: bool = False
+    """What is called must be `callable` and its arguments must fit the schema, even if nothing need be called."""
+
+
+def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
+    """Which tools may be called; None if there are none.
+
+    Raises:
+        InvalidRequestError: `tool_choice` does not fit `tools`.
+    """
+    choice = request.tool_choice
+    if not request.tools:
+        if choice is not None and choice != "none" and (request.tools is None or choice != "auto"):
+            raise InvalidRequestError("'tool_choice' is only allowed when 'tools' are specified.", param="tool_choice")
+        return None
+    if choice == "none":
+        return None
+    offered = [msgspec.to_builtins(tool) for tool in request.tools]
+    if isinstance(choice, schema.NamedToolChoice):
+        name = choice.function.name
+        return ToolUse(offered=offered, callable=_named(offered, [name]), required=True, name=name)
+    if isinstance(choice, schema.AllowedToolsChoice):
+        allowed = choice.allowed_tools
+        named = _named(offered, [tool.function.name for tool in allowed.tools])
+        return ToolUse(offered=offered, callable=named, required=allowed.mode == "required", checked=True)
+    strict = any(tool.function.strict for tool in request.tools)
+    return ToolUse(offered=offered, callable=offered, required=choice == "required", checked=strict)
+
+
+def _named(tools: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    by_name = {tool["function"]["name"]: tool for tool in tools}
+    for name in names:
+        if name not in by_name:
+            raise InvalidRequestError(f"'tool_choice' names {name!r}, which 'tools' do not have.", param="tool_choice")
+    return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def _text(content: schema.Content | None) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text if isinstance(part, schema.TextPart) else part.refusal for part in content)
+
+
+def template_message(message: schema.Message, index: int) -> dict[str, Any]:
+    """The message number `index` as chat templates know it: content a string, tool arguments an object.
+
+    Raises:
+        InvalidRequestError: it says nothing, or something that is not supported.
+    """
+    if isinstance(message, (schema.SystemMessage, schema.DeveloperMessage)):
+        result: dict[str, Any] = {"role": "system"}
+    elif isinstance(message, schema.UserMessage):
+        result = {"role": "user"}
+    elif isinstance(message, schema.ToolMessage):
+        result = {"role": "tool"}
+        if message.tool_call_id is not None:
+            result["tool_call_id"] = message.tool_call_id
+    else:
+        result = {"role": "assistant"}
+        for name in ("function_call", "audio"):
+            if getattr(message, name) is not None:
+                raise InvalidRequestError(
+                    f"'{name}' of an assistant message is not supported: use 'tool_calls' and text.",
+                    param=f"messages[{index}].{name}",
+                )
+        if message.content is None and not message.tool_calls and message.refusal is None:
+            raise InvalidRequestError(
+                "An assistant message needs 'content' or 'tool_calls'.",
+                param=f"messages[{index}].content",
+            )
+        thoughts = message.reasoning_content or message.reasoning
+        if thoughts:
+            result["reasoning_content"] = thoughts
+        if message.tool_calls:
+            result["tool_calls"] = [
+                _tool_call(call, f"messages[{index}].tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+            ]
+    content = _text(message.content)
+    if not content and isinstance(message, schema.AssistantMessage):
+        content = message.refusal or ""
+    result["content"] = content
+    if message.name is not None:
+        result["name"] = message.name
+    return result
+
+
+def _tool_call(call: schema.ToolCall, param: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidRequestError(
+            "The arguments of a tool call must be a JSON object, as text.",
+            param=f"{param}.function.arguments",
+        )
+    result: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+    if call.id is not None:
+        result["id"] = call.id
+    return result

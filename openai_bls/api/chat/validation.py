@@ -1,0 +1,290 @@
+"""From a request body to a `ValidRequest`: one frozen value that the rest of the program can rely on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from openai_bls.api.chat import schema
+from openai_bls.api.chat.tools import ToolUse, template_message, tool_use
+from openai_bls.api.common.bodies import convert, fault, texts_or_token_ids
+from openai_bls.api.common.faults import TOO_DEEP, decoded
+from openai_bls.api.common.unsupported import refuse_unless_neutral
+from openai_bls.core.engine_types import PromptRequest
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.output.structured import Requested, requested
+
+Endpoint = Literal["chat.completions", "completions"]
+
+# OpenAI's limit is 4; nothing here costs more with a few more.
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1000
+MAX_BAD_WORDS = 256
+# OpenAI's documented default for the legacy endpoint.
+DEFAULT_COMPLETION_TOKENS = 16
+
+
+class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation request whose every field is in range; None means the engine's default."""
+
+    endpoint: Endpoint
+    api: str | None = None
+    """The API that it came through, in the metrics; None: `endpoint`."""
+    model: str | None
+    prompt: PromptRequest | None
+    """Text for preprocessing; None if the prompts came as token ids."""
+    prompt_token_ids: list[list[int]]
+    n: int = 1
+    max_tokens: int | None = None
+    """None: `default_max_tokens`, or fewer if the context has no room for them."""
+    default_max_tokens: int | None = None
+    """None: whatever the context has room for."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    logprobs: int | None = None
+    """So many likeliest tokens a place; None: no log-probabilities at all."""
+    structured: Requested | None = None
+    """What the output must match."""
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    tools: ToolUse | None = None
+    """Set if tool calls in the output are to be parsed."""
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
+    """Whether the answer tells what the model thought."""
+    echo: bool = False
+    best_of: int | None = None
+    """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""
+    truncate_prompt_tokens: int | None = None
+    """Keep only so many of the prompt's last tokens."""
+
+    @property
+    def prompt_count(self) -> int:
+        """How many prompts the request has."""
+        if self.prompt_token_ids:
+            return len(self.prompt_token_ids)
+        assert self.prompt is not None
+        return 1 if self.prompt.prompts is None else len(self.prompt.prompts)
+
+    @property
+    def candidates(self) -> int:
+        """Sequences for each prompt."""
+        return self.best_of or self.n
+
+
+_SCHEMAS: dict[str, type[schema.ChatCompletionRequest | schema.CompletionRequest]] = {
+    "chat.completions": schema.ChatCompletionRequest,
+    "completions": schema.CompletionRequest,
+}
+_DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in _SCHEMAS.items()}
+
+
+def parse_json(endpoint: Endpoint, body: bytes) -> ValidRequest:
+    """A `ValidRequest` from a request body.
+
+    Raises:
+        InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
+            honoured; `param` names the field.
+    """
+    return _checked(decoded(_DECODERS[endpoint], body, fault))
+
+
+def parse_object(endpoint: Endpoint, body: dict[str, Any]) -> ValidRequest:
+    """A `ValidRequest` from a parsed body; raises as `parse_json` does."""
+    return _checked(convert(body, _SCHEMAS[endpoint]))
+
+
+def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
+    try:
+        return _validate(request)
+    except RecursionError:
+        # A schema within msgspec's bounds may be beyond those of what walks through it.
+        raise InvalidRequestError(TOO_DEEP) from None
+
+
+def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
+    refuse_unless_neutral({name: getattr(request, name, UNSET) for name in schema.NEUTRAL}, schema.NEUTRAL)
+    options = request.stream_options
+    if options is not None and not request.stream:
+        raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+    if request.seed is not None and not -(2**63) <= request.seed < 2**64:
+        raise InvalidRequestError("'seed' must be an integer of 64 bits.", param="seed")
+    common: dict[str, Any] = {
+        "model": request.model,
+        "n": request.n or 1,
+        "stop": _stop(request.stop),
+        "stop_token_ids": tuple(request.stop_token_ids or ()),
+        "bad_words": _bad_words(request.bad_words),
+        "min_tokens": request.min_tokens or 0,
+        "ignore_eos": bool(request.ignore_eos),
+        "include_stop_str_in_output": bool(request.include_stop_str_in_output),
+        "skip_special_tokens": request.skip_special_tokens is not False,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        # Both 0 (transformers) and -1 (vLLM) mean off.
+        "top_k": max(request.top_k, 0) if request.top_k is not None else None,
+        "min_p": request.min_p,
+        "repetition_penalty": request.repetition_penalty,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "logit_bias": _logit_bias(request.logit_bias),
+        # OpenAI's seeds may be negative; the engines' are unsigned.
+        "seed": request.seed % 2**64 if request.seed is not None else None,
+        "structured": requested({name: getattr(request, name) for name in schema.STRUCTURED_FIELDS}),
+        "truncate_prompt_tokens": request.truncate_prompt_tokens,
+        "stream": bool(request.stream),
+        "include_usage": options is not None and bool(options.include_usage),
+        "continuous_usage_stats": options is not None and bool(options.continuous_usage_stats),
+    }
+    if isinstance(request, schema.ChatCompletionRequest):
+        return _chat(request, common)
+    return _completion(request, common)
+
+
+def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> ValidRequest:
+    if request.max_tokens is not None and request.max_completion_tokens is not None:
+        raise InvalidRequestError(
+            "'max_tokens' and 'max_completion_tokens' say the same; give one of them.",
+            param="max_tokens",
+        )
+    if request.top_logprobs is not None and not request.logprobs:
+        raise InvalidRequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
+    tools = tool_use(request)
+    kwargs = dict(request.chat_template_kwargs or {})
+    for name in ("add_generation_prompt", "continue_final_message"):
+        value = getattr(request, name)
+        if value is not None:
+            kwargs[name] = value
+    if kwargs.get("continue_final_message"):
+        if request.add_generation_prompt:
+            raise InvalidRequestError(
+                "'continue_final_message' and 'add_generation_prompt' exclude each other.",
+                param="continue_final_message",
+            )
+        kwargs["add_generation_prompt"] = False
+    max_tokens = request.max_completion_tokens or request.max_tokens
+    _check_min_tokens(request, max_tokens)
+    return ValidRequest(
+        endpoint="chat.completions",
+        prompt=PromptRequest(
+            messages=[template_message(m, i) for i, m in enumerate(request.messages)],
+            tools=tools.offered if tools is not None else None,
+            chat_template=request.chat_template,
+            chat_template_kwargs=kwargs,
+            documents=request.documents,
+            reasoning_effort=request.reasoning_effort,
+            add_special_tokens=bool(request.add_special_tokens),
+            bad_words=list(common["bad_words"]),
+        ),
+        prompt_token_ids=[],
+        max_tokens=max_tokens,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        tools=tools,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        include_reasoning=request.include_reasoning is not False,
+        **common,
+    )
+
+
+def _completion(request: schema.CompletionRequest, common: dict[str, Any]) -> ValidRequest:
+    texts, token_ids = texts_or_token_ids(request.prompt, "prompt")
+    if request.max_tokens == 0 and not request.echo:
+        raise InvalidRequestError("'max_tokens' may be 0 only with 'echo'.", param="max_tokens")
+    n = common["n"]
+    if request.best_of is not None:
+        if request.best_of < n:
+            raise InvalidRequestError(f"'best_of' must be at least 'n' ({n}).", param="best_of")
+        if request.stream and request.best_of > n:
+            raise InvalidRequestError(
+                "With 'stream', 'best_of' must be 'n': the best are known at the end.", param="best_of"
+            )
+    max_tokens = DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    _check_min_tokens(request, max_tokens)
+    prompt = None
+    if texts or common["bad_words"]:
+        prompt = PromptRequest(
+            prompts=texts,
+            add_special_tokens=request.add_special_tokens is not False,
+            bad_words=list(common["bad_words"]),
+        )
+    return ValidRequest(
+        endpoint="completions",
+        prompt=prompt,
+        prompt_token_ids=token_ids,
+        max_tokens=request.max_tokens,
+        default_max_tokens=DEFAULT_COMPLETION_TOKENS,
+        logprobs=request.logprobs,
+        echo=bool(request.echo),
+        best_of=request.best_of,
+        **common,
+    )
+
+
+def _check_min_tokens(request: schema.Generation, max_tokens: int | None) -> None:
+    if request.min_tokens and max_tokens is not None and request.min_tokens > max_tokens:
+        raise InvalidRequestError(
+            f"'min_tokens' ({request.min_tokens}) is more than the most tokens allowed ({max_tokens}).",
+            param="min_tokens",
+        )
+
+
+def _bad_words(words: list[str] | None) -> tuple[str, ...]:
+    if words is not None and len(words) > MAX_BAD_WORDS:
+        raise InvalidRequestError(
+            f"'bad_words' has {len(words)} words; at most {MAX_BAD_WORDS} are supported.", param="bad_words"
+        )
+    for word in words or ():
+        if not word or len(word) > MAX_STOP_LENGTH:
+            raise InvalidRequestError(
+                f"'bad_words' holds a word of {len(word)} characters; 1 to {MAX_STOP_LENGTH} are supported.",
+                param="bad_words",
+            )
+    return tuple(words or ())
+
+
+def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
+    if bias is None:
+        return None
+    result: dict[int, float] = {}
+    for key, value in bias.items():
+        # Not int(): that takes signs, spaces, underscores and other scripts' digits.
+        if not re.fullmatch(r"[0-9]{1,9}", key):
+            raise InvalidRequestError(f"'logit_bias' has the key {key!r}; its keys are token ids.", param="logit_bias")
+        result[int(key)] = value
+    return result
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOP_STRINGS:
+        raise InvalidRequestError(
+            f"'stop' has {len(stops)} strings; at most {MAX_STOP_STRINGS} are supported.",
+            param="stop",
+        )
+    for text in stops:
+        if not text:
+            raise InvalidRequestError("'stop' holds an empty string.", param="stop")
+        if len(text) > MAX_STOP_LENGTH:
+            raise InvalidRequestError(
+                f"'stop' holds a string of {len(text)} characters; at most {MAX_STOP_LENGTH} are supported.",
+                param="stop",
+            )
+    return stops

@@ -1,0 +1,271 @@
+"""The two shapes of an answer: a stream of chunks, written as they come, and one whole answer at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from openai_bls.api.chat.chunks import (
+    Answer,
+    AnswerMessage,
+    ChatChoice,
+    ChunkEncoder,
+    Envelope,
+    FinishReason,
+    FunctionText,
+    TextChoice,
+    ToolCall,
+    Usage,
+)
+from openai_bls.api.chat.logprobs import LogprobRenderer
+from openai_bls.api.common.answer_future import Whole
+from openai_bls.api.common.event_sink import EventSink
+from openai_bls.core.errors import ApiError
+from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.pipeline.sequence import Sequence
+
+
+class Sink(EventSink, Protocol):
+    """Where a stream's chunks go: a /v1 connection or a Triton response stream. Never raises, never blocks."""
+
+    sse: bool
+    """Whether chunks are server-sent events instead of bare JSON."""
+    opens_at_once: bool
+    """Whether the role chunks are written before the first token."""
+
+    def begin(self, encoder: ChunkEncoder) -> None:
+        """Before everything else: what writes this stream's text."""
+        ...
+
+    def text(self, index: int, text: str, usage: Usage | None) -> None:
+        """A piece of text of choice `index`; one that has not gone out yet may be joined to the next."""
+        ...
+
+
+class StreamWriter:
+    """Writes chunks to a sink as the text comes.
+
+    Args:
+        encoder: writes the chunks.
+        sink: where they go.
+        envelope: of the request.
+        include_usage: end with a chunk that carries the usage.
+        renderer: writes log-probabilities, for requests that want them.
+    """
+
+    def __init__(
+        self,
+        encoder: ChunkEncoder,
+        sink: Sink,
+        envelope: Envelope,
+        *,
+        include_usage: bool,
+        renderer: LogprobRenderer | None = None,
+    ) -> None:
+        self._encoder = encoder
+        self._sink = sink
+        sink.begin(encoder)
+        self._include_usage = include_usage
+        self._renderer = renderer
+        # By choice, what goes out with its next chunk.
+        self._logprobs: dict[int, list[TokenLogprob]] = {}
+        # Chat choices whose first delta, the one with the role, is still to come.
+        self._roleless = set(range(envelope.choices)) if envelope.chat else set()
+        self.usage: Callable[[], Usage] | None = None
+        """The counts up to now, for `continuous_usage_stats`; None without it."""
+
+    def open(self) -> None:
+        """Write the role of every choice now instead of with its first delta."""
+        for index in sorted(self._roleless):
+            self._sink.write(self._encoder.role(index, self._usage()))
+        self._roleless.clear()
+
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+        """Keep them for the next chunk."""
+        self._logprobs.setdefault(sequence.index, []).extend(tokens)
+
+    def text(self, sequence: Sequence, text: str) -> None:
+        """A piece of content."""
+        index = sequence.index
+        if self._roleless:
+            self._role(index)
+        logprobs = self._take_logprobs(index) if self._logprobs else None
+        if logprobs is None:
+            self._sink.text(index, text, None if self.usage is None else self.usage())
+        else:
+            self._sink.write(self._encoder.text_with_logprobs(index, text, logprobs, self._usage()))
+
+    def reasoning(self, sequence: Sequence, text: str) -> None:
+        """A piece of what the model thinks."""
+        self._delta(sequence, {"reasoning_content": text, "reasoning": text})
+
+    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+        """The name and id of a tool call, which come once."""
+        function = {"name": name, "arguments": ""}
+        call = {"index": index, "id": call_id, "type": "function", "function": function}
+        self._delta(sequence, {"tool_calls": [call]})
+
+    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+        """A fragment of a tool call's arguments."""
+        self._delta(sequence, {"tool_calls": [{"index": index, "function": {"arguments": fragment}}]})
+
+    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+        """The choice's last chunk."""
+        index = sequence.index
+        self._role(index)
+        self._sink.write(self._encoder.finish(index, reason, self._take_logprobs(index), self._usage()))
+
+    def done(self, usage: Usage) -> None:
+        """The usage chunk, if it was asked for, and the end."""
+        if self._include_usage:
+            self._sink.write(self._encoder.usage(usage))
+        self._sink.end()
+
+    def failed(self, error: ApiError) -> None:
+        """An error ends the stream."""
+        self._sink.fail(error)
+
+    def _usage(self) -> Usage | None:
+        return None if self.usage is None else self.usage()
+
+    def _role(self, index: int) -> None:
+        if index in self._roleless:
+            self._roleless.discard(index)
+            self._sink.write(self._encoder.role(index, self._usage()))
+
+    def _delta(self, sequence: Sequence, delta: dict[str, Any]) -> None:
+        self._role(sequence.index)
+        logprobs = self._take_logprobs(sequence.index)
+        self._sink.write(self._encoder.delta(sequence.index, delta, logprobs, self._usage()))
+
+    def _take_logprobs(self, index: int) -> dict[str, Any] | None:
+        tokens = self._logprobs.pop(index, None)
+        return self._renderer.render(tokens) if tokens and self._renderer is not None else None
+
+
+class Parts:
+    """What one choice has collected."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.calls: list[tuple[str, str, list[str]]] = []
+        self.tokens: list[TokenLogprob] = []
+        self.echoed = 0
+        """How many of `tokens` are an echoed prompt's."""
+        self.reason: FinishReason = "stop"
+
+    @property
+    def likelihood(self) -> float:
+        """Mean log-probability of the new tokens, by which answers of different lengths can be compared."""
+        values = [token.logprob for token in self.tokens[self.echoed :] if token.logprob is not None]
+        return sum(values) / len(values) if values else float("-inf")
+
+
+class Collector:
+    """Collects what the sequences of a request bring; the base of whatever answers it as a whole.
+
+    Args:
+        choices: how many sequences there are.
+    """
+
+    def __init__(self, choices: int) -> None:
+        self.parts = [Parts() for _ in range(choices)]
+
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+        """Log-probabilities of tokens."""
+        parts = self.parts[sequence.index]
+        if tokens[0].logprob is None:
+            # Only a prompt's first token has none.
+            parts.echoed = len(tokens)
+        parts.tokens += tokens
+
+    def text(self, sequence: Sequence, text: str) -> None:
+        """A piece of content."""
+        self.parts[sequence.index].texts.append(text)
+
+    def reasoning(self, sequence: Sequence, text: str) -> None:
+        """A piece of what the model thinks."""
+        self.parts[sequence.index].thoughts.append(text)
+
+    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+        """A tool call begins."""
+        assert index == len(self.parts[sequence.index].calls)
+        self.parts[sequence.index].calls.append((call_id, name, []))
+
+    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+        """A fragment of a tool call's arguments."""
+        self.parts[sequence.index].calls[index][2].append(fragment)
+
+    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+        """The choice has ended."""
+        self.parts[sequence.index].reason = reason
+
+
+class AnswerWriter(Collector, Whole[Answer]):
+    """Collects everything and resolves `answer` at the end.
+
+    Args:
+        envelope: of the request.
+        candidates: sequences for each prompt.
+        n: how many of them are answered, the likeliest.
+        renderer: writes log-probabilities, for requests that want them.
+    """
+
+    def __init__(self, envelope: Envelope, *, candidates: int, n: int, renderer: LogprobRenderer | None = None) -> None:
+        Collector.__init__(self, envelope.choices)
+        Whole.__init__(self)
+        self._envelope = envelope
+        self._candidates = candidates
+        self._n = n
+        self._renderer = renderer
+
+    def whole(self, usage: Usage) -> Answer:
+        """The answer."""
+        envelope = self._envelope
+        return Answer(
+            id=envelope.id,
+            object="chat.completion" if envelope.chat else "text_completion",
+            created=envelope.created,
+            model=envelope.model,
+            choices=self._choices(self.parts if self._n == self._candidates else self._best()),
+            usage=usage,
+            system_fingerprint=envelope.fingerprint,
+        )
+
+    def _best(self) -> list[Parts]:
+        """The `n` likeliest answers to each prompt, the likeliest first."""
+        best: list[Parts] = []
+        for start in range(0, len(self.parts), self._candidates):
+            candidates = self.parts[start : start + self._candidates]
+            best += sorted(candidates, key=lambda parts: parts.likelihood, reverse=True)[: self._n]
+        return best
+
+    def _choices(self, answers: list[Parts]) -> list[ChatChoice] | list[TextChoice]:
+        if not self._envelope.chat:
+            return [TextChoice(i, "".join(p.texts), self._logprobs(p), p.reason) for i, p in enumerate(answers)]
+        return [ChatChoice(i, _message(p), self._logprobs(p), p.reason) for i, p in enumerate(answers)]
+
+    def _logprobs(self, parts: Parts) -> dict[str, Any] | None:
+        return self._renderer.render(parts.tokens) if self._renderer is not None else None
+
+
+def _message(parts: Parts) -> AnswerMessage:
+    content: str | None = "".join(parts.texts)
+    thoughts = "".join(parts.thoughts) or msgspec.UNSET
+    calls = [
+        ToolCall(call_id, "function", FunctionText(name, "".join(fragments)))
+        for call_id, name, fragments in parts.calls
+    ]
+    # A message that is all thought or calls has no content, not an empty one.
+    if not content and (calls or thoughts is not msgspec.UNSET):
+        content = None
+    return AnswerMessage(
+        "assistant",
+        content,
+        reasoning_content=thoughts,
+        reasoning=thoughts,
+        tool_calls=calls or msgspec.UNSET,
+    )

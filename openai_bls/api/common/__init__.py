@@ -1,0 +1,1 @@
+"""Request bodies, errors and answers that the APIs share."""

@@ -1,0 +1,78 @@
+"""What the bodies of OpenAI's endpoints share: JSON to an object, an object to a struct, a fault to an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from openai_bls.api.common.faults import Fault, converted, decoded
+from openai_bls.core.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+_ANY = msgspec.json.Decoder()
+
+
+def fault(what: Fault) -> InvalidRequestError:
+    """A fault as an error, with the field's path as OpenAI's `param`."""
+    param = what.field
+    if what.kind == "unknown":
+        return InvalidRequestError(f"Unrecognized request argument: '{param}'", param=param, code="unknown_parameter")
+    if what.kind == "missing":
+        return InvalidRequestError(
+            f"Missing required parameter: '{param}'", param=param, code="missing_required_parameter"
+        )
+    message = what.message
+    if re.search(r"\.content\[[^\]]*\]\.type$", what.path):
+        message += "; this model takes text only"
+    where = f" for '{param}'" if param else ""
+    return InvalidRequestError(f"Invalid value{where}: {message}", param=param or None)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The object that a request body is.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    value = decoded(_ANY, body, fault)
+    if not isinstance(value, dict):
+        raise InvalidRequestError("The request body must be a JSON object.")
+    return value
+
+
+def convert(body: dict[str, Any], schema: type[T]) -> T:
+    """`body` as a `schema`.
+
+    Raises:
+        InvalidRequestError: a field is unknown, missing, of the wrong type or out of range; `param` names it.
+    """
+    return converted(body, schema, fault)
+
+
+def texts_or_token_ids(value: str | Sequence[str | int | list[int]], field: str) -> tuple[list[str], list[list[int]]]:
+    """The four forms of `prompt` and `input`: (texts, []) or ([], rows of token ids), at least one.
+
+    Raises:
+        InvalidRequestError: `field` is empty, or mixes kinds.
+    """
+    if isinstance(value, str):
+        return [value], []
+    if not value:
+        raise InvalidRequestError(f"'{field}' is an empty array.", param=field)
+    texts = [item for item in value if isinstance(item, str)]
+    ids = [item for item in value if isinstance(item, int)]
+    rows = [item for item in value if isinstance(item, list)]
+    if len(texts) == len(value):
+        return texts, []
+    if len(ids) == len(value):
+        return [], [ids]
+    if len(rows) == len(value):
+        return [], rows
+    raise InvalidRequestError(
+        f"'{field}' mixes kinds: give a string, an array of strings, an array of token ids or an array of such arrays.",
+        param=field,
+    )

@@ -1,0 +1,97 @@
+"""Why a body is not what it should be: msgspec's sentence, taken apart for each API to tell in its own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from openai_bls.core.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+TOO_DEEP = "The request is nested too deeply."
+
+_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`\Z")
+_FIELD = re.compile(r"^Object (?P<what>contains unknown|missing required) field `(?P<name>.*)`", re.DOTALL)
+
+
+class Fault(NamedTuple):
+    """What is wrong with a value."""
+
+    kind: Literal["unknown", "missing", "value"]
+    """An unknown field, a missing one, or a value of the wrong type or out of range."""
+    path: str
+    """Of the value, or of the object whose field it is: `tools[0].function`; "" is the whole body."""
+    name: str
+    """The unknown or missing field's; else ""."""
+    message: str
+    """msgspec's sentence, without the place."""
+
+    @classmethod
+    def of(cls, error: msgspec.ValidationError) -> Fault:
+        """What msgspec says."""
+        message, path = str(error), ""
+        at = _AT.search(message)
+        if at is not None:
+            path, message = at["path"], message[: at.start()]
+        field = _FIELD.match(message)
+        if field is None:
+            return cls("value", path, "", message)
+        return cls("unknown" if field["what"] == "contains unknown" else "missing", path, field["name"], message)
+
+    @property
+    def field(self) -> str:
+        """The path of the field at fault."""
+        if self.kind == "value":
+            return self.path
+        return f"{self.path}.{self.name}" if self.path else self.name
+
+    def below(self, at: str) -> Fault:
+        """The same fault, of a value that stands at `at`."""
+        joint = "." if at and self.path and not self.path.startswith("[") else ""
+        return self._replace(path=f"{at}{joint}{self.path}")
+
+
+Tell = Callable[[Fault], InvalidRequestError]
+"""An API's own words for a fault."""
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: str | None = None) -> T:
+    """JSON text as `decoder` has it.
+
+    Args:
+        decoder: says what it should be.
+        body: the text.
+        tell: words a fault.
+        param: the field that holds the text; None if it is the whole body.
+
+    Raises:
+        InvalidRequestError: it is not JSON, not what it should be, or nested too deeply.
+    """
+    with _refusing(tell, param):
+        return decoder.decode(body)
+
+
+def converted(value: Any, kind: type[T], tell: Tell) -> T:
+    """A decoded value as a `kind`; raises as `decoded` does."""
+    with _refusing(tell, None):
+        return msgspec.convert(value, kind)
+
+
+@contextmanager
+def _refusing(tell: Tell, param: str | None) -> Iterator[None]:
+    try:
+        yield
+    except msgspec.ValidationError as error:
+        raise tell(Fault.of(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if param is None:
+            raise InvalidRequestError(f"We could not parse the JSON body of your request: {error}") from None
+        raise InvalidRequestError(f"'{param}' is not JSON text: {error}", param=param) from None
+    except RecursionError:
+        message = TOO_DEEP if param is None else f"'{param}' is nested too deeply."
+        raise InvalidRequestError(message, param=param) from None

@@ -1,0 +1,84 @@
+"""What the endpoints share that answer at once and generate nothing: admission, and a record of each request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from openai_bls.api.chat.chunks import Usage
+from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.pipeline.generation import Outcome
+from openai_bls.pipeline.model_registry import Target
+from openai_bls.pipeline.service import RequestRecord, Service
+
+logger = logging.getLogger(__name__)
+
+OneShot = Callable[[Service, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct]]
+"""From a request body to its whole answer; raises ApiError. Cancelling it cancels the work."""
+
+
+@dataclass
+class Tally:
+    """What a request has used up to now."""
+
+    prompt_tokens: int = 0
+    """That the engine has been given."""
+
+
+@contextmanager
+def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]:
+    """One request in progress for as long as the block lasts.
+
+    Args:
+        service: takes the request.
+        endpoint: its name in the metrics.
+        target: the model that it is for.
+
+    Raises:
+        OverloadedError: the server takes no more.
+        EngineError: the block failed unexpectedly; the log says how.
+    """
+    service.check_admission()
+    began_at = time.monotonic()
+    tally = Tally()
+
+    def ended(outcome: Outcome) -> None:
+        service.on_end(
+            RequestRecord(
+                endpoint=endpoint,
+                model=target.lora_name or target.model.info.model_name,
+                outcome=outcome,
+                finish_reasons=[],
+                usage=Usage.of(tally.prompt_tokens, 0),
+                began_at=began_at,
+                first_token_at=None,
+                ended_at=time.monotonic(),
+            )
+        )
+
+    service.count(1)
+    try:
+        yield tally
+    except asyncio.CancelledError:
+        ended("cancelled")
+        raise
+    except ApiError as error:
+        ended(error)
+        raise
+    except Exception as error:
+        logger.exception("a request of %s failed", endpoint)
+        # Raised as the very error that is counted here, so that it is not counted once more where it is answered.
+        failure = EngineError("The server had an error; see its log.")
+        ended(failure)
+        raise failure from error
+    else:
+        ended("done")
+    finally:
+        service.count(-1)

@@ -1,0 +1,105 @@
+"""Body and answer of /v1/embeddings.
+
+Source: the OpenAI API reference; `pooling` and `add_special_tokens` are additions, the latter under vLLM's name.
+"""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from typing import Any, Literal
+
+import msgspec
+
+from openai_bls.api.chat.chunks import encode
+from openai_bls.api.chat.schema import PositiveInt, TokenId
+from openai_bls.api.common.bodies import convert, texts_or_token_ids
+from openai_bls.core.errors import InvalidRequestError
+
+MAX_INPUTS = 2048
+"""As at OpenAI."""
+
+EncodingFormat = Literal["float", "base64"]
+Pooling = Literal["last", "mean"]
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to embed, and how."""
+
+    input: str | list[str | TokenId | list[TokenId]]
+    model: str | None = None
+    encoding_format: EncodingFormat | None = None
+    dimensions: PositiveInt | None = None
+    """The model's own size or nothing: its embeddings are not made to be cut."""
+    user: str | None = None
+    """Harmless."""
+    pooling: Pooling | None = None
+    """Which hidden states: the last token's (default) or the mean of all."""
+    add_special_tokens: bool | None = None
+
+
+class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A valid request: either texts or rows of token ids, at least one."""
+
+    model: str | None
+    texts: list[str]
+    token_ids: list[list[int]]
+    encoding_format: EncodingFormat
+    dimensions: int | None
+    pooling: Pooling
+    add_special_tokens: bool
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    """One input's vector."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: str | msgspec.Raw
+    """Base64 of little-endian float32, or a JSON array."""
+
+
+class EmbeddingsUsage(msgspec.Struct, frozen=True):
+    """Token counts, summed over the inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(msgspec.Struct, frozen=True):
+    """The vectors, in the order of the inputs."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage
+
+
+def parse_embeddings(body: dict[str, Any]) -> EmbeddingsRequest:
+    """A valid request for embeddings; token ids may still be outside the vocabulary.
+
+    Raises:
+        InvalidRequestError: `param` names the field at fault.
+    """
+    request = convert(body, EmbeddingsBody)
+    texts, token_ids = texts_or_token_ids(request.input, "input")
+    count = len(texts) + len(token_ids)
+    if count > MAX_INPUTS:
+        raise InvalidRequestError(f"'input' has {count} items; at most {MAX_INPUTS} are supported.", param="input")
+    return EmbeddingsRequest(
+        model=request.model,
+        texts=texts,
+        token_ids=token_ids,
+        encoding_format=request.encoding_format or "float",
+        dimensions=request.dimensions,
+        pooling=request.pooling or "last",
+        add_special_tokens=request.add_special_tokens is not False,
+    )
+
+
+def encode_vector(vector: list[float], encoding_format: EncodingFormat) -> str | msgspec.Raw:
+    """A vector as its place in the answer has it."""
+    if encoding_format == "base64":
+        # The machines that Triton runs on are little-endian.
+        return base64.b64encode(array("f", vector).tobytes()).decode("ascii")
+    return msgspec.Raw(encode(vector))

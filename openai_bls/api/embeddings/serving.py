@@ -1,0 +1,132 @@
+"""Embeddings: hidden states of the model instead of text."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import msgspec
+
+from openai_bls.api.common.one_shot import admitted
+from openai_bls.api.embeddings.schema import (
+    Embedding,
+    EmbeddingsAnswer,
+    EmbeddingsRequest,
+    EmbeddingsUsage,
+    encode_vector,
+    parse_embeddings,
+)
+from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, engine_failure
+from openai_bls.pipeline.model_registry import ServedModel, Target
+from openai_bls.pipeline.prepare import check_token_ids
+from openai_bls.pipeline.service import Service
+
+
+async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
+    """A vector of length 1 for each input, in their order; the engine works on them side by side.
+
+    Raises:
+        ApiError: the request is bad, the engine has no embeddings, or it failed.
+    """
+    request = parse_embeddings(body)
+    target = service.models.find(request.model)
+    model = target.model
+    if not model.supports("pooling"):
+        raise InvalidRequestError(
+            f"The engine of this model ({model.info.engine}) has no embeddings.",
+            param="model",
+            code="unsupported_endpoint",
+        )
+    with admitted(service, "embeddings", target) as tally:
+        await model.engine.ready()
+        prompts = await _prompt_token_ids(request, model)
+        tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
+        vectors = await _Work(request, target, prompts).vectors()
+    return EmbeddingsAnswer(
+        "list",
+        [Embedding("embedding", index, vector) for index, vector in enumerate(vectors)],
+        request.model or model.info.model_name,
+        EmbeddingsUsage(tally.prompt_tokens, tally.prompt_tokens),
+    )
+
+
+async def _prompt_token_ids(request: EmbeddingsRequest, model: ServedModel) -> list[list[int]]:
+    prompts = request.token_ids
+    if request.texts:
+        texts = PromptRequest(prompts=request.texts, add_special_tokens=request.add_special_tokens)
+        prompts = (await model.prepare(texts, "input")).prompt_token_ids
+    else:
+        check_token_ids(prompts, model, "input")
+    limit = model.info.max_model_len
+    for index, prompt in enumerate(prompts):
+        where = f" at index {index}" if len(prompts) > 1 else ""
+        if not prompt:
+            raise InvalidRequestError(f"'input' holds nothing{where}.", param="input")
+        if len(prompt) > limit:
+            raise InvalidRequestError(
+                f"This model's maximum context length is {limit} tokens; the input{where} has {len(prompt)}.",
+                param="input",
+                code="context_length_exceeded",
+            )
+    return prompts
+
+
+class _Work:
+    """The engine's work on all inputs of one request."""
+
+    def __init__(self, request: EmbeddingsRequest, target: Target, prompts: list[list[int]]) -> None:
+        self._request = request
+        self._target = target
+        self._engine = target.model.engine
+        self._prompts = prompts
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._encoded: dict[int, str | msgspec.Raw] = {}
+
+    async def vectors(self) -> list[str | msgspec.Raw]:
+        """All vectors, encoded, in the order of the prompts."""
+        ids = [self._engine.new_request_id() for _ in self._prompts]
+        try:
+            for index, (request_id, prompt) in enumerate(zip(ids, self._prompts, strict=True)):
+                request = GenerationRequest(
+                    request_id=request_id,
+                    prompt_token_ids=prompt,
+                    max_tokens=0,
+                    lora_name=self._target.lora_name,
+                    pooling=self._request.pooling,
+                )
+                self._engine.submit(request, functools.partial(self._take, index))
+            await self._done
+        finally:
+            # Those that have ended are not known to the engine any more.
+            for request_id in ids:
+                self._engine.cancel(request_id)
+        return [self._encoded[index] for index in range(len(ids))]
+
+    def _take(self, index: int, delta: TokenDelta) -> None:
+        if self._done.done():
+            return
+        failure = engine_failure(delta, cancelled="The engine is shutting down.") or self._misfit(delta)
+        if failure is not None:
+            self._done.set_exception(failure)
+            return
+        assert delta.embedding is not None
+        # Here and not at the end: thousands of vectors at once would hold up other requests' tokens.
+        self._encoded[index] = encode_vector(delta.embedding, self._request.encoding_format)
+        if len(self._encoded) == len(self._prompts):
+            self._done.set_result(None)
+
+    def _misfit(self, delta: TokenDelta) -> ApiError | None:
+        """What is wrong with an answer that is no failure of the engine's."""
+        if delta.embedding is None:
+            return EngineError("The engine sent no embedding.")
+        size, wanted = len(delta.embedding), self._request.dimensions
+        if wanted is not None and wanted != size:
+            return InvalidRequestError(
+                f"'dimensions' is {wanted}: the embeddings of this model have {size} and cannot be shortened. "
+                f"It may be left out, or be {size}.",
+                param="dimensions",
+                code="unsupported_parameter",
+            )
+        return None

@@ -1,0 +1,1 @@
+"""The /v1 HTTP server inside the `openai_bls` model process."""

@@ -1,0 +1,201 @@
+"""Server-sent events on one connection: what one step brings is written at once, a slow reader's piles up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from openai_bls.api.chat.chunks import ChunkEncoder, Usage, encode
+from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
+from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.core.errors import ApiError
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class EventStream(Response):
+    """The sink of a streamed generation and the response that sends it.
+
+    All that one turn of the pacer brings is written at once, straight to the connection where the server offers it (see
+    `connection`), else through ASGI. No task, timer or coroutine a token.
+
+    Args:
+        keep_alive_interval_s: a comment is sent after so many seconds of silence.
+        pacer: says when to write.
+        ending: written after the last event.
+        error_event: an error as an event.
+    """
+
+    sse = True
+    # Later, an error before the first token can still have its own status.
+    opens_at_once = False
+
+    def __init__(
+        self,
+        keep_alive_interval_s: float,
+        pacer: Pacer,
+        *,
+        ending: bytes = DONE,
+        error_event: Callable[[ApiError], bytes] = lambda error: b"data: " + encode(error.body()) + b"\n\n",
+    ) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        # The length is not known; Starlette has set it to that of the empty body.
+        del self.headers["content-length"]
+        self._interval = keep_alive_interval_s
+        self._ending = ending
+        self._error_event = error_event
+        self._pacer = pacer
+        self._pending: list[bytes] = []
+        self._ended = False
+        self._error: ApiError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._connection: StreamConnection | None = None
+        self._flush_scheduled = False
+        self._written_at = 0.0
+        self.on_disconnect: Callable[[], None] = lambda: None
+
+    def begin(self, encoder: ChunkEncoder) -> None:
+        """Write text with `encoder`."""
+        self._encode_text = encoder.text
+
+    def text(self, index: int, text: str, usage: Usage | None) -> None:
+        """A piece of text of choice `index`: one event."""
+        self.write(self._encode_text(index, text, usage))
+
+    def write(self, chunk: bytes) -> None:
+        """One event."""
+        self._pending.append(chunk)
+        self._wake()
+
+    def end(self) -> None:
+        """The stream is complete."""
+        self._pending.append(self._ending)
+        self._ended = True
+        self._wake()
+
+    def fail(self, error: ApiError) -> None:
+        """An error event; as the first of a stream it becomes the response's status instead."""
+        self._error = error
+        self._pending += (self._error_event(error), self._ending)
+        self._ended = True
+        self._wake()
+
+    async def first(self) -> ApiError | None:
+        """Wait for the first event, or for the keep-alive interval; the error, if that is what came first."""
+        try:
+            if not self._pending:
+                await self._wait()
+        except asyncio.CancelledError:
+            self.on_disconnect()
+            raise
+        if self._error is not None and len(self._pending) == 2:
+            return self._error
+        return None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the end, or until the client goes away."""
+        connection = scope.get("extensions", {}).get(EXTENSION)
+        sender = asyncio.ensure_future(self._send(send, connection))
+        gone = asyncio.ensure_future(disconnected(receive))
+        try:
+            await asyncio.wait((sender, gone), return_when=asyncio.FIRST_COMPLETED)
+            if sender.done():
+                sender.result()
+        finally:
+            # Harmless if the stream is complete.
+            self.on_disconnect()
+            sender.cancel()
+            gone.cancel()
+
+    async def _send(self, send: Send, connection: StreamConnection | None) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if connection is not None:
+            await self._write_to(connection)
+        while True:
+            if not self._pending and not self._ended:
+                await self._wait()
+            if not self._pending and not self._ended:
+                self._pending.append(KEEP_ALIVE)
+            body = b"".join(self._pending)
+            self._pending.clear()
+            more = not self._ended
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+            if not more:
+                return
+
+    async def _write_to(self, connection: StreamConnection) -> None:
+        """Let `_flush` write to the connection until the last events, which are left to the caller."""
+        self._loop = asyncio.get_running_loop()
+        self._last_events = self._loop.create_future()
+        self._connection = connection
+        connection.on_writable = self._flush
+        self._written_at = self._loop.time()
+        self._timer = self._loop.call_later(self._interval, self._keep_alive)
+        try:
+            self._flush()
+            await self._last_events
+        finally:
+            self._connection = connection.on_writable = None
+            self._timer.cancel()
+
+    def _flush(self) -> None:
+        """Write what is pending; if the client does not read, the connection calls again when it does."""
+        self._flush_scheduled = False
+        connection = self._connection
+        if connection is None:
+            return
+        if self._ended:
+            if not self._last_events.done():
+                self._last_events.set_result(None)
+        elif self._pending and connection.writable:
+            body = b"".join(self._pending)
+            self._pending.clear()
+            connection.write_chunk(body)
+            self._written_at = self._loop.time()
+
+    def _keep_alive(self) -> None:
+        """Break the silence, if there is one. One timer an interval, not one an event."""
+        silence = self._loop.time() - self._written_at
+        left = self._interval - silence
+        if left <= 0:
+            left = self._interval
+            if not self._pending:
+                self.write(KEEP_ALIVE)
+        self._timer = self._loop.call_later(left, self._keep_alive)
+
+    def _wake(self) -> None:
+        if self._connection is not None:
+            if not self._flush_scheduled:
+                self._flush_scheduled = True
+                self._pacer.schedule(self._flush)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        """Until there is something to send, or the interval is over."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(self._interval, _expire, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client has gone; what it sends meanwhile is dropped."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,167 @@
+"""What the handlers of /v1 share: bodies, request ids, authentication, errors, streams."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from openai_bls.api.chat.chunks import encode
+from openai_bls.api.http.event_stream import EventStream, disconnected
+from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError
+from openai_bls.pipeline.generation import Generation
+from openai_bls.pipeline.service import Service
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
+ErrorAnswer = Callable[[ApiError, Request], Response]
+"""An error in an API's own form."""
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class JsonResponse(Response):
+    """JSON by the same encoder as everything else."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Compact JSON in UTF-8."""
+        return encode(content)
+
+
+def error_response(error: ApiError, request: Request | None = None) -> Response:
+    """An error with its status and the body that OpenAI has."""
+    headers = {"Retry-After": "1"} if error.status == 503 else None
+    return JsonResponse(error.body(), status_code=error.status, headers=headers)
+
+
+class Api:
+    """What handlers are given.
+
+    Args:
+        service: answers.
+        pacer: belongs to the event loop that everything runs on.
+    """
+
+    def __init__(self, service: Service, pacer: Pacer) -> None:
+        self.service = service
+        self._pacer = pacer
+
+    def guarded(
+        self, handler: Handler, *, answer_error: ErrorAnswer = error_response, id_header: str = "x-request-id"
+    ) -> Handler:
+        """`handler` with authentication, a request id in and out, and every exception as an error body.
+
+        Args:
+            handler: raises ApiError for what a client is to be told.
+            answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
+            id_header: of the response, beside `x-request-id`.
+        """
+
+        async def endpoint(request: Request) -> Response:
+            request_id = request.headers.get("x-request-id", "")
+            if not _REQUEST_ID.fullmatch(request_id):
+                request_id = "req_" + secrets.token_hex(16)
+            request.state.request_id = request_id
+            response = await answer(request, request_id)
+            response.headers["x-request-id"] = request_id
+            response.headers[id_header] = request_id
+            return response
+
+        async def answer(request: Request, request_id: str) -> Response:
+            try:
+                _authenticate(request, self.service.settings.api_key)
+                return await handler(request)
+            except ApiError as error:
+                self.service.on_refused(request.url.path, error)
+                return answer_error(error, request)
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except Exception:
+                logger.exception("%s %s failed (request %s)", request.method, request.url.path, request_id)
+                failure = EngineError("The server had an error; see its log.")
+                self.service.on_refused(request.url.path, failure)
+                return answer_error(failure, request)
+
+        return endpoint
+
+    async def body(self, request: Request) -> bytes:
+        """The request's body.
+
+        Raises:
+            InvalidRequestError: it is too large (413).
+            ClientDisconnect: the client has gone.
+        """
+        limit = self.service.settings.max_request_bytes
+        chunks: list[bytes] = []
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                error = InvalidRequestError(f"The request body is larger than {limit} bytes.")
+                error.status = 413
+                raise error
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def event_stream(self, **options: Any) -> EventStream:
+        """A new stream of events; `options` are `EventStream`'s."""
+        return EventStream(self.service.settings.keep_alive_interval_s, self._pacer, **options)
+
+    async def streamed(
+        self,
+        request: Request,
+        stream: EventStream,
+        generation: Generation,
+        answer_error: ErrorAnswer = error_response,
+    ) -> Response:
+        """The response that sends `stream`, into which `generation`, already started, writes.
+
+        An error before the first event still has its own status.
+        """
+        stream.on_disconnect = generation.cancel
+        error = await unless_disconnected(request, stream.first())
+        if error is not None:
+            self.service.on_refused(request.url.path, error)
+            return answer_error(error, request)
+        return stream
+
+
+def _authenticate(request: Request, api_key: str) -> None:
+    if not api_key:
+        return
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        # Anthropic's clients send it so.
+        given = request.headers.get("x-api-key", "")
+    if not hmac.compare_digest(given.strip().encode(), api_key.encode()):
+        raise AuthenticationError("Incorrect or missing API key: send it as 'Authorization: Bearer <key>'.")
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of `work`; if the client goes away first, `work` is cancelled.
+
+    Raises:
+        ClientDisconnect: the client has gone.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        for future in (task, gone):
+            if not future.done():
+                future.cancel()

@@ -1,0 +1,47 @@
+"""Runs the /v1 application on an event loop that is already running."""
+
+from __future__ import annotations
+
+import asyncio
+
+import uvicorn
+
+from openai_bls.api.http.app import create_app
+from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.stream_connection import StreamConnection
+from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.pipeline.service import Service
+
+# Seconds that connections get to finish once the model is being unloaded.
+_GRACE_S = 5
+
+
+class HttpServer:
+    """/v1 on one listening socket."""
+
+    def __init__(self, service: Service, listener: SharedListener, pacer: Pacer) -> None:
+        self._listener = listener
+        config = uvicorn.Config(
+            create_app(service, pacer),
+            http=StreamConnection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        self._server = uvicorn.Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to accept connections."""
+        self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._listener.socket]))
+
+    async def stop(self) -> None:
+        """Accept no more, let running responses end, close."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._listener.close()

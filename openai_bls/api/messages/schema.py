@@ -1,0 +1,231 @@
+"""Bodies of /v1/messages and /v1/messages/count_tokens, field by field.
+
+As in `protocol.schema`, a field is honoured, harmless (`Harmless`), not honoured (`NEUTRAL`: refused by name except at
+the values at which it changes nothing) or unknown (refused by name). Content blocks and tools are decoded by
+`conversion`, which can tell by their `type` what is refused.
+
+Source: Anthropic's API reference, version 2023-06-01, with the later additions that its Python SDK 2.12 knows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from openai_bls.api.common.unsupported import Neutral
+
+Name = Annotated[str, Meta(min_length=1)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+# --- content blocks ---
+
+
+class Block(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What every block may have."""
+
+    type: str
+    cache_control: Any = None
+    """Harmless: what is cached here is cached by itself."""
+
+
+class TextBlock(Block, kw_only=True):
+    """Text."""
+
+    text: str
+    citations: list[Any] | None = None
+    """Refused unless empty."""
+
+
+class ToolUseBlock(Block, kw_only=True):
+    """An earlier tool call, fed back."""
+
+    id: Name
+    name: Name
+    input: dict[str, Any]
+    caller: Any = None
+    """Refused unless it is the model itself."""
+    toolset_name: None = None
+
+
+class ToolResultBlock(Block, kw_only=True):
+    """What a tool call brought."""
+
+    tool_use_id: Name
+    content: str | list[dict[str, Any]] | None = None
+    is_error: bool | None = None
+    toolset_name: None = None
+
+
+class ThinkingBlock(Block, kw_only=True):
+    """What the model thought, fed back."""
+
+    thinking: str
+    signature: str = ""
+    """Harmless: thoughts are not signed here."""
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One turn, or a part of one: turns of the same role that follow each other are one."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[dict[str, Any]]
+
+
+# --- tools ---
+
+
+class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A tool of the client's own."""
+
+    name: str
+    """Its rules are those of chat completions."""
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+    type: Literal["custom"] | None = None
+    cache_control: Any = None
+    eager_input_streaming: bool | None = None
+    """Harmless: arguments are streamed as they are written."""
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+    input_examples: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+
+class AutoToolChoice(msgspec.Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
+    """The model decides."""
+
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnyToolChoice(msgspec.Struct, tag_field="type", tag="any", forbid_unknown_fields=True):
+    """Some tool must be called."""
+
+    disable_parallel_tool_use: bool | None = None
+
+
+class NamedToolChoice(msgspec.Struct, tag_field="type", tag="tool", forbid_unknown_fields=True):
+    """This tool must be called."""
+
+    name: str
+    disable_parallel_tool_use: bool | None = None
+
+
+class NoToolChoice(msgspec.Struct, tag_field="type", tag="none", forbid_unknown_fields=True):
+    """No tool may be called."""
+
+
+ToolChoice = AutoToolChoice | AnyToolChoice | NamedToolChoice | NoToolChoice
+
+
+# --- thinking and output ---
+
+Display = Literal["summarized", "omitted"]
+
+
+class ThinkingEnabled(msgspec.Struct, tag_field="type", tag="enabled", forbid_unknown_fields=True):
+    """The model shall think first."""
+
+    budget_tokens: Annotated[int, Meta(ge=1024, le=2**31 - 1)]
+    """A target, told to chat templates that know one; nothing cuts the thinking off there."""
+    display: Display | None = None
+
+
+class ThinkingAdaptive(msgspec.Struct, tag_field="type", tag="adaptive", forbid_unknown_fields=True):
+    """The model may think first."""
+
+    display: Display | None = None
+
+
+class ThinkingDisabled(msgspec.Struct, tag_field="type", tag="disabled", forbid_unknown_fields=True):
+    """The answer is to come without thinking."""
+
+
+Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled
+
+
+class JsonFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
+    """The answer must fit a JSON schema."""
+
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """What the answer is to be like."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
+# --- requests ---
+
+
+class Harmless(msgspec.Struct, kw_only=True):
+    """Accepted and ignored: none of these can change the output."""
+
+    cache_control: Any = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+
+
+class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/messages/count_tokens, and what /v1/messages shares with it."""
+
+    model: Name
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000)]
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = None
+    """The older place of `output_config.format`."""
+    # not honoured: see NEUTRAL
+    mcp_servers: Any = UNSET
+    context_management: Any = UNSET
+    speed: Any = UNSET
+
+
+class MessagesRequest(PromptRequest, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/messages."""
+
+    max_tokens: Count
+    """0 reads the prompt, so that it is cached, and writes nothing."""
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Fraction | None = None
+    top_p: Fraction | None = None
+    top_k: Count | None = None
+    # harmless
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    # not honoured: see NEUTRAL
+    container: Any = UNSET
+    diagnostics: Any = UNSET
+    inference_geo: Any = UNSET
+
+
+NEUTRAL: dict[str, Neutral] = {
+    "mcp_servers": Neutral(([],), "the server calls no tools by itself; call them where the answer asks for it"),
+    "context_management": Neutral(({}, {"edits": []}), "the server edits no context; leave out what is not wanted"),
+    "speed": Neutral(("standard",), "there is one speed"),
+    "container": Neutral((), "there are no containers here"),
+    "diagnostics": Neutral((), "nothing is kept of earlier requests"),
+    "inference_geo": Neutral((), "the server stands in one place"),
+}
+"""Field name → the values at which it may be given; null always may."""
+
+REFUSED_BLOCKS: dict[str, str] = {
+    "image": "the served models take text only",
+    "document": "the served models take text only; give a document's text as a text block",
+    "search_result": "give what was found as a text block",
+    "redacted_thinking": "its content is known only to the server that wrote it; leave it out",
+    "container_upload": "there are no containers here",
+    "tool_reference": "there is no tool search here",
+}
+"""Type of a content block → why it is refused."""
+SERVER_BLOCKS = "the tools of Anthropic's servers, and what they bring, do not exist here"
+"""Why any other block of the API is refused."""

@@ -1,0 +1,166 @@
+"""The conversation of a request: turns of content blocks become chat messages.
+
+Turns of the same role that follow each other are one turn. Of a user's turn each tool result becomes a message of its
+own, in the order of the blocks; of an assistant's the text is joined as it was written. If the last turn is the
+assistant's, the answer goes on from its text (prefill).
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgspec
+
+from openai_bls.api.common.faults import converted
+from openai_bls.api.messages.errors import fault_at, refused
+from openai_bls.api.messages.schema import (
+    REFUSED_BLOCKS,
+    SERVER_BLOCKS,
+    Block,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+ChatMessage = dict[str, Any]
+
+_ID_PREFIX = "toolu_"
+_BLOCKS: dict[str, dict[str, type[Block]]] = {
+    "system": {"text": TextBlock},
+    "user": {"text": TextBlock, "tool_result": ToolResultBlock},
+    "assistant": {"text": TextBlock, "tool_use": ToolUseBlock, "thinking": ThinkingBlock},
+    "tool_result": {"text": TextBlock},
+}
+"""Where a block stands → the types that may stand there."""
+_KNOWN = {name for types in _BLOCKS.values() for name in types}
+
+
+class Turns(NamedTuple):
+    """A conversation as chat completions have it."""
+
+    messages: list[ChatMessage]
+    prefilled: bool
+    """The last message is the beginning of the answer."""
+
+
+def tool_use_id(call_id: str) -> str:
+    """The id of a tool call as this API has it; `call_id_of` gives the model's own form of it back."""
+    return _ID_PREFIX + call_id.removeprefix("call_")
+
+
+def call_id_of(tool_use_id: str) -> str:
+    """The id as chat templates are shown it: some take only ids of the model's own form."""
+    return tool_use_id.removeprefix(_ID_PREFIX)
+
+
+def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Message]) -> Turns:
+    """The conversation.
+
+    Raises:
+        InvalidRequestError: a block is malformed, or not supported where it stands.
+    """
+    result: list[ChatMessage] = []
+    if system:
+        result.append({"role": "system", "content": _texts(_blocks(system, "system", "system"))})
+    turns = groupby(enumerate(messages), lambda numbered: numbered[1].role)
+    role = ""
+    for role, turn in turns:
+        blocks = [block for at, message in turn for block in _content(message, at, last=at == len(messages) - 1)]
+        if role == "user":
+            result += _user(blocks)
+        elif role == "system":
+            result.append({"role": "system", "content": _texts(blocks)})
+        else:
+            result.append(_assistant(blocks))
+    return Turns(result, role == "assistant" and _prefill(result))
+
+
+def _prefill(messages: list[ChatMessage]) -> bool:
+    """Whether the last message, the assistant's, is something to go on from; one that says nothing is taken off."""
+    last = messages[-1]
+    text: str = last["content"]
+    if "tool_calls" in last:
+        raise refused("messages", "the last turn ends with 'tool_use' blocks; their 'tool_result' blocks are missing")
+    if not text and "reasoning_content" in last:
+        raise refused("messages", "an assistant's last turn must end with text, not with a 'thinking' block")
+    if not text:
+        messages.pop()
+        return False
+    if text != text.rstrip():
+        raise refused("messages", "final assistant content cannot end with trailing whitespace")
+    return True
+
+
+def _content(message: Message, at: int, *, last: bool) -> list[Block]:
+    where = f"messages.{at}.content"
+    if not message.content and not (last and message.role == "assistant"):
+        raise refused(where, "every message but an assistant's last one needs content")
+    return _blocks(message.content, where, message.role)
+
+
+def _blocks(content: str | list[dict[str, Any]], where: str, place: str) -> list[Block]:
+    if isinstance(content, str):
+        return [TextBlock(type="text", text=content)] if content else []
+    return [_block(value, f"{where}.{at}", place) for at, value in enumerate(content)]
+
+
+def _block(value: dict[str, Any], where: str, place: str) -> Block:
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        raise refused(f"{where}.type", "Field required" if kind is None else "Expected `str`")
+    known = _BLOCKS[place].get(kind)
+    if known is None:
+        article = "a tool's result" if place == "tool_result" else f"content of the role '{place}'"
+        why = f"it cannot stand in {article}" if kind in _KNOWN else REFUSED_BLOCKS.get(kind, SERVER_BLOCKS)
+        raise refused(where, f"a block of type {kind[:100]!r} is not supported: {why}")
+    block = converted(value, known, fault_at(where))
+    if isinstance(block, TextBlock) and block.citations:
+        raise refused(f"{where}.citations", "citations are not supported; leave them out")
+    if isinstance(block, ToolUseBlock) and block.caller not in (None, {"type": "direct"}):
+        raise refused(f"{where}.caller", "tools are called by the model itself; nothing but direct calls is supported")
+    if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+        block.content = _texts(_blocks(block.content, f"{where}.content", "tool_result"))
+    return block
+
+
+def _texts(blocks: list[Block]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": block.text} for block in blocks if isinstance(block, TextBlock)]
+
+
+def _user(blocks: list[Block]) -> list[ChatMessage]:
+    result: list[ChatMessage] = []
+    for is_result, run in groupby(blocks, lambda block: isinstance(block, ToolResultBlock)):
+        if is_result:
+            result += [_tool_result(block) for block in run if isinstance(block, ToolResultBlock)]
+        else:
+            result.append({"role": "user", "content": _texts(list(run))})
+    return result
+
+
+def _tool_result(block: ToolResultBlock) -> ChatMessage:
+    content = block.content or []
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if block.is_error:
+        # Chat templates know results only as text.
+        parts = [{"type": "text", "text": "Error:"}, *parts]
+    return {"role": "tool", "tool_call_id": call_id_of(block.tool_use_id), "content": parts}
+
+
+def _assistant(blocks: list[Block]) -> ChatMessage:
+    text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    message: ChatMessage = {"role": "assistant", "content": text}
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    calls = [_tool_call(block) for block in blocks if isinstance(block, ToolUseBlock)]
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
+    function = {"name": block.name, "arguments": msgspec.json.encode(block.input).decode()}
+    return {"id": call_id_of(block.id), "type": "function", "function": function}

@@ -1,0 +1,114 @@
+"""From items to the messages of a chat completion.
+
+What a model wrote in one turn, reasoning, text and calls, is several items but one assistant message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from openai_bls.api.responses.items import Item
+from openai_bls.api.responses.refusals import Origin
+from openai_bls.core.errors import InvalidRequestError
+
+
+class Conversation:
+    """A chat that grows item by item."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        """As chat completions take them."""
+        self.origins: list[Origin] = []
+        """Of each message."""
+        # The assistant message to which more of the same turn can be added.
+        self._turn: dict[str, Any] | None = None
+        self._call_ids: set[str] = set()
+
+    def instruct(self, instructions: str) -> None:
+        """The instructions of this very request."""
+        self._add({"role": "system", "content": instructions}, "instructions")
+
+    def extend(self, items: Sequence[Item], param: str | None = None) -> None:
+        """Add items.
+
+        Args:
+            items: in the form of `items`.
+            param: the field they come from; None is `input`, item by item.
+
+        Raises:
+            InvalidRequestError: a call's output without the call.
+        """
+        for at, item in enumerate(items):
+            self._extend(item, param or f"input[{at}]")
+
+    def _extend(self, item: Item, param: str) -> None:
+        kind = item["type"]
+        if kind == "message" and item["role"] == "assistant":
+            self._said(item["content"], param)
+        elif kind == "message":
+            self._add({"role": item["role"], "content": _texts(item["content"])}, param)
+        elif kind == "reasoning":
+            self._thought(item, param)
+        elif kind == "function_call":
+            self._called(item, param)
+        else:
+            self._answered(item, param)
+
+    def _add(self, message: dict[str, Any], param: str) -> None:
+        self.messages.append(message)
+        self.origins.append(Origin(param, []))
+        self._turn = None
+
+    def _assistant(self, param: str, *, afresh: bool) -> dict[str, Any]:
+        """The message of the assistant's turn; another one if there is none or it is to be begun afresh."""
+        if self._turn is None or afresh:
+            message: dict[str, Any] = {"role": "assistant", "content": []}
+            self._add(message, param)
+            self._turn = message
+        return self._turn
+
+    def _complete(self) -> bool:
+        """Whether the turn has said something and called nothing: then its end has been reached."""
+        turn = self._turn
+        return turn is not None and bool(turn["content"]) and "tool_calls" not in turn
+
+    def _said(self, content: list[dict[str, Any]], param: str) -> None:
+        turn = self._assistant(param, afresh=self._complete())
+        turn["content"] += [
+            {"type": "text", "text": part["text"]} if part["type"] == "output_text" else part for part in content
+        ]
+
+    def _thought(self, item: Item, param: str) -> None:
+        turn = self._assistant(param, afresh=self._complete())
+        # A summary will do where the reasoning itself has not been kept.
+        text = "\n".join(part["text"] for part in item["content"] or item["summary"])
+        if text:
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+
+    def _called(self, item: Item, param: str) -> None:
+        turn = self._assistant(param, afresh=False)
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})
+        self.origins[-1].calls.append(param)
+        self._call_ids.add(item["call_id"])
+
+    def _answered(self, item: Item, param: str) -> None:
+        call_id = item["call_id"]
+        if call_id not in self._call_ids:
+            raise InvalidRequestError(
+                f"No tool call found for function call output with call_id {call_id}.", param=f"{param}.call_id"
+            )
+        output = item["output"]
+        message = {
+            "role": "tool",
+            "tool_call_id": call_id,
+            "content": output if isinstance(output, str) else _texts(output),
+        }
+        if "name" in item:
+            message["name"] = item["name"]
+        self._add(message, param)
+
+
+def _texts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": part["text"]} for part in parts]

@@ -1,0 +1,82 @@
+"""Server-sent events of a streamed response, numbered in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from openai_bls.api.chat.chunks import encode
+
+Delta = Callable[[str, list[dict[str, Any]]], None]
+"""Takes the next piece of a text, and the log-probabilities of its tokens."""
+
+
+class Events(Protocol):
+    """What is told of a response while it grows."""
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """An event of type `kind`."""
+        ...
+
+    def deltas(self, kind: str, *, logprobs: bool = False, **fields: Any) -> Delta:
+        """What tells the pieces of one text: an event of type `kind` each, with `fields` and the piece as `delta`.
+
+        Args:
+            kind: of the events.
+            logprobs: whether these events have log-probabilities.
+            fields: what is the same in all of them.
+        """
+        ...
+
+
+class NoEvents:
+    """For whole answers."""
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Nothing."""
+
+    def deltas(self, kind: str, *, logprobs: bool = False, **fields: Any) -> Delta:
+        """Tells nothing."""
+        return lambda text, logprobs: None
+
+
+class EventWriter:
+    """Encodes events and writes them one by one.
+
+    Args:
+        write: takes an encoded event.
+    """
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._number = 0
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Write an event of type `kind`."""
+        self._write(self.encode(kind, **fields))
+
+    def encode(self, kind: str, **fields: Any) -> bytes:
+        """The next event, which the caller writes."""
+        return _frame(kind) + encode({"type": kind, "sequence_number": self._next(), **fields}) + b"\n\n"
+
+    def deltas(self, kind: str, *, logprobs: bool = False, **fields: Any) -> Delta:
+        """See `Events`. There is one of these events a token, so all but the text is encoded once."""
+        head = _frame(kind) + encode({"type": kind, **fields})[:-1] + b',"delta":'
+
+        def plain(text: str, tokens: list[dict[str, Any]]) -> None:
+            self._write(head + encode(text) + b',"sequence_number":%d}\n\n' % self._next())
+
+        def with_logprobs(text: str, tokens: list[dict[str, Any]]) -> None:
+            listed = encode(tokens) if tokens else b"[]"
+            self._write(head + encode(text) + b',"logprobs":' + listed + b',"sequence_number":%d}\n\n' % self._next())
+
+        return with_logprobs if logprobs else plain
+
+    def _next(self) -> int:
+        number = self._number
+        self._number += 1
+        return number
+
+
+def _frame(kind: str) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: "

@@ -1,0 +1,231 @@
+"""Input items: checked, and put in the one form in which a response lists them and a later one reads them.
+
+That form is OpenAI's own, as plain objects: every item with `id`, `type` and `status`, content as an array of parts.
+Output items have it by nature, so that a conversation is one list of items.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from openai_bls.api.common.faults import converted
+from openai_bls.api.common.unsupported import Neutral, refuse_unless_neutral
+from openai_bls.api.responses.refusals import fault_at
+from openai_bls.core.errors import InvalidRequestError
+
+Item = dict[str, Any]
+Find = Callable[[str, str], Item]
+"""The stored item of an id, for a reference whose path in the body is given too; raises InvalidRequestError."""
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class InputText(msgspec.Struct, tag_field="type", tag="input_text", forbid_unknown_fields=True):
+    """Text for the model."""
+
+    text: str
+    prompt_cache_breakpoint: Any = None
+    """Accepted: what an engine keeps of a prompt changes no answer."""
+
+
+class OutputText(msgspec.Struct, tag_field="type", tag="output_text", forbid_unknown_fields=True):
+    """The model's text, fed back; only `text` is read."""
+
+    text: str
+    annotations: Any = None
+    logprobs: Any = None
+
+
+class Refusal(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):
+    """The model's refusal, fed back."""
+
+    refusal: str
+
+
+class SummaryText(msgspec.Struct, tag_field="type", tag="summary_text", forbid_unknown_fields=True):
+    """A summary of reasoning."""
+
+    text: str
+
+
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text", forbid_unknown_fields=True):
+    """Reasoning itself."""
+
+    text: str
+
+
+class Message(msgspec.Struct, tag_field="type", tag="message", forbid_unknown_fields=True):
+    """What somebody said."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[InputText | OutputText | Refusal]
+    id: str | None = None
+    status: Status | None = None
+    phase: str | None = None
+    """A label of OpenAI's models: accepted, the served ones have no place for it."""
+
+
+class FunctionCall(msgspec.Struct, tag_field="type", tag="function_call", forbid_unknown_fields=True):
+    """A call that the model made."""
+
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: Status | None = None
+    created_by: str | None = None
+    caller: Any = None
+    namespace: Any = None
+    background: Any = msgspec.field(default=None, name="async")
+
+
+class FunctionCallOutput(msgspec.Struct, tag_field="type", tag="function_call_output", forbid_unknown_fields=True):
+    """A call's result."""
+
+    call_id: str
+    output: str | list[InputText]
+    id: str | None = None
+    name: str | None = None
+    status: Status | None = None
+    created_by: str | None = None
+    caller: Any = None
+    namespace: Any = None
+
+
+class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
+    """What the model thought."""
+
+    summary: list[SummaryText] = []
+    content: list[ReasoningText] | None = None
+    id: str | None = None
+    status: Status | None = None
+    encrypted_content: str | None = None
+
+
+class ItemReference(msgspec.Struct, tag_field="type", tag="item_reference", forbid_unknown_fields=True):
+    """An item of a stored response."""
+
+    id: str
+
+
+_KINDS: dict[str, Any] = {
+    "message": Message,
+    "function_call": FunctionCall,
+    "function_call_output": FunctionCallOutput,
+    "reasoning": Reasoning,
+    "item_reference": ItemReference,
+}
+
+_NEUTRAL = {
+    "caller": Neutral(({"type": "direct"},), "there is no programmatic tool calling here"),
+    "namespace": Neutral((), "tools have no namespaces here"),
+    "async": Neutral((False,), "calls are answered in the next request"),
+}
+
+
+def new_id(prefix: str) -> str:
+    """An id, e.g. `msg_5f3c...` with 32 hexadecimal digits."""
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Item]:
+    """`input` as items.
+
+    Args:
+        given: the field.
+        find: looks up what an item refers to.
+
+    Raises:
+        InvalidRequestError: an item is not as it should be, or of a kind that is not supported; `param` is its path.
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [_message(Message(role="user", content=given), "input")]
+    return [_read(item, f"input[{at}]", find) for at, item in enumerate(given)]
+
+
+def _read(given: dict[str, Any], at: str, find: Find) -> Item:
+    # Both may leave their type out.
+    kind = given.get("type") or ("message" if "role" in given or "content" in given else "item_reference")
+    struct = _KINDS.get(kind) if isinstance(kind, str) else None
+    if struct is None:
+        known = ", ".join(_KINDS)
+        raise InvalidRequestError(
+            f"Input items of type {kind!r} are not supported; supported are {known}.", param=f"{at}.type"
+        )
+    refuse_unless_neutral(given, _NEUTRAL, f"{at}.")
+    item = converted({**given, "type": kind}, struct, fault_at(at))
+    if isinstance(item, Message):
+        return _message(item, at)
+    if isinstance(item, FunctionCall):
+        return {
+            "id": item.id or new_id("fc"),
+            "type": "function_call",
+            "status": item.status or "completed",
+            "call_id": item.call_id,
+            "name": item.name,
+            "arguments": item.arguments,
+        }
+    if isinstance(item, FunctionCallOutput):
+        return _output(item)
+    if isinstance(item, Reasoning):
+        return _reasoning(item, at)
+    reference: str = item.id
+    return find(reference, f"{at}.id")
+
+
+def _message(message: Message, at: str) -> Item:
+    """Parts are named for the role, whatever they were called."""
+    parts = [InputText(message.content)] if isinstance(message.content, str) else message.content
+    content: list[dict[str, Any]] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, Refusal):
+            if message.role != "assistant":
+                raise InvalidRequestError(
+                    "Only an assistant's message has refusals.", param=f"{at}.content[{index}].type"
+                )
+            content.append({"type": "refusal", "refusal": part.refusal})
+        elif message.role == "assistant":
+            content.append({"type": "output_text", "text": part.text, "annotations": [], "logprobs": []})
+        else:
+            content.append({"type": "input_text", "text": part.text})
+    return {
+        "id": message.id or new_id("msg"),
+        "type": "message",
+        "status": message.status or "completed",
+        "role": message.role,
+        "content": content,
+    }
+
+
+def _output(item: FunctionCallOutput) -> Item:
+    output = item.output
+    result: Item = {
+        "id": item.id or new_id("fco"),
+        "type": "function_call_output",
+        "status": item.status or "completed",
+        "call_id": item.call_id,
+        "output": output if isinstance(output, str) else [{"type": "input_text", "text": p.text} for p in output],
+    }
+    return result if item.name is None else {**result, "name": item.name}
+
+
+def _reasoning(item: Reasoning, at: str) -> Item:
+    if item.encrypted_content is not None:
+        raise InvalidRequestError(
+            f"'{at}.encrypted_content' is not supported: only who encrypted it can read it. Send the reasoning as "
+            "'content', in which it is given here.",
+            param=f"{at}.encrypted_content",
+            code="unsupported_parameter",
+        )
+    return {
+        "id": item.id or new_id("rs"),
+        "type": "reasoning",
+        "status": item.status or "completed",
+        "summary": [{"type": "summary_text", "text": part.text} for part in item.summary],
+        "content": [{"type": "reasoning_text", "text": part.text} for part in item.content or ()],
+    }

@@ -1,0 +1,225 @@
+"""The output items of a response, growing event by event.
+
+Streams and whole answers both come from here, so they cannot differ: a stream is what `Events` is told meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from openai_bls.api.chat.chunks import FinishReason
+from openai_bls.api.chat.logprobs import LogprobRenderer
+from openai_bls.api.responses.events import Delta, Events
+from openai_bls.api.responses.items import Item, Status, new_id
+from openai_bls.core.logprobs import TokenLogprob
+
+
+class _Growing:
+    """An item to which more may come."""
+
+    prefix = ""
+
+    def __init__(self, index: int, events: Events) -> None:
+        self.id = new_id(self.prefix)
+        self._pieces: list[str] = []
+        self._events = events
+        # What says which item an event is about.
+        self._place: dict[str, Any] = {"item_id": self.id, "output_index": index}
+
+    def open(self) -> None:
+        """Tell that the item begins."""
+        self._events.event(
+            "response.output_item.added", output_index=self._place["output_index"], item=self.item("in_progress", "")
+        )
+        self._delta = self._begin()
+
+    def add(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        """The next piece of its text."""
+        self._pieces.append(text)
+        self._delta(text, logprobs)
+
+    def close(self, status: Status) -> Item:
+        """Tell that the item is complete; it, as a response lists it."""
+        text = "".join(self._pieces)
+        self._end(text)
+        item = self.item(status, text)
+        self._events.event("response.output_item.done", output_index=self._place["output_index"], item=item)
+        return item
+
+    def so_far(self) -> Item:
+        """The item as it is, cut off."""
+        return self.item("incomplete", "".join(self._pieces))
+
+    def item(self, status: Status, text: str) -> Item:
+        """The item with that text; without any if it is just beginning."""
+        raise NotImplementedError
+
+    def _begin(self) -> Delta:
+        """Tell what comes before the text."""
+        raise NotImplementedError
+
+    def _end(self, text: str) -> None:
+        """Tell what comes after it."""
+        raise NotImplementedError
+
+
+class _Message(_Growing):
+    prefix = "msg"
+
+    def __init__(self, index: int, events: Events) -> None:
+        super().__init__(index, events)
+        self._place["content_index"] = 0
+        self._logprobs: list[dict[str, Any]] = []
+
+    def add(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        self._logprobs += logprobs
+        super().add(text, logprobs)
+
+    def item(self, status: Status, text: str) -> Item:
+        content = [] if status == "in_progress" else [self._part(text)]
+        return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+    def _part(self, text: str) -> dict[str, Any]:
+        return {"type": "output_text", "annotations": [], "logprobs": list(self._logprobs), "text": text}
+
+    def _begin(self) -> Delta:
+        self._events.event("response.content_part.added", **self._place, part=self._part(""))
+        return self._events.deltas("response.output_text.delta", logprobs=True, **self._place)
+
+    def _end(self, text: str) -> None:
+        self._events.event("response.output_text.done", **self._place, text=text, logprobs=self._logprobs)
+        self._events.event("response.content_part.done", **self._place, part=self._part(text))
+
+
+class _Reasoning(_Growing):
+    prefix = "rs"
+
+    def __init__(self, index: int, events: Events) -> None:
+        super().__init__(index, events)
+        self._place["content_index"] = 0
+
+    def item(self, status: Status, text: str) -> Item:
+        content = [] if status == "in_progress" else [self._part(text)]
+        return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": content}
+
+    def _part(self, text: str) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": text}
+
+    def _begin(self) -> Delta:
+        self._events.event("response.content_part.added", **self._place, part=self._part(""))
+        return self._events.deltas("response.reasoning_text.delta", **self._place)
+
+    def _end(self, text: str) -> None:
+        self._events.event("response.reasoning_text.done", **self._place, text=text)
+        self._events.event("response.content_part.done", **self._place, part=self._part(text))
+
+
+class _Call(_Growing):
+    prefix = "fc"
+
+    def __init__(self, index: int, events: Events, call_id: str, name: str) -> None:
+        super().__init__(index, events)
+        self._call = {"call_id": call_id, "name": name}
+
+    def item(self, status: Status, text: str) -> Item:
+        return {"id": self.id, "type": "function_call", "status": status, **self._call, "arguments": text}
+
+    def _begin(self) -> Delta:
+        return self._events.deltas("response.function_call_arguments.delta", **self._place)
+
+    def _end(self, text: str) -> None:
+        self._events.event("response.function_call_arguments.done", **self._place, arguments=text)
+
+
+class Output:
+    """All output items of one response.
+
+    A message, reasoning or call is one item until something of another kind comes.
+
+    Args:
+        events: are told what happens.
+        renderer: writes the log-probabilities of messages, if they are wanted.
+        on_begin: called once, before the first event.
+    """
+
+    def __init__(
+        self, events: Events, renderer: LogprobRenderer | None = None, on_begin: Callable[[], None] = lambda: None
+    ) -> None:
+        self._events = events
+        self._renderer = renderer
+        self._on_begin = on_begin
+        self._items: list[Item] = []
+        self._growing: _Growing | None = None
+        self._tokens: list[TokenLogprob] = []
+
+    def logprobs(self, tokens: list[TokenLogprob]) -> None:
+        """Of the tokens whose text begins in what comes next.
+
+        Those of reasoning and calls are not told; those of a marker are, with the message that follows it.
+        """
+        self._tokens += tokens
+
+    def text(self, text: str) -> None:
+        """A piece of the message."""
+        self._extend(_Message, text, self._take())
+
+    def reasoning(self, text: str) -> None:
+        """A piece of reasoning."""
+        self._tokens.clear()
+        self._extend(_Reasoning, text, [])
+
+    def tool_call(self, call_id: str, name: str) -> None:
+        """A call begins."""
+        self._tokens.clear()
+        self._open(_Call(self._next(), self._events, call_id, name))
+
+    def tool_arguments(self, fragment: str) -> None:
+        """A piece of the call's arguments."""
+        assert isinstance(self._growing, _Call)
+        self._tokens.clear()
+        self._growing.add(fragment, [])
+
+    def finish(self, reason: FinishReason) -> None:
+        """There is no more. An answer without anything is an empty message."""
+        if self._growing is None:
+            self._open(_Message(self._next(), self._events))
+        elif self._tokens and isinstance(self._growing, _Message):
+            # Tokens that have no text, at the very end.
+            self._growing.add("", self._take())
+        self._close("incomplete" if reason == "length" else "completed")
+
+    @property
+    def items(self) -> list[Item]:
+        """As a response lists them; the one that is still growing is incomplete."""
+        return [*self._items, self._growing.so_far()] if self._growing is not None else self._items
+
+    def _extend(self, kind: type[_Message] | type[_Reasoning], text: str, logprobs: list[dict[str, Any]]) -> None:
+        growing = self._growing
+        if not isinstance(growing, kind):
+            growing = kind(self._next(), self._events)
+            self._open(growing)
+        growing.add(text, logprobs)
+
+    def _next(self) -> int:
+        """The index of an item that begins now."""
+        return len(self._items) + (self._growing is not None)
+
+    def _open(self, item: _Growing) -> None:
+        self._close("completed")
+        if not self._items:
+            self._on_begin()
+        self._growing = item
+        item.open()
+
+    def _close(self, status: Status) -> None:
+        if self._growing is not None:
+            self._items.append(self._growing.close(status))
+            self._growing = None
+
+    def _take(self) -> list[dict[str, Any]]:
+        if not self._tokens or self._renderer is None:
+            return []
+        rendered: list[dict[str, Any]] = self._renderer.render(self._tokens)["content"]
+        self._tokens.clear()
+        return rendered

@@ -1,0 +1,207 @@
+"""From a request body to what the rest of the program works with: a chat completion, and what it is made for."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.common.faults import converted, decoded
+from openai_bls.api.common.unsupported import refuse_unless_neutral
+from openai_bls.api.responses import schema
+from openai_bls.api.responses.conversation import Conversation
+from openai_bls.api.responses.items import Item, read_input
+from openai_bls.api.responses.refusals import Origin, fault, fault_at, translate
+from openai_bls.api.responses.store import References, ResponseStore, Stored
+from openai_bls.core.errors import ApiError, InvalidRequestError
+
+BodyT = TypeVar("BodyT", bound=schema.CountRequest)
+
+_DECODERS: dict[type[schema.CountRequest], Any] = {
+    cls: msgspec.json.Decoder(cls) for cls in (schema.CountRequest, schema.CreateRequest)
+}
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a response."""
+
+    chat: ValidRequest
+    """The chat completion that answers it."""
+    origins: list[Origin]
+    """Where the chat's messages come from."""
+    tools: list[schema.FunctionTool]
+    inputs: list[Item]
+    """This request's own."""
+    previous: Stored | None
+    """What it continues."""
+
+    def told(self, error: ApiError) -> ApiError:
+        """The same error of the chat completion, now with this API's names."""
+        translate(error, self.origins)
+        return error
+
+
+class CreateRequest(Request, frozen=True, kw_only=True):
+    """Likewise, to be answered."""
+
+    body: schema.CreateRequest
+
+
+def parse_create(body: bytes, references: References) -> CreateRequest:
+    """The request in a body of /v1/responses.
+
+    Args:
+        body: JSON text.
+        references: what it may refer to.
+
+    Raises:
+        InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
+            honoured; `param` names the field.
+    """
+    given = _decode(body, schema.CreateRequest)
+    chat = _generation(given)
+    return _request(given, chat, references, CreateRequest, body=given)
+
+
+def parse_count(body: bytes, references: References) -> Request:
+    """The request in a body of /v1/responses/input_tokens; see `parse_create`."""
+    return _request(_decode(body, schema.CountRequest), {}, references, Request)
+
+
+def _decode(body: bytes, cls: type[BodyT]) -> BodyT:
+    given: BodyT = decoded(_DECODERS[cls], body, fault)
+    reasoning = given.reasoning or schema.Reasoning()
+    values = {name: getattr(given, name, UNSET) for name in schema.NEUTRAL}
+    values |= {f"reasoning.{name}": getattr(reasoning, name) for name in schema.Reasoning.__struct_fields__}
+    refuse_unless_neutral(values, schema.NEUTRAL)
+    return given
+
+
+RequestT = TypeVar("RequestT", bound=Request)
+
+
+def _request(
+    given: schema.CountRequest, chat: dict[str, Any], references: References, cls: type[RequestT], **more: Any
+) -> RequestT:
+    previous = _previous(given, references.store)
+    if given.input is None and previous is None:
+        raise InvalidRequestError(
+            "One of 'input' or 'previous_response_id' must be provided.",
+            param="input",
+            code="missing_required_parameter",
+        )
+    inputs = read_input(given.input, references.take)
+    conversation = Conversation()
+    if given.instructions is not None:
+        conversation.instruct(given.instructions)
+    if previous is not None:
+        conversation.extend(previous.items, "previous_response_id")
+    conversation.extend(inputs, "input" if isinstance(given.input, str) else None)
+    if not conversation.messages:
+        raise InvalidRequestError("'input' is empty.", param="input")
+    tools = _tools(given.tools or [])
+    chat |= _prompt(given, tools)
+    chat["messages"] = conversation.messages
+    try:
+        valid = msgspec.structs.replace(parse_object("chat.completions", chat), api="responses")
+    except ApiError as error:
+        translate(error, conversation.origins)
+        raise
+    return cls(chat=valid, origins=conversation.origins, tools=tools, inputs=inputs, previous=previous, **more)
+
+
+def _previous(given: schema.CountRequest, store: ResponseStore) -> Stored | None:
+    response_id = given.previous_response_id
+    if response_id is None:
+        return None
+    previous = store.get(response_id)
+    if previous is None:
+        raise InvalidRequestError(
+            f"Previous response with id '{response_id}' not found. Responses are kept in memory, the latest ones, "
+            "unless 'store' is false.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return previous
+
+
+def _tools(given: list[dict[str, Any]]) -> list[schema.FunctionTool]:
+    tools = []
+    for at, tool in enumerate(given):
+        kind = tool.get("type")
+        if kind != "function":
+            raise InvalidRequestError(
+                f"Tools of type {kind!r} are not supported: functions are the only kind.",
+                param=f"tools[{at}].type",
+                code="unsupported_parameter",
+            )
+        refuse_unless_neutral(tool, schema.TOOL_NEUTRAL, f"tools[{at}].")
+        tools.append(converted(tool, schema.FunctionTool, fault_at(f"tools[{at}]")))
+    return tools
+
+
+def _prompt(given: schema.CountRequest, tools: list[schema.FunctionTool]) -> dict[str, Any]:
+    """What makes the prompt, as chat completions have it."""
+    chat: dict[str, Any] = {"model": given.model, "parallel_tool_calls": given.parallel_tool_calls}
+    if tools:
+        chat["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
+    if tools or given.tool_choice != "auto":
+        # Without tools there is nothing to choose from, and clients say "auto" all the same.
+        chat["tool_choice"] = _tool_choice(given.tool_choice)
+    if given.text is not None:
+        chat["verbosity"] = given.text.verbosity
+        chat["response_format"] = _format(given.text.format)
+    if given.reasoning is not None:
+        chat["reasoning_effort"] = given.reasoning.effort
+    return chat | {name: value for name in schema.PASSED_ON if (value := getattr(given, name, UNSET)) is not UNSET}
+
+
+def _generation(given: schema.CreateRequest) -> dict[str, Any]:
+    """What else makes the answer."""
+    if given.stream_options is not None and not given.stream:
+        raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+    for at, value in enumerate(given.include or ()):
+        if value != schema.LOGPROBS:
+            raise InvalidRequestError(
+                f"'include' of {value!r} is not supported: there is '{schema.LOGPROBS}', and reasoning is given as it "
+                "is, in reasoning_text parts.",
+                param=f"include[{at}]",
+                code="unsupported_parameter",
+            )
+    chat: dict[str, Any] = {"max_completion_tokens": given.max_output_tokens}
+    if given.include:
+        chat |= {"logprobs": True, "top_logprobs": given.top_logprobs}
+    elif given.top_logprobs:
+        raise InvalidRequestError(
+            f"'top_logprobs' is only allowed when 'include' has '{schema.LOGPROBS}'.", param="top_logprobs"
+        )
+    return chat
+
+
+def _function(tool: schema.FunctionTool) -> dict[str, Any]:
+    values = {name: getattr(tool, name) for name in ("name", "description", "parameters", "strict")}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _tool_choice(choice: str | schema.FunctionChoice | schema.AllowedToolsChoice | None) -> Any:
+    if isinstance(choice, schema.FunctionChoice):
+        return _named(choice)
+    if isinstance(choice, schema.AllowedToolsChoice):
+        allowed = {"mode": choice.mode, "tools": [_named(tool) for tool in choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    return choice
+
+
+def _named(choice: schema.FunctionChoice) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": choice.name}}
+
+
+def _format(form: schema.TextFormat | schema.JsonObjectFormat | schema.JsonSchemaFormat | None) -> Any:
+    if isinstance(form, schema.JsonObjectFormat):
+        return {"type": "json_object"}
+    if isinstance(form, schema.JsonSchemaFormat):
+        named = {"name": form.name, "description": form.description, "schema": form.schema, "strict": form.strict}
+        return {"type": "json_schema", "json_schema": {k: v for k, v in named.items() if v is not None}}
+    return None

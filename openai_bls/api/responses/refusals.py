@@ -1,0 +1,94 @@
+"""Refusals with the names of this API's fields, wherever they come from."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from openai_bls.api.common.faults import Fault, Tell
+from openai_bls.core.errors import ApiError, InvalidRequestError
+
+
+def fault(what: Fault) -> InvalidRequestError:
+    """A fault as an error, with the field's path as `param`."""
+    param = what.field
+    if what.kind == "unknown":
+        return InvalidRequestError(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+    if what.kind == "missing":
+        return InvalidRequestError(
+            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+        )
+    message = what.message
+    if re.search(r"\.(content|output)\[[^\]]*\]\.type$", what.path):
+        message += "; text is the only modality here"
+    where = f" for '{param}'" if param else ""
+    return InvalidRequestError(f"Invalid value{where}: {message}.", param=param or None)
+
+
+def fault_at(at: str) -> Tell:
+    """Likewise, of a value that stands at `at`, a path in the body."""
+    return lambda what: fault(what.below(at))
+
+
+class Origin(msgspec.Struct):
+    """Where a chat message comes from."""
+
+    param: str
+    """A path in the body: `instructions`, `input`, `input[2]`, `previous_response_id`."""
+    calls: list[str] = []
+    """Likewise of its tool calls."""
+
+
+_FIELDS = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+    "reasoning_effort": "reasoning.effort",
+    "logprobs": "include",
+}
+_PLACES = (
+    (re.compile(r"^response_format\.(?:json_schema\.)?"), "text.format."),
+    (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
+    (re.compile(r"^tool_choice\.(?:function|allowed_tools)\b"), "tool_choice"),
+)
+_MESSAGE = re.compile(r"^messages\[(?P<at>\d+)\](?:\.tool_calls\[(?P<call>\d+)\]\.function(?P<rest>\..*))?")
+
+
+def translate(error: ApiError, origins: list[Origin]) -> None:
+    """Tell an error about a chat completion as one about the response that it was made for.
+
+    It is altered in place, for it is known by its identity (`metrics`); to do so again changes nothing.
+
+    Args:
+        error: its `param` is chat completions'.
+        origins: of the chat's messages, in order.
+    """
+    param = error.param
+    if param is None:
+        return
+    own = _own_name(param, origins)
+    if own == param:
+        return
+    for name in (param, re.split(r"[.\[]", param)[0]):
+        error.message = error.message.replace(f"'{name}'", f"'{_own_name(name, origins)}'")
+    error.param = own
+
+
+def _own_name(param: str, origins: list[Origin]) -> str:
+    if param in _FIELDS:
+        return _FIELDS[param]
+    match = _MESSAGE.match(param)
+    if match is not None and int(match["at"]) < len(origins):
+        origin = origins[int(match["at"])]
+        if match["call"] is not None and int(match["call"]) < len(origin.calls):
+            call = origin.calls[int(match["call"])]
+            # What has been stored is not in the body.
+            return call + match["rest"] if call.startswith("input") else call
+        return origin.param
+    for pattern, replacement in _PLACES:
+        if pattern.match(param):
+            return pattern.sub(replacement, param)
+    return param

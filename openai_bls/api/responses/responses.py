@@ -1,0 +1,157 @@
+"""`response` objects: what a request asked for, told back, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from msgspec import UNSET, Raw
+
+from openai_bls.api.chat.chunks import FinishReason, Usage, encode
+from openai_bls.api.common.faults import TOO_DEEP
+from openai_bls.api.responses import schema
+from openai_bls.api.responses.items import Item, new_id
+from openai_bls.core.engine_types import SamplingParams
+from openai_bls.core.errors import ApiError, InvalidRequestError
+
+
+class Draft:
+    """The `response` object of one request, at any time of its life.
+
+    Args:
+        body: the request's.
+        tools: the request's, checked.
+        model: its name as the client knows it.
+        defaults: the sampling parameters that hold unless the request says otherwise.
+
+    Raises:
+        InvalidRequestError: it could not be told back, so deep is it nested.
+    """
+
+    def __init__(
+        self, body: schema.CreateRequest, tools: list[schema.FunctionTool], model: str, defaults: SamplingParams
+    ) -> None:
+        self.id = new_id("resp")
+        self._created_at = int(time.time())
+        reasoning = body.reasoning or schema.Reasoning()
+        echo: dict[str, Any] = {
+            "background": False,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": None,
+            "metadata": body.metadata or {},
+            "model": model,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "prompt_cache_key": body.prompt_cache_key,
+            "prompt_cache_retention": body.prompt_cache_retention,
+            "reasoning": {"effort": reasoning.effort, "summary": None},
+            "safety_identifier": body.safety_identifier,
+            "service_tier": "default",
+            "store": body.store is not False,
+            "temperature": _number(body.temperature, defaults.temperature),
+            "text": _text(body.text or schema.Text()),
+            "tool_choice": _choice(body.tool_choice),
+            "tools": [_tool(tool) for tool in tools],
+            "top_logprobs": body.top_logprobs or 0,
+            "top_p": _number(body.top_p, defaults.top_p),
+            "truncation": "disabled",
+            "user": body.user,
+        }
+        try:
+            # Encoded once, and now: a schema that nests too deeply must not come to light halfway through a stream.
+            self._echo = {name: Raw(encode(value)) for name, value in echo.items()}
+        except RecursionError:
+            raise InvalidRequestError(TOO_DEEP) from None
+
+    def in_progress(self) -> dict[str, Any]:
+        """Before there is any output."""
+        return self._response("in_progress", [])
+
+    def finished(self, output: list[Item], reason: FinishReason, usage: Usage) -> dict[str, Any]:
+        """At its end."""
+        if reason == "length":
+            return self._response("incomplete", output, usage=usage, incomplete_details={"reason": "max_output_tokens"})
+        return self._response("completed", output, usage=usage, completed_at=int(time.time()))
+
+    def failed(self, output: list[Item], error: ApiError) -> dict[str, Any]:
+        """After an error, with what had come before it."""
+        code = "server_error" if error.status >= 500 else "invalid_prompt"
+        return self._response("failed", output, error={"code": code, "message": error.message})
+
+    def _response(
+        self,
+        status: Literal["in_progress", "completed", "incomplete", "failed"],
+        output: list[Item],
+        *,
+        usage: Usage | None = None,
+        error: dict[str, Any] | None = None,
+        incomplete_details: dict[str, Any] | None = None,
+        completed_at: int | None = None,
+    ) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created_at,
+            "status": status,
+            "completed_at": completed_at,
+            "error": error,
+            "incomplete_details": incomplete_details,
+            **self._echo,
+            "output": output,
+            "usage": _usage(usage) if usage is not None else None,
+        }
+
+
+def _number(given: Any, default: float) -> Any:
+    """Chat completions have checked what was given."""
+    return default if given is UNSET or given is None else given
+
+
+def _text(text: schema.Text) -> dict[str, Any]:
+    form = text.format
+    told: dict[str, Any] = {"type": "text"}
+    if isinstance(form, schema.JsonObjectFormat):
+        told = {"type": "json_object"}
+    elif isinstance(form, schema.JsonSchemaFormat):
+        told = {
+            "type": "json_schema",
+            "name": form.name,
+            "description": form.description,
+            "schema": form.schema,
+            "strict": bool(form.strict),
+        }
+    return {"format": told, "verbosity": text.verbosity or "medium"}
+
+
+def _choice(choice: str | schema.FunctionChoice | schema.AllowedToolsChoice | None) -> Any:
+    if isinstance(choice, schema.FunctionChoice):
+        return {"type": "function", "name": choice.name}
+    if isinstance(choice, schema.AllowedToolsChoice):
+        tools = [{"type": "function", "name": tool.name} for tool in choice.tools]
+        return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
+    return choice or "auto"
+
+
+def _tool(tool: schema.FunctionTool) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": bool(tool.strict),
+    }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        # Nobody pays for what a prompt leaves in the cache.
+        "input_tokens_details": {
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.completion_tokens_details.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }

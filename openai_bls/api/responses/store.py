@@ -1,0 +1,196 @@
+"""Responses that clients may come back to, in memory: the least recently used ones go first.
+
+A response keeps those before it in its conversation, for it could not be continued without them, even when they
+themselves can no longer be asked for. Their memory is counted once, however many continue them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from openai_bls.api.chat.chunks import encode
+from openai_bls.api.responses.items import Item
+from openai_bls.core.errors import InvalidRequestError
+
+MAX_RESPONSES = 1000
+MAX_BYTES = 64 * 1024 * 1024
+# What a response costs beside its text.
+_OVERHEAD = 1024
+
+
+class _Listed(msgspec.Struct):
+    """Of a stored response, its items."""
+
+    output: list[msgspec.Raw]
+
+
+_decode = msgspec.json.Decoder().decode
+_decode_inputs = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_response = msgspec.json.Decoder(_Listed).decode
+
+
+class Stored:
+    """A response and what it was made of.
+
+    Args:
+        response: the `response` object, complete.
+        encoded: the same as JSON text.
+        inputs: its request's own input items.
+        previous: the response that it continues.
+    """
+
+    __slots__ = ("_inputs", "holders", "id", "item_ids", "previous", "response", "size")
+
+    def __init__(self, response: dict[str, Any], encoded: bytes, inputs: list[Item], previous: Stored | None) -> None:
+        self.id: str = response["id"]
+        self.response = encoded
+        """JSON text."""
+        self._inputs = encode(inputs)
+        self.previous = previous
+        self.item_ids: list[str] = [item["id"] for item in (*inputs, *response["output"])]
+        self.size = len(self.response) + len(self._inputs) + _OVERHEAD
+        """Bytes."""
+        self.holders = 0
+        """How many keep it: the store itself, and responses that continue it."""
+
+    @property
+    def texts(self) -> list[msgspec.Raw]:
+        """JSON texts of the items of this response's own request, and of its output, in the order of `item_ids`."""
+        return _decode_inputs(self._inputs) + _decode_response(self.response).output
+
+    @property
+    def own_items(self) -> list[Item]:
+        """Those items."""
+        return [_decode(text) for text in self.texts]
+
+    @property
+    def input_items(self) -> list[Item]:
+        """All that the model was given, earlier responses included."""
+        inputs: list[Item] = _decode(self._inputs)
+        return (self.previous.items if self.previous is not None else []) + inputs
+
+    @property
+    def items(self) -> list[Item]:
+        """The conversation up to here."""
+        chain: list[Stored] = []
+        node: Stored | None = self
+        while node is not None:
+            chain.append(node)
+            node = node.previous
+        return [item for node in reversed(chain) for item in node.own_items]
+
+
+class ResponseStore:
+    """Keeps responses within bounds. Belongs to the event loop's thread.
+
+    Args:
+        max_responses: that can be asked for.
+        max_bytes: of text kept for them, about.
+    """
+
+    def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_responses = max_responses
+        self._max_bytes = max_bytes
+        self._responses: OrderedDict[str, Stored] = OrderedDict()
+        self._owners: dict[str, Stored] = {}
+        self.size = 0
+        """Bytes of text kept, about."""
+
+    def __len__(self) -> int:
+        return len(self._responses)
+
+    def put(self, stored: Stored) -> None:
+        """Keep a response, and forget others if there is no more room."""
+        self._responses[stored.id] = stored
+        for item_id in stored.item_ids:
+            self._owners[item_id] = stored
+        self._hold(stored)
+        while self._responses and (len(self._responses) > self._max_responses or self.size > self._max_bytes):
+            self.delete(next(iter(self._responses)))
+
+    def get(self, response_id: str) -> Stored | None:
+        """The response of that id; it counts as used."""
+        stored = self._responses.get(response_id)
+        if stored is not None:
+            self._responses.move_to_end(response_id)
+        return stored
+
+    def owner(self, item_id: str) -> Stored | None:
+        """The response that the item of that id belongs to, of those that can be asked for."""
+        return self._owners.get(item_id)
+
+    def delete(self, response_id: str) -> bool:
+        """Forget a response; False if there is none of that id. Those that continue it go on."""
+        stored = self._responses.pop(response_id, None)
+        if stored is None:
+            return False
+        for item_id in stored.item_ids:
+            if self._owners.get(item_id) is stored:
+                del self._owners[item_id]
+        self._release(stored)
+        return True
+
+    def _hold(self, stored: Stored | None) -> None:
+        while stored is not None:
+            stored.holders += 1
+            if stored.holders > 1:
+                return
+            self.size += stored.size
+            stored = stored.previous
+
+    def _release(self, stored: Stored | None) -> None:
+        while stored is not None:
+            stored.holders -= 1
+            if stored.holders:
+                return
+            self.size -= stored.size
+            stored = stored.previous
+
+
+class References:
+    """What one request refers to: each item once, and no more bytes than it could have sent itself.
+
+    Args:
+        store: has the items.
+        max_bytes: of all items that are referred to.
+    """
+
+    def __init__(self, store: ResponseStore, max_bytes: int) -> None:
+        self.store = store
+        self._max_bytes = max_bytes
+        self._left = max_bytes
+        self._taken: set[str] = set()
+        # Their owners' items, by the owner's id: each is looked through once.
+        self._texts: dict[str, dict[str, msgspec.Raw]] = {}
+
+    def take(self, item_id: str, param: str) -> Item:
+        """The item of that id, which `param` refers to.
+
+        Raises:
+            InvalidRequestError: there is none, it has been taken before, or it is one too many.
+        """
+        if item_id in self._taken:
+            raise InvalidRequestError(f"Item with id '{item_id}' is referred to twice.", param=param)
+        owner = self.store.owner(item_id)
+        if owner is None:
+            raise InvalidRequestError(
+                f"Item with id '{item_id}' not found: only the items of stored responses can be referred to.",
+                param=param,
+            )
+        texts = self._texts.get(owner.id)
+        if texts is None:
+            # Clients may give two items one id: the first has it.
+            texts = dict(zip(reversed(owner.item_ids), reversed(owner.texts), strict=True))
+            self._texts[owner.id] = texts
+        text = texts[item_id]
+        self._left -= memoryview(text).nbytes
+        if self._left < 0:
+            raise InvalidRequestError(
+                f"The items that are referred to are larger than {self._max_bytes} bytes together.", param=param
+            )
+        self._taken.add(item_id)
+        item: Item = _decode(text)
+        return item

@@ -1,0 +1,1 @@
+"""Tokenization: tokenize and detokenize."""

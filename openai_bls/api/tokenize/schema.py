@@ -1,0 +1,101 @@
+"""Bodies of /tokenize and /detokenize, under the names that vLLM has for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from openai_bls.api.chat.schema import TokenId
+from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.common.bodies import convert
+from openai_bls.core.errors import InvalidRequestError
+
+
+class PromptBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Raw text to tokenize."""
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A conversation to tokenize: the fields of a chat completion that its prompt depends on, checked as there."""
+
+    model: Any = UNSET
+    messages: Any
+    tools: Any = UNSET
+    tool_choice: Any = UNSET
+    documents: Any = UNSET
+    reasoning_effort: Any = UNSET
+    chat_template: Any = UNSET
+    chat_template_kwargs: Any = UNSET
+    add_generation_prompt: Any = UNSET
+    continue_final_message: Any = UNSET
+    add_special_tokens: Any = UNSET
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Token ids to turn into text."""
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True):
+    """A valid request to tokenize."""
+
+    generation: ValidRequest
+    """The chat completion or completion that would have this prompt."""
+    return_token_strs: bool
+
+
+class TokenizeAnswer(msgspec.Struct, frozen=True):
+    """What a prompt is in tokens."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+    """The text of each token; one that is only a part of a character is `bytes:` and its bytes."""
+
+
+class DetokenizeAnswer(msgspec.Struct, frozen=True):
+    """What tokens are in text, special ones included."""
+
+    prompt: str
+
+
+def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
+    """A valid request to tokenize `prompt` or `messages`.
+
+    Raises:
+        InvalidRequestError: `param` names the field at fault.
+    """
+    if "messages" not in body:
+        raw = convert(body, PromptBody)
+        completion = {
+            "model": raw.model,
+            "prompt": raw.prompt,
+            "add_special_tokens": raw.add_special_tokens,
+        }
+        return TokenizeRequest(parse_object("completions", completion), bool(raw.return_token_strs))
+    if "prompt" in body:
+        raise InvalidRequestError("Give 'prompt' or 'messages', not both.", param="prompt")
+    chat = convert(body, ChatBody)
+    given = {name: value for name, value in msgspec.structs.asdict(chat).items() if value is not UNSET}
+    wants_strings = bool(given.pop("return_token_strs"))
+    return TokenizeRequest(parse_object("chat.completions", given), wants_strings)
+
+
+def parse_detokenize(body: dict[str, Any]) -> DetokenizeBody:
+    """A request to detokenize `tokens`, which may still be outside the vocabulary.
+
+    Raises:
+        InvalidRequestError: `param` names the field at fault.
+    """
+    return convert(body, DetokenizeBody)

@@ -1,0 +1,61 @@
+"""Tokenize and detokenize: exactly the token ids that a generation would have, and exactly their text."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from openai_bls.api.chat.validation import ValidRequest
+from openai_bls.api.common.one_shot import admitted
+from openai_bls.api.tokenize.schema import DetokenizeAnswer, TokenizeAnswer, parse_detokenize, parse_tokenize
+from openai_bls.output.detokenizer.factory import DetokenizerFactory
+from openai_bls.pipeline.prepare import check_token_ids
+from openai_bls.pipeline.service import Service
+
+
+async def tokenize(service: Service, body: dict[str, Any]) -> TokenizeAnswer:
+    """The token ids of a text or a conversation, however many they are.
+
+    Raises:
+        ApiError: the request is bad, or preprocessing cannot be reached.
+    """
+    request = parse_tokenize(body)
+    tokens = await prompt_token_ids(service, request.generation, "tokenize")
+    model = service.models.find(request.generation.model).model
+    strings = None
+    if request.return_token_strs:
+        # A long text takes a while, and other requests' tokens must not wait for it.
+        strings = await asyncio.to_thread(_strings, model.detokenizers, tokens)
+    return TokenizeAnswer(len(tokens), model.info.max_model_len, tokens, strings)
+
+
+async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: str) -> list[int]:
+    """The one prompt of `request`, as its generation would have it, however long it is.
+
+    Raises:
+        ApiError: the request is bad, or preprocessing cannot be reached.
+    """
+    service.check(request)
+    target = service.models.find(request.model)
+    with admitted(service, endpoint, target):
+        assert request.prompt is not None
+        result = await target.model.prepare(request.prompt)
+    (tokens,) = result.prompt_token_ids
+    return tokens
+
+
+async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer:
+    """The text of token ids, special tokens included.
+
+    Raises:
+        ApiError: the request is bad.
+    """
+    request = parse_detokenize(body)
+    target = service.models.find(request.model)
+    with admitted(service, "detokenize", target):
+        check_token_ids([request.tokens], target.model, "tokens")
+        return DetokenizeAnswer(await asyncio.to_thread(target.model.detokenizers.decode, request.tokens))
+
+
+def _strings(detokenizers: DetokenizerFactory, tokens: list[int]) -> list[str]:
+    return [detokenizers.token_text(token_id) for token_id in tokens]

@@ -1,0 +1,405 @@
+"""Packaging: a Hugging Face checkpoint becomes an engine inside the model repository.
+
+::
+
+    checkpoint ──► tensorrt_llm/1/checkpoint/     configuration; weights, unless an engine holds them
+               ├─► tensorrt_llm/1/engine/         what TensorRT-LLM built of it
+               ├─► tensorrt_llm/1/engine.json     the manifest, last of all
+               ├─► tensorrt_llm/config.pbtxt      serving settings, as literal values
+               └─► {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
+
+A further engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
+storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
+stays whole. `places` says where everything lies, `trtllm.building` what is different with TensorRT-LLM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from openai_bls.builder.hub import default_name, find_source
+from openai_bls.builder.target import Place, Prepared, sole_build
+from openai_bls.builder.targets import FurtherPlace, place_of
+from openai_bls.builder.tensorrt_llm.failures import of_files
+from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
+from openai_bls.builder.weights import CONFIG_FILES, place, place_tokenizer, place_weights
+from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
+from openai_bls.core.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    Dtype,
+    EngineKind,
+    EngineLoadError,
+    FileRecord,
+    KvCacheSettings,
+    Manifest,
+    checkpoint_dir,
+    load_manifest,
+    record,
+    short,
+    write_manifest,
+)
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.triton_models.cpp_backend import ENGINE_FOLDER, render_configs
+from openai_bls.triton_models.repository import ENGINE, served_names
+
+_DEFAULT_MODEL_LEN = 2048
+
+Report = Callable[[str], None]
+
+
+class BuildOptions(msgspec.Struct, frozen=True):
+    """What `build/engine.py` was asked for."""
+
+    model: str
+    """A Hugging Face directory, or the id of a repository on the hub."""
+    model_repository: Path
+    name: str = ""
+    """Of a further engine; empty is the default one."""
+    engine: EngineKind = "transformers"
+    dtype: Dtype = "auto"
+    max_model_len: int | None = None
+    """None takes the checkpoint's own."""
+    max_batch_size: int = 64
+    max_tokens_in_kv_cache: int = 0
+    """0 lets the engine choose."""
+    served_model_name: str | None = None
+    """None takes the directory's name."""
+    trust_remote_code: bool = False
+    force: bool = False
+    """Build even if nothing changed, or if the estimate says that it does not fit."""
+    tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
+    """For `engine` `tensorrt_llm` only."""
+
+
+class Recipe(Protocol):
+    """An engine to build, with everything about it decided."""
+
+    manifest: Manifest
+    """Its manifest, without files."""
+    configs: dict[str, str]
+    """Name of a model → the text of its config.pbtxt."""
+    key: str
+    """Changes when the files that `fill` makes change, if the checkpoint's do not."""
+
+    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
+        """Fill all folders but the tokenizers', which are full, and `CONFIG_FILES`, which are there.
+
+        Returns:
+            What the manifest says of the files in the folder `engine`.
+
+        Raises:
+            EngineLoadError: it cannot be built; one sentence that says why.
+        """
+        ...
+
+
+def build(options: BuildOptions, report: Report) -> Manifest:
+    """Put the engine into the repository; returns its manifest.
+
+    Args:
+        options: what to build.
+        report: called with one line per stage.
+
+    Raises:
+        EngineLoadError: it cannot be built; one sentence that says why.
+    """
+    with _told_in_words(options.model_repository):
+        target = place_of(options.model_repository, options.name)
+        with sole_build(target):
+            target.recover()
+            return _build(options, target, report)
+
+
+def remove(repository: Path, name: str, report: Report) -> None:
+    """Take the further engine `name` out of the repository.
+
+    Raises:
+        EngineLoadError: there is none, or it cannot be removed.
+    """
+    with _told_in_words(repository):
+        FurtherPlace(repository, name).remove()
+    report(f"removed the engine {name}")
+
+
+@contextlib.contextmanager
+def _told_in_words(repository: Path) -> Iterator[None]:
+    """Errors of the file system become `EngineLoadError`s."""
+    try:
+        yield
+    except OSError as error:
+        told = of_files(error, repository)
+        if told is None:
+            raise
+        raise told from None
+
+
+def _build(options: BuildOptions, target: Place, report: Report) -> Manifest:
+    source = find_source(options.model, report)
+    facts = read_checkpoint(source)
+    model_name = options.served_model_name or default_name(options.model)
+    _require_free(model_name, options, target)
+    if options.max_batch_size < 1:
+        raise EngineLoadError("--max-batch-size must be at least 1")
+    recipe = _recipe(options, source, facts, model_name, target, report)
+    built_from = _fingerprint(source, recipe, target)
+    wanted = msgspec.structs.replace(recipe.manifest, source=f"{built_from}-{_hash(recipe.configs)}")
+    present = _present(target)
+    if present is not None and not options.force:
+        if (present.source, present.model_name) == (wanted.source, model_name):
+            _tell_of_others_settings(target, recipe, report)
+            report(f"{short(target.version_dir)} is up to date (--force builds it again)")
+            return present
+        if present.source.partition("-")[0] == built_from:
+            return _configure(present, wanted, recipe, target, report)
+    try:
+        files, engine_files = _prepare(source, recipe, options, target, report)
+        manifest = msgspec.structs.replace(
+            wanted,
+            created=int(time.time()),
+            files=files,
+            engine_files=engine_files,
+            builder=_versions() | recipe.manifest.builder,
+        )
+        target.commit(manifest, _new_configs(target, recipe, report))
+    finally:
+        target.clean()
+    report(f"{short(target.version_dir)}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
+    return manifest
+
+
+def _recipe(
+    options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, target: Place, report: Report
+) -> Recipe:
+    if options.engine == "tensorrt_llm":
+        # It is decided there, and not before, whether TensorRT-LLM is installed.
+        from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
+
+        return TensorRtLlmRecipe(options, source, model_name, target, report)
+    return _Embedded(options, source, facts, model_name, report)
+
+
+class _Embedded:
+    """The engine of transformers, which is the checkpoint as it is, and the null engine, which needs less of it."""
+
+    def __init__(
+        self, options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, report: Report
+    ) -> None:
+        self._options, self._source, self._facts, self._report = options, source, facts, report
+        max_model_len = _max_model_len(options.max_model_len, facts)
+        if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
+            raise EngineLoadError(
+                f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
+                f"{max_model_len} tokens: raise it, or give a smaller --max-model-len"
+            )
+        self.manifest = Manifest(
+            engine=options.engine,
+            model_name=model_name,
+            max_model_len=max_model_len,
+            max_batch_size=options.max_batch_size,
+            created=0,
+            dtype=options.dtype,
+            kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
+            trust_remote_code=options.trust_remote_code,
+        )
+        self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
+        self.key = repr(msgspec.structs.replace(self.manifest, model_name=""))
+
+    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
+        """See `Recipe`."""
+        if self._options.engine == "transformers":
+            trust = self._options.trust_remote_code
+            place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
+        return {}
+
+
+def _prepare(
+    source: Path, recipe: Recipe, options: BuildOptions, target: Place, report: Report
+) -> tuple[dict[str, FileRecord], dict[str, FileRecord]]:
+    """Fill the folders that `target` gives; returns what the manifest says of the checkpoint's and engine's files."""
+    prepared = target.begin()
+    checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
+    report("tokenizer")
+    place_tokenizer(source, tokenizers[0], trust_remote_code=options.trust_remote_code)
+    for folder in tokenizers[1:]:
+        shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
+    for file_name in CONFIG_FILES:
+        # The tokenizer's folder may have the end tokens that a chat of this model needs beside its own.
+        found = next((folder / file_name for folder in (tokenizers[0], source) if (folder / file_name).is_file()), None)
+        if found is not None:
+            place(found, checkpoint / file_name)
+    engine_files = recipe.fill(prepared)
+    return {path.name: record(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}, engine_files
+
+
+def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Place, report: Report) -> Manifest:
+    """Give the engine that is there another name or other settings: neither needs another build."""
+    manifest = msgspec.structs.replace(present, model_name=wanted.model_name, source=wanted.source)
+    configs = _new_configs(target, recipe, report)
+    # While files change the settings are nobody's: if this is cut short, the next run writes them again.
+    built_from = wanted.source.partition("-")[0]
+    write_manifest(target.version_dir, msgspec.structs.replace(manifest, source=f"{built_from}-"))
+    target.configure(configs)
+    write_manifest(target.version_dir, manifest)
+    report(f"{short(target.version_dir)}: the engine stays as it is, with new settings (no rebuild)")
+    return manifest
+
+
+def _new_configs(target: Place, recipe: Recipe, report: Report) -> dict[str, str]:
+    """Those of the recipe's config.pbtxt files that are to be written.
+
+    All of a further engine's, which belong to the build. Of the committed ones those whose settings have changed since
+    the last build: until then a file stays, with whatever somebody wrote into it.
+    """
+    if target.generated:
+        return recipe.configs
+    changed = _last_settings(target, recipe) != _hash(recipe.configs)
+    found = {}
+    for model, path in target.configs.items():
+        present = path.read_text(encoding="utf-8") if path.is_file() else None
+        if present is None or (changed and present != recipe.configs[model]):
+            found[model] = recipe.configs[model]
+            report(f"{short(path)}{' is replaced' if present is not None else ''}")
+    if not changed:
+        _tell_of_others_settings(target, recipe, report)
+    return found
+
+
+def _tell_of_others_settings(target: Place, recipe: Recipe, report: Report) -> None:
+    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for."""
+    for model, path in target.configs.items():
+        if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
+            report(
+                f"{short(path)} was changed since the last build and stays as it is, settings included (change them "
+                f"with python -m openai_bls render --set {model}.NAME=VALUE)"
+            )
+
+
+def _statements(config: str) -> list[str]:
+    return [line for line in config.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _last_settings(target: Place, recipe: Recipe) -> str:
+    """Hash of the config.pbtxt files that the last build wrote; empty if there was none, or it was cut short."""
+    try:
+        manifest = load_manifest(target.version_dir)
+    except EngineLoadError:
+        return ""
+    _, dash, settings = manifest.source.partition("-")
+    # Releases that only had the embedded engine wrote none: theirs are those of an engine without settings.
+    return settings if dash else _hash(_default_configs(recipe.manifest, target))
+
+
+def _default_configs(manifest: Manifest, target: Place) -> dict[str, str]:
+    suffix = target.model.removeprefix(ENGINE).removeprefix("_")
+    return render_configs(msgspec.structs.replace(manifest, tensorrt_llm=None), TensorRtLlmSettings(), suffix=suffix)
+
+
+def _hash(configs: Mapping[str, str]) -> str:
+    return hashlib.sha256(repr(sorted(configs.items())).encode()).hexdigest()
+
+
+def _require_free(model_name: str, options: BuildOptions, target: Place) -> None:
+    """Whether the API serves nothing else under the names of the engine and of its adapters.
+
+    Raises:
+        EngineLoadError: it does.
+    """
+    own = options.tensorrt_llm
+    # The C++ backend's adapters are no models of their own.
+    adapters = [] if options.engine != "tensorrt_llm" or own.backend == "cpp" else list(own.lora)
+    if model_name in adapters:
+        raise EngineLoadError(
+            f"{model_name!r} is the engine's own name and an adapter's: give the adapter another, --lora-dir NAME=DIR, "
+            "or the engine, with --served-model-name"
+        )
+    repository = options.model_repository
+    for model, names in served_names(repository).items():
+        manifests = _manifests(repository / model)
+        if model == target.model:
+            # What is there is replaced; the aliases, which come first, stay.
+            taken = names[: len(names) - len(manifests)]
+        else:
+            taken = [*names, *(name for manifest in manifests for name in _adapters(manifest))]
+            if model_name in taken:
+                raise EngineLoadError(
+                    f"{model_name!r} is a name of the engine in {model} already: give another with --served-model-name"
+                )
+        for name in adapters:
+            if name in taken:
+                raise EngineLoadError(
+                    f"{name!r} is a name of the engine in {model} already: give the adapter another, --lora-dir "
+                    "NAME=DIR"
+                )
+
+
+def _manifests(model: Path) -> list[Manifest]:
+    """Of the engines in a model's version folders, those that are readable; so does `served_names`."""
+    found = []
+    for path in sorted(model.glob(f"*/{MANIFEST_NAME}")):
+        with contextlib.suppress(EngineLoadError):
+            found.append(load_manifest(path.parent))
+    return found
+
+
+def _adapters(manifest: Manifest) -> list[str]:
+    """Those that the API serves as models of their own names."""
+    record = manifest.tensorrt_llm
+    return [] if record is None or record.backend == "cpp" else list(record.lora)
+
+
+def _fingerprint(source: Path, recipe: Recipe, target: Place) -> str:
+    """Changes when the files built from, or what was asked for, change."""
+    digest = hashlib.sha256()
+    digest.update(repr((FORMAT_VERSION, recipe.key, sorted(target.generated.items()))).encode())
+    for path in sorted(source.iterdir()):
+        if path.is_file():
+            stat = path.stat()
+            digest.update(repr((path.name, stat.st_size, stat.st_mtime_ns)).encode())
+    return digest.hexdigest()
+
+
+def _present(target: Place) -> Manifest | None:
+    """The engine in place, if it is whole."""
+    try:
+        manifest = load_manifest(target.version_dir)
+        checkpoint_dir(target.version_dir, manifest)
+    except EngineLoadError:
+        return None
+    needed = [folder / "tokenizer.json" for folder in target.tokenizers]
+    needed += [target.version_dir.parent.parent / path for path in target.generated]
+    needed += target.configs.values()
+    if not all(path.is_file() for path in needed):
+        return None
+    engine = target.version_dir / ENGINE_FOLDER
+    for name, expected in manifest.engine_files.items():
+        if not (engine / name).is_file() or (engine / name).stat().st_size != expected.size:
+            return None
+    adapters = manifest.tensorrt_llm.lora.values() if manifest.tensorrt_llm else ()
+    return manifest if all((target.version_dir / folder).is_dir() for folder in adapters) else None
+
+
+def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
+    most = facts.max_position_embeddings
+    if wanted is None:
+        return most or _DEFAULT_MODEL_LEN
+    if wanted < 1 or (most is not None and wanted > most):
+        raise EngineLoadError(f"--max-model-len {wanted} is outside what the model was made for (1 to {most})")
+    return wanted
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found

@@ -1,0 +1,80 @@
+"""Where checkpoints come from: a directory, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from openai_bls.core.manifest import EngineLoadError, first_line
+
+_GENERIC_NAMES = re.compile(r"(checkpoint|model|hf|final|output|snapshot)s?([-_]?\d+)?|[0-9a-f]{40}", re.IGNORECASE)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
+_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py"]
+# Of repositories without safetensors.
+_PYTORCH_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+
+
+def find_source(model: str, report: Callable[[str], None]) -> Path:
+    """The folder of the checkpoint `model`, a directory or a hub id, on this machine; downloaded if need be.
+
+    Raises:
+        EngineLoadError: there is none, or it cannot be had.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise EngineLoadError(f"{model} is not a Hugging Face checkpoint: it has no config.json")
+        return path
+    _require_hub_id(model)
+    report(f"downloading {model}")
+    try:
+        from huggingface_hub import snapshot_download
+
+        folder = Path(snapshot_download(model, allow_patterns=_FILES))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(model, allow_patterns=[*_FILES, *_PYTORCH_FILES]))
+        return folder
+    except Exception as error:  # the hub's own errors, the network's, and the file system's
+        raise _unreachable(model, error) from None
+
+
+def fetch_config(model: str) -> dict[str, Any]:
+    """The config.json of a directory, or of a hub id, of which nothing is downloaded but that and how it is quantised.
+
+    Raises:
+        EngineLoadError: there is none, or it cannot be had.
+    """
+    from openai_bls.builder.tensorrt_llm.hf_config import read_config
+
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return read_config(folder)
+    _require_hub_id(model)
+    try:
+        from huggingface_hub import snapshot_download
+
+        # hf_quant_config.json is ModelOpt's, and not everywhere.
+        folder = Path(snapshot_download(model, allow_patterns=["config.json", "hf_quant_config.json"]))
+    except Exception as error:  # as above
+        raise _unreachable(model, error) from None
+    return read_config(folder)
+
+
+def default_name(model: str) -> str:
+    """The last part of the path or id that names the model rather than its role."""
+    parts = [part for part in Path(model).expanduser().absolute().parts if part.strip("/")]
+    return next((part for part in reversed(parts) if not _GENERIC_NAMES.fullmatch(part)), parts[-1])
+
+
+def _require_hub_id(model: str) -> None:
+    if Path(model).expanduser().exists() or model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
+        raise EngineLoadError(f"{model} is not a directory with a Hugging Face checkpoint")
+
+
+def _unreachable(model: str, error: Exception) -> EngineLoadError:
+    offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
+    reason = "HF_HUB_OFFLINE is set and it is not in the cache" if offline else first_line(error)
+    return EngineLoadError(f"{model} is no directory here and cannot be had from the hub: {reason}")

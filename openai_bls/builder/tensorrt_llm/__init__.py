@@ -1,0 +1,1 @@
+"""TensorRT-LLM engines: plans, memory estimates and builds."""

@@ -1,0 +1,370 @@
+"""Building for TensorRT-LLM: the recipe that `engine.package` follows, with the worker that does the work.
+
+For the flow `tensorrt` a worker converts and builds, and this process watches it. For `pytorch` nothing is built: the
+checkpoint is placed as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openai_bls.builder.target import Place, Prepared
+from openai_bls.builder.tensorrt_llm import chatglm
+from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
+from openai_bls.builder.tensorrt_llm.hf_config import read_config
+from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
+from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
+from openai_bls.builder.tensorrt_llm.process import run_worker
+from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
+from openai_bls.builder.tensorrt_llm.worker import Survey, encode
+from openai_bls.builder.weights import place, place_as_it_is, weight_names
+from openai_bls.core.checkpoint import read_checkpoint
+from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Version
+from openai_bls.engines.tensorrt_llm.versions import require_flow
+from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
+
+if TYPE_CHECKING:
+    from openai_bls.builder.build import BuildOptions, Report
+
+_ADAPTER_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
+_HASH_BYTES = 1 << 24
+
+
+class TensorRtLlmRecipe:
+    """See `engine.package.Recipe`.
+
+    Raises:
+        EngineLoadError: TensorRT-LLM is not installed, or what was asked for cannot be built here.
+    """
+
+    def __init__(self, options: BuildOptions, source: Path, model_name: str, target: Place, report: Report) -> None:
+        self._options, self._source, self._report = options, source, report
+        self._own = options.tensorrt_llm
+        weight_names(source)
+        self._survey = survey()
+        gpus = self._survey.gpus
+        self._config = read_config(source)
+        request = request_of(options, self._config, source)
+        self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
+        require_flow(self._plan.flow, self._plan.version, self._survey.version)
+        self._check()
+        self._lora_rank = self._highest_rank()
+        self.manifest = self._manifest(model_name)
+        self.configs = self._configs(target)
+        self.key = self._key()
+
+    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
+        """See `Recipe`."""
+        for name, folder in self._own.lora.items():
+            _copy_adapter(folder, prepared.lora / name)
+        if self._plan.flow == "pytorch":
+            trust = self._options.trust_remote_code
+            place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
+            return {}
+        self._require_disk(prepared)
+        with self._workspace(prepared) as workspace:
+            spec = self._spec(prepared.engine, workspace)
+            if self._config.get("model_type") == "chatglm":
+                spec = msgspec.structs.replace(spec, model=chatglm.readable(spec.model, self._config, spec.workspace))
+            progress = Progress(self._report)
+            with contextlib.closing(progress):
+                _run(spec, progress)
+                _require_engine(prepared.engine, spec)
+                if self._own.backend == "cpp":
+                    # Of the copy: it may have end tokens that its tokenizer's code knows of.
+                    facts = read_checkpoint(prepared.checkpoint)
+                    vocabulary = grammar_vocabulary(prepared.tokenizers[0], facts.eos_token_ids)
+                    (prepared.engine / GRAMMAR_VOCABULARY).write_bytes(vocabulary)
+                return _records(prepared.engine, progress)
+
+    def _check(self) -> None:
+        made, own = self._plan, self._own
+        self._report(
+            f"TensorRT-LLM {self._survey.version}, flow {made.flow}, {made.max_seq_len:,} tokens, "
+            f"{_counted([gpu.name for gpu in self._survey.gpus]) or 'no GPU'}"
+        )
+        for note in made.notes:
+            self._report(f"note: {note}")
+        if own.backend == "cpp" and own.lora:
+            self._report(
+                "note: with --backend cpp adapters are no models of their own: clients of tensorrt_llm name them by "
+                "lora_task_id and bring lora_weights and lora_config"
+            )
+        if made.refusals:
+            raise EngineLoadError(made.refusals[0])
+        if made.flow == "tensorrt":
+            self._require_gpus(own.tensor_parallel_size * own.pipeline_parallel_size)
+        if made.problems and not self._options.force:
+            raise EngineLoadError(made.problems[0])
+        for problem in made.problems:
+            self._report(f"in spite of --force: {problem}")
+
+    def _require_gpus(self, ranks: int) -> None:
+        found = len(self._survey.gpus)
+        if not found:
+            raise EngineLoadError(
+                "there is no GPU here, and a TensorRT engine is built on one of the kind that it is to run on: build "
+                "on such a machine (a container needs --gpus), make it visible (CUDA_VISIBLE_DEVICES), or only plan, "
+                "with --dry-run"
+            )
+        if found < ranks:
+            raise EngineLoadError(
+                f"an engine of {ranks} ranks is built on as many GPUs, and this process sees {found}: lower --tp-size "
+                "or --pp-size, or make more visible (CUDA_VISIBLE_DEVICES)"
+            )
+
+    def _manifest(self, model_name: str) -> Manifest:
+        made, own = self._plan, self._own
+        gpu = self._survey.gpus[0] if self._survey.gpus else None
+        return Manifest(
+            engine="tensorrt_llm",
+            model_name=model_name,
+            max_model_len=made.max_seq_len,
+            max_batch_size=made.max_batch_size,
+            created=0,
+            dtype=self._options.dtype,
+            trust_remote_code=self._options.trust_remote_code,
+            builder={"tensorrt_llm": self._survey.version},
+            tensorrt_llm=TensorRtLlmRecord(
+                version=self._survey.version,
+                flow=made.flow,
+                backend=own.backend,
+                gpu=gpu.name if gpu else "",
+                compute_capability=gpu.compute_capability if gpu else "",
+                tensor_parallel_size=own.tensor_parallel_size,
+                pipeline_parallel_size=own.pipeline_parallel_size,
+                quant=own.quant or "",
+                kv_cache_dtype=own.kv_cache_dtype,
+                max_input_len=made.max_input_len,
+                max_num_tokens=made.max_num_tokens,
+                max_beam_width=own.max_beam_width,
+                gather_logits=own.gather_logits,
+                plugins=own.plugins,
+                lora={name: f"lora/{name}" for name in own.lora},
+                max_lora_rank=self._lora_rank,
+            ),
+        )
+
+    def _configs(self, target: Place) -> dict[str, str]:
+        settings = msgspec.structs.replace(self._own.settings, enable_chunked_context=self._plan.chunked_context)
+        if self._own.backend == "cpp":
+            version_dir = target.version_dir.absolute()
+            settings = cpp_settings(self.manifest, settings, version_dir, self._own.cpp_parameters)
+        return render_configs(self.manifest, settings, self._own.queue, self._options.name)
+
+    def _key(self) -> str:
+        """All that goes into the build: the settings do not, nor does the name."""
+        files = [
+            (name, path.name, path.stat().st_size, path.stat().st_mtime_ns)
+            for name, folder in self._own.lora.items()
+            for path in _adapter_files(folder)
+        ]
+        own, spec = self._own, self._spec(Path(), Path())
+        built = msgspec.structs.replace(spec, model=Path(), lora_dirs=(), workers=1)
+        return repr((msgspec.structs.replace(self.manifest, model_name=""), own.multiple_profiles, built, files))
+
+    def _spec(self, output: Path, workspace: Path) -> BuildSpec:
+        made, own = self._plan, self._own
+        dataset = Path(own.calib_dataset).expanduser()
+        return BuildSpec(
+            model=self._source.absolute(),
+            output=output.absolute(),
+            workspace=workspace.absolute(),
+            max_batch_size=made.max_batch_size,
+            max_input_len=made.max_input_len,
+            max_seq_len=made.max_seq_len,
+            max_num_tokens=made.max_num_tokens,
+            max_beam_width=own.max_beam_width,
+            dtype=self._options.dtype,
+            tensor_parallel_size=own.tensor_parallel_size,
+            pipeline_parallel_size=own.pipeline_parallel_size,
+            quant=own.quant,
+            kv_cache_dtype=own.kv_cache_dtype,
+            calib_dataset=str(dataset.absolute()) if own.calib_dataset and dataset.is_dir() else own.calib_dataset,
+            calib_size=own.calib_size or DEFAULT_CALIB_SIZE,
+            workers=own.workers,
+            plugins=own.plugins,
+            multiple_profiles=own.multiple_profiles,
+            gather_logits=own.gather_logits,
+            lora_dirs=tuple(folder.absolute() for folder in own.lora.values()),
+            max_lora_rank=self._lora_rank,
+            trust_remote_code=self._options.trust_remote_code,
+        )
+
+    def _highest_rank(self) -> int:
+        """Of the adapters, or what was asked for, which must not be less."""
+        ranks = {name: _rank(folder) for name, folder in self._own.lora.items()}
+        asked = self._own.max_lora_rank
+        highest = max(ranks.values(), default=0)
+        if asked is not None and asked < highest:
+            name = next(name for name, rank in ranks.items() if rank == highest)
+            raise EngineLoadError(f"--max-lora-rank {asked} is below the rank {highest} of the adapter {name}")
+        return asked or highest
+
+    def _require_disk(self, prepared: Prepared) -> None:
+        found = self._plan.estimate
+        if found is None:
+            return
+        # The checkpoint is there already.
+        needed = found.disk - found.checkpoint
+        if self._own.workspace is None:
+            require_disk(prepared.work, needed)
+            return
+        self._own.workspace.mkdir(parents=True, exist_ok=True)
+        require_disk(self._own.workspace, needed - found.engine_on_disk)
+        require_disk(prepared.engine, found.engine_on_disk)
+
+    @contextlib.contextmanager
+    def _workspace(self, prepared: Prepared) -> Iterator[Path]:
+        if self._own.workspace is None:
+            yield prepared.work
+            return
+        folder = Path(tempfile.mkdtemp(prefix="openai_bls-engine-", dir=self._own.workspace))
+        try:
+            yield folder
+        finally:
+            if self._own.keep_workspace:
+                self._report(f"the workspace stays at {folder}")
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def request_of(options: BuildOptions, config: dict[str, Any], source: Path) -> Request:
+    """What `planning` needs of `options`, of the checkpoint's config.json, and of its folder, if it is there."""
+    weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
+    return Request(
+        model=options.model,
+        config=config,
+        dtype=options.dtype,
+        max_seq_len=options.max_model_len,
+        max_batch_size=options.max_batch_size,
+        trust_remote_code=options.trust_remote_code,
+        own=options.tensorrt_llm,
+        folder=source.absolute() if source.is_dir() else None,
+        checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
+    )
+
+
+def installed_version() -> Version | None:
+    """Of TensorRT-LLM, as the package's metadata has it; None if there is none."""
+    try:
+        return Version.parse(importlib.metadata.version("tensorrt_llm"))
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def survey() -> Survey:
+    """What is installed on this machine.
+
+    Raises:
+        EngineLoadError: TensorRT-LLM is not, or cannot be imported.
+    """
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        raise EngineLoadError(
+            "TensorRT-LLM is not installed in this Python: build in an image tritonserver:<tag>-trtllm-python-py3, or "
+            "with --engine transformers"
+        )
+    with _log() as log, tempfile.TemporaryDirectory(prefix="openai_bls-survey-") as folder:
+        found = Path(folder) / "survey.json"
+        lines: deque[str] = deque(maxlen=TAIL_LINES)
+        code = run_worker(["survey", str(found)], log, lines.append, lambda: None)
+        if code == 0:
+            return msgspec.json.decode(found.read_bytes(), type=Survey)
+        none = BuildSpec(Path(), Path(), log.parent, 1, 1, 1, 1)
+        raise EngineLoadError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none).sentence} (log: {log})")
+
+
+def _run(spec: BuildSpec, progress: Progress) -> None:
+    spec_file = spec.workspace / "spec.json"
+    spec_file.write_bytes(encode(spec))
+    reader = LogReader(spec.tensor_parallel_size * spec.pipeline_parallel_size, spec.calib_size)
+    lines: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        step = reader.read(line)
+        if step is not None:
+            progress.show(step)
+
+    with _log() as log:
+        code = run_worker(["build", str(spec_file)], log, on_line, progress.tick)
+        if code != 0:
+            raise EngineLoadError(f"{classify(code, lines, spec).sentence} (log: {log})")
+
+
+@contextlib.contextmanager
+def _log() -> Iterator[Path]:
+    """A file for a worker's output, which stays if something goes wrong."""
+    handle, name = tempfile.mkstemp(prefix="openai_bls-engine-", suffix=".log")
+    os.close(handle)
+    path = Path(name)
+    try:
+        yield path
+    except EngineLoadError:
+        raise
+    except BaseException:
+        path.unlink()
+        raise
+    path.unlink()
+
+
+def _require_engine(folder: Path, spec: BuildSpec) -> None:
+    ranks = spec.tensor_parallel_size * spec.pipeline_parallel_size
+    needed = ["config.json", *(f"rank{rank}.engine" for rank in range(ranks))]
+    missing = [name for name in needed if not (folder / name).is_file()]
+    if missing:
+        raise EngineLoadError(f"the build ended without an error and without {', '.join(missing)}: this is a bug")
+
+
+def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:
+    """Sizes and hashes of all files in `folder`, whatever their size."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    records = {}
+    for number, path in enumerate(paths):
+        progress.show(Step("hash", number, len(paths)))
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_HASH_BYTES):
+                digest.update(chunk)
+        records[path.relative_to(folder).as_posix()] = FileRecord(path.stat().st_size, digest.hexdigest())
+    return records
+
+
+def _counted(names: list[str]) -> str:
+    return ", ".join(
+        f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
+    )
+
+
+def _adapter_files(folder: Path) -> list[Path]:
+    return sorted({path for pattern in _ADAPTER_FILES for path in folder.glob(pattern)})
+
+
+def _copy_adapter(folder: Path, target: Path) -> None:
+    target.mkdir()
+    for path in _adapter_files(folder):
+        place(path, target / path.name)
+
+
+def _rank(folder: Path) -> int:
+    path = folder / "adapter_config.json"
+    try:
+        rank = msgspec.json.decode(path.read_bytes())["r"]
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        raise EngineLoadError(f"cannot read the rank (`r`) from {path}") from None
+    if not isinstance(rank, int) or rank < 1:
+        raise EngineLoadError(f"{path} has the rank {rank!r}")
+    return rank

@@ -1,0 +1,98 @@
+"""How long prompts may be: what fits one step of the engine, and what is taken in over several.
+
+Without chunked context TensorRT-LLM takes no prompt longer than `max_num_tokens`: the C++ runtime cuts its
+`maxInputLen` down to that (`TrtGptModel` in cpp/tensorrt_llm/batch_manager/trtGptModel.h), and the PyTorch flow raises
+(`_check_arguments` in tensorrt_llm/llmapi/llm.py). A TensorRT engine can do chunked context only if it was built with
+paged context FMHA, which is on by default and which `build` in tensorrt_llm/builder.py turns off with a warning in the
+cases below. None of it was run here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from openai_bls.builder.tensorrt_llm.gpus import Gpu
+from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
+from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
+
+_QUANTS_WITH_FP8_CACHE = ("fp8", "w4a8_awq", "nvfp4")
+_AMPERE = (8, 0)
+
+
+class Prompts(msgspec.Struct, frozen=True):
+    """What was decided."""
+
+    max_input_len: int
+    chunked: bool | None
+    """The setting `enable_chunked_context`; None leaves TensorRT-LLM's own default, which is false."""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def without_paged_context(
+    own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype, gpu: Gpu | None
+) -> str:
+    """Why an engine has no paged context FMHA, as a clause; empty if it has.
+
+    Args:
+        own: what was asked for.
+        flow: of TensorRT-LLM.
+        quant: of the weights that will run; empty is none.
+        kv_cache_dtype: of the cache that will be, the checkpoint's own included.
+        gpu: that it is to run on, if it is known.
+    """
+    if flow == "pytorch":
+        return ""
+    for name, off in (("use_paged_context_fmha", "disable"), ("context_fmha", "disable"), ("streamingllm", "enable")):
+        if own.plugins.get(name) == off:
+            return f"{name} is {off}d"
+    if kv_cache_dtype == "int8":
+        return "TensorRT-LLM has none with an int8 KV cache"
+    if kv_cache_dtype == "fp8" and quant not in _QUANTS_WITH_FP8_CACHE:
+        return f"TensorRT-LLM has none with an fp8 KV cache unless --quant is {', '.join(_QUANTS_WITH_FP8_CACHE)}"
+    if gpu is not None and gpu.compute_capability < _AMPERE:
+        return f"{gpu.name} ({gpu.capability}) is older than Ampere (8.0)"
+    return ""
+
+
+def prompts(own: TensorRtLlmOptions, max_input_len: int, max_num_tokens: int, without_paged: str) -> Prompts:
+    """Whether prompts are taken in over several steps, and how long they may be.
+
+    Args:
+        own: what was asked for.
+        max_input_len: as `planning.lengths` has it.
+        max_num_tokens: tokens of one step.
+        without_paged: see `without_paged_context`.
+    """
+    asked = own.settings.enable_chunked_context
+    reuse = own.settings.enable_kv_cache_reuse
+    problems: list[str] = []
+    notes: list[str] = []
+    if without_paged:
+        needs = f"needs paged context FMHA, and {without_paged}"
+        if asked:
+            problems.append(f"--enable-chunked-context {needs}: leave it out, or change that")
+        if reuse:
+            problems.append(f"--enable-kv-cache-reuse {needs}: leave it out, or change that")
+        elif reuse is None:
+            notes.append(f"prompts that begin alike do not share their KV cache: that {needs}")
+    if max_input_len <= max_num_tokens or (asked and not without_paged):
+        return Prompts(max_input_len, asked, tuple(problems), tuple(notes))
+    if asked is None and not without_paged:
+        notes.append(
+            f"prompts of more than {max_num_tokens:,} tokens (--max-num-tokens) are taken in over several steps: the "
+            "build turns enable_chunked_context on, in config.pbtxt"
+        )
+        return Prompts(max_input_len, True, tuple(problems), tuple(notes))
+    why = f"that {needs}" if without_paged else "--no-enable-chunked-context was given"
+    if own.max_input_len is not None:
+        problems.append(
+            f"--max-input-len {own.max_input_len} is more than the {max_num_tokens} tokens of one step, and prompts "
+            f"cannot be taken in over several ({why}): lower it, or raise --max-num-tokens"
+        )
+        return Prompts(max_input_len, asked, tuple(problems), tuple(notes))
+    notes.append(
+        f"prompts may have {max_num_tokens:,} tokens at most, those of one step, since they cannot be taken in over "
+        f"several ({why}): raise --max-num-tokens for longer ones"
+    )
+    return Prompts(max_num_tokens, asked, tuple(problems), tuple(notes))

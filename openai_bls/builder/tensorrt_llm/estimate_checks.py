@@ -1,0 +1,174 @@
+"""What an estimate says beyond its numbers: why the plan cannot work, and what to know of one that can."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openai_bls.builder.tensorrt_llm.gpus import GIB, Gpu, NumberFormat
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, KV_CACHE_FORMAT, QUANTISATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from openai_bls.builder.tensorrt_llm.estimate import Estimate, EstimateOptions
+    from openai_bls.builder.tensorrt_llm.shapes import ModelShape
+
+_GENERATION = {"bfloat16": "Ampere, 8.0", "int8": "Turing, 7.5", "fp8": "Ada, 8.9", "nvfp4": "Blackwell, 10.0"}
+
+
+def problems_of(shape: ModelShape, options: EstimateOptions, found: Estimate) -> tuple[str, ...]:
+    """Why it cannot work, a sentence each that says what to change."""
+    return (
+        *_of_parallelism(shape, options),
+        *_of_lengths(shape, options),
+        *_of_quantisation(shape, options),
+        *(_of_gpu(options.gpu, options, found) if options.gpu else ()),
+    )
+
+
+def notes_on(shape: ModelShape, options: EstimateOptions, found: Estimate) -> tuple[str, ...]:
+    """What to know before it is built, a sentence each."""
+    return tuple(_notes(shape, options, found))
+
+
+def _of_parallelism(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+    tp = options.tp
+    cut = {"attention heads": shape.heads}
+    if shape.experts:
+        cut["columns of an expert"] = shape.moe_intermediate_size
+    if not shape.experts or shape.dense_layers:
+        cut["columns of the MLP"] = shape.intermediate_size
+    for what, size in cut.items():
+        if size % tp:
+            fitting = ", ".join(str(n) for n in range(1, 65) if all(size % n == 0 for size in cut.values()))
+            yield f"--tp-size {tp} does not divide the {size} {what}: give one of {fitting}"
+            return
+    if max(tp, shape.kv_heads) % min(tp, shape.kv_heads):
+        yield (
+            f"--tp-size {tp} and the {shape.kv_heads} heads of keys and values do not divide each other: "
+            f"give a --tp-size that divides {shape.kv_heads}, or a multiple of it"
+        )
+    if options.pp > shape.layers:
+        yield f"--pp-size {options.pp} is more than the {shape.layers} layers: give at most {shape.layers}"
+
+
+def _of_lengths(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+    longest = shape.max_position_embeddings
+    if longest is not None and options.max_seq_len > longest:
+        yield f"--max-seq-len {options.max_seq_len} is beyond the {longest} tokens that the model was made for"
+    if options.max_input_len > options.max_seq_len:
+        yield (
+            f"--max-input-len {options.max_input_len} is more than --max-seq-len {options.max_seq_len}, "
+            "which holds the prompt and the output: raise the second or lower the first"
+        )
+
+
+def _of_quantisation(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+    own, asked = shape.quantization, options.quant
+    if asked and options.flow == "pytorch":
+        yield f"--quant {asked} is for --flow tensorrt: the PyTorch flow takes a checkpoint that is quantised already"
+    elif asked and QUANTISATIONS[asked].refusal:
+        yield f"--quant {asked}: {QUANTISATIONS[asked].refusal}"
+    elif asked and own and asked != own:
+        yield f"the checkpoint is quantised already ({own}): leave --quant {asked} out, or take the original one"
+
+
+def _of_gpu(gpu: Gpu, options: EstimateOptions, found: Estimate) -> Iterator[str]:
+    if gpu.refusal:
+        yield gpu.refusal
+        return
+    if found.dtype == "bfloat16" and not gpu.has("bfloat16"):
+        yield f"{_lacks(gpu, 'bfloat16')}: give --dtype float16"
+    needed = QUANTISATIONS[found.quant].number_format if found.quant else None
+    if needed and not gpu.has(needed):
+        whose = f"--quant {found.quant}" if options.quant else f"the checkpoint's {found.quant}"
+        yield f"{_lacks(gpu, needed)}, so {whose} cannot run on it: it has {', '.join(_possible(gpu, options))}"
+    elif options.flow == "tensorrt" and not_on_blackwell(gpu):
+        if found.quant and QUANTISATIONS[found.quant].not_on_blackwell:
+            yield (
+                f"TensorRT-LLM builds no engine with {found.quant} weights for {gpu.name} ({gpu.capability}): "
+                f"give --quant {' or '.join(_possible(gpu, options))}"
+            )
+        if options.kv_cache_dtype == "int8":
+            yield (
+                f"TensorRT-LLM builds no engine with an int8 KV cache for {gpu.name} ({gpu.capability}): "
+                "give --kv-cache-dtype auto or fp8"
+            )
+    cache = KV_CACHE_FORMAT.get(options.kv_cache_dtype)
+    if cache and not gpu.has(cache):
+        none = "int8" if options.flow == "pytorch" else "nvfp4"
+        others = [name for name, needs in KV_CACHE_FORMAT.items() if gpu.has(needs) and name != none]
+        yield f"{_lacks(gpu, cache)}: give --kv-cache-dtype {' or '.join(['auto', *others])}"
+    if found.gpu_memory > gpu.memory_bytes:
+        yield (
+            f"does not fit: each {gpu.name} has {_gib(gpu.memory_bytes)} and {_gib(found.gpu_memory)} are needed "
+            "before any KV cache: raise --tp-size, quantise (--quant), or lower --max-num-tokens and --max-batch-size"
+        )
+    elif found.kv_tokens is not None and found.kv_tokens < options.max_seq_len * options.max_beam_width:
+        beams = f" with {options.max_beam_width} beams" if options.max_beam_width > 1 else ""
+        yield (
+            f"the KV cache would hold {found.kv_tokens:,} tokens, less than one sequence of {options.max_seq_len:,}"
+            f"{beams}: lower --max-seq-len, raise --tp-size, or quantise the cache (--kv-cache-dtype) or the weights"
+        )
+
+
+def not_on_blackwell(gpu: Gpu) -> bool:
+    """Whether TensorRT-LLM refuses to build engines with INT8 or INT4 for it: compute capability 10.x."""
+    return gpu.compute_capability[0] == 10
+
+
+def _possible(gpu: Gpu, options: EstimateOptions) -> list[str]:
+    """Quantisations of an unquantised checkpoint that run on it."""
+    return [
+        name
+        for name in BUILT
+        if ((needed := QUANTISATIONS[name].number_format) is None or gpu.has(needed))
+        and not (options.flow == "tensorrt" and QUANTISATIONS[name].not_on_blackwell and not_on_blackwell(gpu))
+    ]
+
+
+def _lacks(gpu: Gpu, number_format: NumberFormat) -> str:
+    return f"{gpu.name} ({gpu.capability}) does not compute in {number_format} (from {_GENERATION[number_format]} on)"
+
+
+def _notes(shape: ModelShape, options: EstimateOptions, found: Estimate) -> Iterator[str]:
+    if options.gpu is not None and options.gpu.warning:
+        yield options.gpu.warning
+    # Where they do not divide each other, there is no such engine.
+    if options.tp > shape.kv_heads and options.tp % shape.kv_heads == 0:
+        yield (
+            f"{options.tp} ranks share {shape.kv_heads} heads of keys and values: "
+            f"{options.tp // shape.kv_heads} ranks keep a copy of each, so the cache grows less than the GPUs do"
+        )
+    if shape.layers % options.pp:
+        yield f"{shape.layers} layers over {options.pp} stages: some hold one more, and the numbers are those"
+    what: str = found.quant if found.quant and QUANTISATIONS[found.quant].calibrates else ""
+    if not what and options.kv_cache_dtype != "auto":
+        what = f"--kv-cache-dtype {options.kv_cache_dtype}"
+    if what and not shape.quantization and options.flow == "tensorrt":
+        where = f"on the {options.ranks} GPUs together" if options.ranks > 1 else "on the GPU"
+        yield (
+            f"{what} runs the unquantised model {where} over a dataset first (--calib-dataset, --calib-size): "
+            "without a network give a local path"
+        )
+        if options.gpu is not None and found.build_gpu_memory > options.gpu.memory_bytes:
+            yield (
+                f"that takes {_gib(found.build_gpu_memory)} of each GPU, more than it has: the rest is kept on the "
+                "host, which is slow; build with more GPUs, or take a checkpoint that is quantised already"
+            )
+    if shape.sliding_window and shape.sliding_window < options.max_seq_len:
+        yield (
+            f"some layers look back at most {shape.sliding_window:,} tokens: "
+            "the KV cache is counted as if all looked back at everything"
+        )
+    if found.batch_full is not None and 0 < found.batch_full < options.max_batch_size:
+        yield (
+            f"of --max-batch-size {options.max_batch_size} sequences, {found.batch_full} fit at full length; "
+            "the scheduler holds the others back while they do not fit"
+        )
+    if options.flow == "pytorch":
+        yield "the PyTorch flow builds nothing: it loads the checkpoint at every start"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

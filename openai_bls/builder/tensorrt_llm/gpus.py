@@ -1,0 +1,134 @@
+"""GPUs: how much memory a program has on each, and which number formats its tensor cores compute in.
+
+`memory.total` is what nvidia-smi reports for the GPU, which is already less than the data sheet's round number where
+error correction takes its share. A CUDA program sees less still: NVIDIA's own log of an engine on an H100 80GB says
+79.10 GiB of nvidia-smi's 79.65, and public listings show 0.4 to 0.7 GiB less on the others. `memory_bytes` takes off
+the most of these, so that an estimate is not too bright by that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from openai_bls.core.manifest import EngineLoadError
+
+NumberFormat = Literal["bfloat16", "int8", "fp8", "nvfp4"]
+
+GIB = 1 << 30
+_MIB = 1 << 20
+_RESERVED_BYTES = 7 * GIB // 10
+"""Between nvidia-smi's memory.total and what CUDA gives a program."""
+
+_SINCE: dict[str, tuple[int, int]] = {"bfloat16": (8, 0), "int8": (7, 5), "fp8": (8, 9), "nvfp4": (10, 0)}
+"""The first compute capability whose tensor cores have the format."""
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One model of GPU."""
+
+    name: str
+    memory_mib: int
+    """nvidia-smi's memory.total."""
+    compute_capability: tuple[int, int]
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a CUDA program has of it, while nothing else uses it."""
+        return max(0, self.memory_mib * _MIB - _RESERVED_BYTES)
+
+    @property
+    def capability(self) -> str:
+        """E.g. `9.0`."""
+        return f"{self.compute_capability[0]}.{self.compute_capability[1]}"
+
+    def has(self, number_format: NumberFormat) -> bool:
+        """Whether it computes in this format."""
+        return self.compute_capability >= _SINCE[number_format]
+
+    @property
+    def refusal(self) -> str | None:
+        """Why TensorRT-LLM does not run on it; None if it does."""
+        if self.compute_capability < (7, 5):
+            return (
+                f"TensorRT-LLM runs on no GPU of compute capability {self.capability} since 0.16, "
+                f"which dropped the V100: {self.name} needs another engine, or take a GPU of 8.0 or later"
+            )
+        return None
+
+    @property
+    def warning(self) -> str | None:
+        """What to know before TensorRT-LLM is run on it; None if nothing."""
+        if (7, 5) <= self.compute_capability < (8, 0):
+            return f"{self.name}: TensorRT-LLM is neither developed nor tested on GPUs before Ampere (8.0)"
+        return None
+
+
+# nvidia-smi's own numbers, as public listings of it show them.
+GPUS = (
+    Gpu("V100-16GB", 16384, (7, 0)),
+    Gpu("V100-32GB", 32768, (7, 0)),
+    Gpu("T4", 15360, (7, 5)),
+    Gpu("A10", 23028, (8, 6)),
+    Gpu("A10G", 23028, (8, 6)),
+    Gpu("A30", 24576, (8, 0)),
+    Gpu("A40", 46068, (8, 6)),
+    Gpu("A100-40GB", 40960, (8, 0)),
+    Gpu("A100-80GB", 81920, (8, 0)),
+    Gpu("L4", 23034, (8, 9)),
+    Gpu("L40", 46068, (8, 9)),
+    Gpu("L40S", 46068, (8, 9)),
+    Gpu("RTX 3090", 24576, (8, 6)),
+    Gpu("RTX 4090", 24564, (8, 9)),
+    Gpu("RTX 5090", 32607, (12, 0)),
+    Gpu("RTX 6000 Ada", 49140, (8, 9)),
+    Gpu("H20", 97871, (9, 0)),
+    Gpu("H100", 81559, (9, 0)),
+    Gpu("H100-NVL", 95830, (9, 0)),
+    Gpu("H200", 143771, (9, 0)),
+    Gpu("GH200", 97871, (9, 0)),
+    Gpu("B200", 183359, (10, 0)),
+    Gpu("GB200", 189471, (10, 0)),
+    Gpu("B300", 275040, (10, 3)),
+)
+
+# Words of nvidia-smi's names that tell no two GPUs of the table apart.
+_WORDS = {"nvidia", "tesla", "geforce", "rtx", "generation", "ac", "pcie", "hbm2", "hbm2e", "hbm3", "hbm3e"}
+_FORM_FACTOR = re.compile(r"sxm\d?")
+_SIZE = re.compile(r"(\d+)gb?")
+# Sizes in names that stand for the one variant in the table. A GH200 is named after the memory of its CPU.
+_OWN_SIZES = {"H100": {"80"}, "H100-NVL": {"94"}, "H200": {"141"}, "GH200": {"96", "120", "480"}}
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of this name: as in the table, or as nvidia-smi tells it (`NVIDIA H100 80GB HBM3`).
+
+    Raises:
+        EngineLoadError: it is none of the table, or several.
+    """
+    wanted = _key(name)
+    found = [gpu for gpu in GPUS if _matches(wanted, gpu)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise EngineLoadError(f"{name!r} may be {' or '.join(gpu.name for gpu in found)}: say which")
+    raise EngineLoadError(f"no GPU {name!r} is known here: give one of {', '.join(gpu.name for gpu in GPUS)}")
+
+
+def _key(name: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The words of a name that matter, and the gigabytes that it mentions."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    sizes = {size[1] for word in words if (size := _SIZE.fullmatch(word))}
+    plain = {word for word in words if not _SIZE.fullmatch(word) and not _FORM_FACTOR.fullmatch(word)}
+    return frozenset(plain - _WORDS), frozenset(sizes)
+
+
+def _matches(wanted: tuple[frozenset[str], frozenset[str]], gpu: Gpu) -> bool:
+    words, sizes = wanted
+    own_words, own_sizes = _key(gpu.name)
+    # The H200 NVL has the H200's memory and compute capability; the H100 NVL is a GPU of its own.
+    if words not in (own_words, own_words | {"nvl"} if gpu.name == "H200" else own_words):
+        return False
+    return sizes <= (own_sizes | _OWN_SIZES.get(gpu.name, set()))

@@ -1,0 +1,285 @@
+"""What may be asked for a TensorRT-LLM engine: the options of `build/engine.py`, and where each has a meaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTISATIONS
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
+from openai_bls.triton_models.tensors import Queue
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+DEFAULT_CALIB_SIZE = 512
+TritonBackend = Literal["python", "cpp"]
+
+QUANT_SYNONYMS: dict[str, Quant] = {
+    "fp8_per_channel_per_token": "fp8_rowwise",
+    "fp8_block_scales": "fp8_block",
+    "int8": "int8_weight_only",
+    "w8a16": "int8_weight_only",
+    "int8_wo": "int8_weight_only",
+    "int4": "int4_weight_only",
+    "w4a16": "int4_weight_only",
+    "int4_wo": "int4_weight_only",
+    "smoothquant": "int8_sq",
+    "sq": "int8_sq",
+    "w8a8_sq": "int8_sq",
+    "w8a8_sq_per_channel": "int8_sq",
+    "int4_awq": "awq",
+    "w4a16_awq": "awq",
+    "int4_gptq": "gptq",
+    "w4a16_gptq": "gptq",
+    "w8a16_gptq": "int8_gptq",
+}
+"""Spellings of guides and of `QuantAlgo`, in lower case with underscores."""
+
+# Data sets that TensorRT-LLM knows by name; any other has to be a directory.
+_DATASETS = ("cnn_dailymail", "pileval")
+_ADAPTER = re.compile(r"[\w.:-]{1,128}")
+
+
+class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Of TensorRT-LLM alone. None leaves a choice to `planning`."""
+
+    flow: Flow | None = None
+    """None is `tensorrt` where the installed version has it."""
+    backend: TritonBackend = "python"
+    tensor_parallel_size: Count = 1
+    pipeline_parallel_size: Count = 1
+    max_input_len: Count | None = None
+    max_output_len: Count | None = None
+    max_num_tokens: Count | None = None
+    max_beam_width: Count = 1
+    quant: Quant | None = None
+    kv_cache_dtype: KvCacheDtype = "auto"
+    calib_dataset: str = ""
+    calib_size: Count | None = None
+    """Texts; None is `DEFAULT_CALIB_SIZE`."""
+    workers: Count = 1
+    plugins: dict[str, str] = {}
+    """`PluginConfig` fields by their names."""
+    multiple_profiles: bool = False
+    gather_logits: bool = False
+    lora: dict[str, Path] = {}
+    """Name of an adapter → its directory."""
+    max_lora_rank: Count | None = None
+    settings: TensorRtLlmSettings = TensorRtLlmSettings()
+    """Written into config.pbtxt."""
+    cpp_parameters: dict[str, str] = {}
+    """Further ones of the C++ backend, by its names."""
+    queue: Queue | None = None
+    workspace: Path | None = None
+    """For what is in hand; None is in the repository."""
+    keep_workspace: bool = False
+
+
+_TENSORRT = frozenset({"tensorrt"})
+_CPP = frozenset({"cpp"})
+_ALL = frozenset({"tensorrt", "pytorch"})
+
+# Option → the flows (or the Triton backend) that it has a meaning with. What is not listed has one with every engine.
+_MEANINGFUL = {
+    **dict.fromkeys(
+        (
+            "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens",
+            "max_beam_width", "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "kv_cache_free_gpu_mem_fraction",
+            "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size",
+            "enable_chunked_context", "batch_scheduler_policy", "guided_decoding_backend",
+        ),
+        _ALL,
+    ),
+    **dict.fromkeys(
+        (
+            "quant", "calib_dataset", "calib_size", "workers", "plugin", "gemm_plugin", "gpt_attention_plugin",
+            "use_paged_context_fmha", "use_fp8_context_fmha", "use_custom_all_reduce", "multiple_profiles",
+            "gather_logits", "workspace", "keep_workspace",
+        ),
+        _TENSORRT,
+    ),
+    **dict.fromkeys(("cpp_parameter", "max_queue_delay", "max_queue_size"), _CPP),
+}  # fmt: skip
+_INSTEAD = {
+    "quant": "it takes a checkpoint that is quantised already, as it is",
+    "gather_logits": "it gives log-probabilities as it is",
+    "calib_dataset": "it quantises nothing",
+    "calib_size": "it quantises nothing",
+}
+
+
+def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, backend: str) -> None:
+    """Whether every option that was given means something for what is to be built.
+
+    Args:
+        given: names of options, with underscores.
+        engine: kind of the engine.
+        flow: of TensorRT-LLM; None while it is not known, which refuses nothing for its sake.
+        backend: Triton's.
+
+    Raises:
+        EngineLoadError: the first that does not, and what it is for.
+    """
+    for name in given:
+        where = _MEANINGFUL.get(name)
+        if where is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if engine != "tensorrt_llm":
+            raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
+        if where is _CPP and backend != "cpp":
+            raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
+        if where is _TENSORRT and flow == "pytorch":
+            why = _INSTEAD.get(name, "it builds nothing")
+            raise EngineLoadError(f"{option} is for --flow tensorrt: the PyTorch flow does not know it, {why}")
+
+
+def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
+    """Options from the command line's values by their names there, of which those not given are absent.
+
+    Raises:
+        EngineLoadError: a bad value, or two that contradict each other.
+    """
+    renamed = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
+    fields = set(TensorRtLlmOptions.__struct_fields__) - {"settings", "queue", "plugins", "lora", "quant", "flow"}
+    own = {renamed.get(name, name): value for name, value in values.items() if renamed.get(name, name) in fields}
+    if values.get("flow", "auto") != "auto":
+        own["flow"] = values["flow"]
+    if "quant" in values:
+        own["quant"] = read_quant(values["quant"])
+    own["plugins"] = _plugins(values)
+    own["lora"] = _adapters(values.get("lora_dir", ()))
+    own["cpp_parameters"] = _pairs("--cpp-parameter", values.get("cpp_parameter", ()))
+    settings = {name: values[name] for name in TensorRtLlmSettings.__struct_fields__ if name in values}
+    if "max_tokens_in_kv_cache" in values:
+        settings["max_tokens_in_paged_kv_cache"] = values["max_tokens_in_kv_cache"] or None
+    delay, size = values.get("max_queue_delay"), values.get("max_queue_size")
+    if delay is not None or size is not None:
+        own["queue"] = Queue(_not_negative("--max-queue-delay", delay), _not_negative("--max-queue-size", size))
+    try:
+        own["settings"] = msgspec.convert(settings, TensorRtLlmSettings)
+        options = TensorRtLlmOptions(**own)
+        _check(msgspec.convert(msgspec.structs.asdict(options), TensorRtLlmOptions))
+    except msgspec.ValidationError as error:
+        raise EngineLoadError(f"bad option: {_in_words(str(error))}") from None
+    return options
+
+
+def with_flow(options: TensorRtLlmOptions, flow: Flow) -> TensorRtLlmOptions:
+    """`options` with the flow that was found, where it was left open.
+
+    Raises:
+        EngineLoadError: one of them has no meaning with it.
+    """
+    default = TensorRtLlmOptions()
+    names = {"plugins": "plugin"}
+    given = [names.get(field, field) for field in options.__struct_fields__ if _differs(field, options, default)]
+    refuse_meaningless(given, "tensorrt_llm", flow, options.backend)
+    found = msgspec.structs.replace(options, flow=flow)
+    _check(found)
+    return found
+
+
+def _differs(field: str, options: TensorRtLlmOptions, default: TensorRtLlmOptions) -> bool:
+    return bool(getattr(options, field) != getattr(default, field))
+
+
+def read_quant(text: str) -> Quant:
+    """The quantisation of this name, in any of its usual spellings.
+
+    Raises:
+        EngineLoadError: there is none, or no build can make it.
+    """
+    name = text.lower().replace("-", "_")
+    found = QUANT_SYNONYMS.get(name, name)
+    if found not in get_args(Quant):
+        raise EngineLoadError(f"--quant {text} is not known: give one of {', '.join(BUILT)}")
+    quant: Quant = found  # type: ignore[assignment]  # as was just seen
+    if QUANTISATIONS[quant].refusal:
+        raise EngineLoadError(f"--quant {text}: {QUANTISATIONS[quant].refusal}")
+    return quant
+
+
+def _check(options: TensorRtLlmOptions) -> None:
+    if options.backend == "cpp" and options.flow == "pytorch":
+        raise EngineLoadError("--backend cpp runs engines of --flow tensorrt only: leave one of the two out")
+    if options.keep_workspace and options.workspace is None:
+        raise EngineLoadError("--keep-workspace needs --workspace DIR: the one in the repository does not stay")
+    if options.max_lora_rank is not None and not options.lora:
+        raise EngineLoadError("--max-lora-rank is for adapters: name their directories with --lora-dir")
+    if options.calib_dataset and not Path(options.calib_dataset).expanduser().is_dir():
+        name = options.calib_dataset
+        if name.startswith((".", "/", "~")) or not any(known in name for known in _DATASETS):
+            raise EngineLoadError(
+                f"--calib-dataset {name} is neither a directory (with a split `train` and a column `text`) "
+                f"nor a data set that TensorRT-LLM knows: {', '.join(_DATASETS)}"
+            )
+    if options.flow == "pytorch" and options.kv_cache_dtype == "int8":
+        raise EngineLoadError("--kv-cache-dtype int8 is for --flow tensorrt: the PyTorch flow has auto and fp8")
+    if options.flow == "tensorrt" and options.kv_cache_dtype == "nvfp4":
+        raise EngineLoadError("--kv-cache-dtype nvfp4 is for --flow pytorch: engines have auto, fp8 and int8")
+
+
+def _plugins(values: Mapping[str, Any]) -> dict[str, str]:
+    """`PluginConfig` fields, whichever option they came by."""
+    named = {name: str(values[name]) for name in ("gemm_plugin", "gpt_attention_plugin") if name in values}
+    for name in ("use_paged_context_fmha", "use_fp8_context_fmha", "use_custom_all_reduce"):
+        if name in values:
+            named[name] = "enable" if values[name] else "disable"
+    free = _pairs("--plugin", values.get("plugin", ()))
+    twice = sorted(set(named) & set(free))
+    if twice:
+        raise EngineLoadError(f"--plugin {twice[0]} is given by an option of its own too: leave one of the two out")
+    return named | free
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise EngineLoadError(f"{option} {text} is not NAME=VALUE")
+        if name in pairs:
+            raise EngineLoadError(f"{option} {name} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def _adapters(texts: Sequence[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, equals, folder = text.partition("=")
+        path = Path(folder if equals else text).expanduser()
+        name = name if equals else path.absolute().name
+        if not _ADAPTER.fullmatch(name) or name in (".", ".."):
+            raise EngineLoadError(
+                f"--lora-dir: {name!r} cannot name an adapter; give NAME=DIR with letters, digits, - . _"
+            )
+        if name in found:
+            raise EngineLoadError(f"--lora-dir: two adapters are called {name}; give NAME=DIR")
+        if not (path / "adapter_config.json").is_file():
+            raise EngineLoadError(f"--lora-dir {path} is no adapter: it has no adapter_config.json")
+        found[name] = path
+    return found
+
+
+def _not_negative(option: str, value: int | None) -> int:
+    if value is not None and value < 0:
+        raise EngineLoadError(f"{option} {value} is negative")
+    return value or 0
+
+
+def _in_words(error: str) -> str:
+    """msgspec's message with the option's name: `Expected ... - at `$.max_input_len``."""
+    what, _, where = error.partition(" - at `$.")
+    if where == "max_attention_window_size`":
+        what = "a number of tokens is needed, or several separated by commas"
+    name = {"tensor_parallel_size": "tp_size", "pipeline_parallel_size": "pp_size"}.get(
+        where.rstrip("`"), where.rstrip("`")
+    )
+    return f"--{name.replace('_', '-')}: {what[:1].lower()}{what[1:]}" if where else error

@@ -1,0 +1,80 @@
+"""The process that imports TensorRT-LLM for a build, so that its end, of whatever kind, is not the builder's own.
+
+::
+
+    python -m openai_bls.builder.tensorrt_llm.worker survey <file>    write a `Survey` of this machine
+    python -m openai_bls.builder.tensorrt_llm.worker build <file>     build the `BuildSpec` in the file
+
+What it prints is the build's log. `building` starts it and reads that.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, InstalledGpu
+
+REFUSED = 3
+"""Exit code of a build that cannot be; the log's last line says why, behind `REFUSAL`."""
+REFUSAL = "openai_bls: refused: "
+STAGE = "openai_bls: stage: "
+"""Begins a line of the log that tells the stage, one of `progress.STAGES`."""
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What is installed on this machine."""
+
+    version: str
+    """Of TensorRT-LLM, in full."""
+    gpus: list[InstalledGpu] = []
+    """Those that a process sees."""
+
+
+def encode(value: BuildSpec | Survey) -> bytes:
+    """As JSON."""
+    return msgspec.json.encode(value, enc_hook=str)
+
+
+def decode_spec(data: bytes) -> BuildSpec:
+    """A `BuildSpec` from JSON."""
+    return msgspec.json.decode(data, type=BuildSpec, dec_hook=_decode_path)
+
+
+def _decode_path(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError(kind)
+
+
+def main(arguments: list[str]) -> int:
+    """Survey or build; returns the exit code. What TensorRT-LLM raises ends in a traceback and 1."""
+    what, path = arguments[0], Path(arguments[1])
+    try:
+        _say(f"{STAGE}import")
+        from openai_bls.engines.tensorrt_llm.api import installed
+
+        found = installed()
+        if what == "survey":
+            path.write_bytes(encode(Survey(found.version_text, found.gpus())))
+        else:
+            spec = decode_spec(path.read_bytes())
+            _say(f"{STAGE}load")
+            found.build(spec)
+    except EngineLoadError as error:
+        _say(f"{REFUSAL}{error}")
+        return REFUSED
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

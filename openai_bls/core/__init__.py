@@ -1,0 +1,4 @@
+"""Types that travel between the packages: requests, token deltas, errors, settings, engine.json.
+
+Imports no other package.
+"""

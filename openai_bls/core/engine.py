@@ -1,0 +1,68 @@
+"""The one interface behind which every engine stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+
+StepListener = Callable[[Sequence[TokenDelta]], None]
+"""Called once an engine step with what the step brought to all requests, from one thread of the engine's. It returns
+quickly and never raises."""
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """A snapshot of an engine's load."""
+
+    running: int
+    """Sequences in the current batch."""
+    waiting: int
+    """Sequences submitted and not yet in a batch."""
+    kv_cache_usage: float
+    """Share of the KV cache in use, 0 to 1."""
+    steps: int
+    """Engine steps since the start."""
+    generated_tokens: int
+    """Tokens sampled since the start."""
+    failed: bool = False
+    """It answers every request with an error, until it is loaded again."""
+
+
+class Engine(Protocol):
+    """Generates tokens for many requests at once (in-flight batching).
+
+    An engine is constructed with a `StepListener` and is ready when its constructor returns. All methods may be called
+    from any thread. Every submitted request gets exactly one delta with a `finish_reason`, whatever happens: its end,
+    its cancellation ("cancelled"), a failure of the engine ("error"), or `close`.
+    """
+
+    @property
+    def info(self) -> EngineInfo:
+        """What this engine is and can do."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Take a request; its tokens come through the listener. Does not wait for the engine.
+
+        A request this engine cannot honour (too long, an unknown token id, an unsupported parameter) is answered
+        through the listener with `finish_reason="error"` and `invalid=True`; nothing is raised.
+        """
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request soon; an id that is not (or no longer) live is ignored."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The present load."""
+        ...
+
+    def close(self) -> None:
+        """End every live request with "cancelled", free the engine's memory and threads. Safe to call twice.
+
+        A request submitted later is answered "cancelled" from the caller's thread.
+        """
+        ...

@@ -1,0 +1,198 @@
+"""The messages that travel between the models: one frozen struct per hop.
+
+All are msgspec structs, so the same class is the Python value, the validation and the wire format (MessagePack).
+
+===========================  ======================================  ==================================================
+hop                          message                                 carried by
+===========================  ======================================  ==================================================
+openai_bls → preprocessing   `PromptRequest`                         a frame of `exchange.prompts` for each request
+preprocessing → openai_bls   `PromptResult`                          likewise
+openai_bls → tensorrt_llm    `GenerationRequest`, cancelled ids      a frame of `exchange`, for all that come together
+tensorrt_llm → openai_bls    `TokenDelta`                            a frame for all requests, once a step
+===========================  ======================================  ==================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+EngineFinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the next token is drawn. The defaults sample from the model's own distribution.
+
+    Applied in this order: logit_bias, repetition, presence and frequency penalty, temperature, top_k, top_p, min_p.
+    """
+
+    temperature: float = 1.0
+    """0 is greedy, whatever else is set."""
+    top_p: float = 1.0
+    """Nucleus mass in (0, 1]; 1 is off."""
+    top_k: int = 0
+    """Highest-ranked tokens kept; 0 is off."""
+    min_p: float = 0.0
+    """Least probability, as a share of the likeliest token's, in [0, 1]; 0 is off."""
+    seed: int | None = None
+    """Unsigned 64-bit. The same seed, prompt and parameters give the same tokens, whatever else is in the batch."""
+    repetition_penalty: float = 1.0
+    """Above 0: scores of tokens that stand in the prompt or the output are divided (positive ones) or multiplied
+    (negative ones) by it; 1 is off."""
+    presence_penalty: float = 0.0
+    """-2 to 2: taken from the scores of tokens that stand in the output; 0 is off."""
+    frequency_penalty: float = 0.0
+    """-2 to 2: taken from a token's score for each time that it stands in the output; 0 is off."""
+    logit_bias: dict[int, float] = {}
+    """Token id → what is added to its score, -100 (never) to 100 (nothing else). A grammar counts more: where
+    all that it allows has -100, one of that comes."""
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an output must match, from its first token to its end. Made by `openai_bls.output.structured`."""
+
+    backend: Literal["xgrammar", "llguidance"]
+    """Which library honours all of it."""
+    kind: Literal["json_schema", "regex", "ebnf", "structural_tag", "lark"]
+    """`structural_tag` is xgrammar's form; `lark` llguidance's. The others mean the same to both."""
+    text: str
+    """JSON text for `json_schema` and `structural_tag`."""
+
+
+class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log-probabilities of a run of tokens under the model's own distribution: before any bias, penalty, temperature,
+    filter or grammar. Natural logarithms."""
+
+    token_logprobs: list[float]
+    """Shape [n]: of the tokens themselves."""
+    top_token_ids: list[list[int]]
+    """Shape [n, k]: the likeliest tokens at each place, the likeliest first; the token itself may not be among them."""
+    top_logprobs: list[list[float]]
+    """Shape [n, k]: theirs."""
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One sequence for an engine to generate."""
+
+    request_id: int
+    """Unique among this engine's live requests; chosen by the caller."""
+    prompt_token_ids: list[int]
+    """Shape [prompt length], at least one token."""
+    max_tokens: int
+    """The most new tokens to sample; prompt length + max_tokens fits `EngineInfo.max_model_len`. With 0 nothing is
+    sampled: the one delta has finish_reason "length" (and what was asked of the prompt)."""
+    sampling: SamplingParams = SamplingParams()
+    stop_token_ids: tuple[int, ...] = ()
+    """Any of these ends the sequence; the token itself is not delivered."""
+    stop_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that end the output; their tokens are delivered (the official contract's meaning)."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences not generated. Where they leave nothing of what a grammar allows, the grammar is followed."""
+    min_tokens: int = 0
+    """No stop token is sampled, and no stop word ends it, before there are so many tokens. At most `max_tokens`. A
+    grammar is followed all the same: the sequence ends where nothing else may follow in it."""
+    logprobs: int | None = None
+    """Send `TokenDelta.logprobs` with so many likeliest tokens a place, at most `EngineInfo.max_logprobs`; 0 sends the
+    sampled tokens' own; None sends none."""
+    prompt_logprobs: int | None = None
+    """Likewise of the prompt, once, in the first delta."""
+    grammar: Grammar | None = None
+    """A stop token may be sampled only where the grammar may end; where nothing else may follow the sequence ends by
+    itself with finish_reason "stop"."""
+    lora_name: str | None = None
+    """One of `EngineInfo.lora_names`."""
+    pooling: Literal["last", "mean"] | None = None
+    """Do not generate: answer with `TokenDelta.embedding`, the last hidden state of the last token or the mean of all,
+    scaled to length 1. `max_tokens` is 0 then."""
+
+
+class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """What one engine step brought to one request."""
+
+    request_id: int
+    token_ids: list[int]
+    """The new tokens only, without the stop token."""
+    finish_reason: EngineFinishReason | None = None
+    """None while the sequence goes on. After any other value no further delta comes for this request."""
+    stop_token_id: int | None = None
+    """The token that ended the sequence, if one did. It was sampled, hence it counts in usage."""
+    error: str | None = None
+    """Fit for a client's eyes; set if and only if `finish_reason` is "error"."""
+    invalid: bool = False
+    """The error is the request's fault (400), not the engine's (500)."""
+    logprobs: Logprobs | None = None
+    """Of `token_ids`, one for one; set in every delta with tokens if the request asked for it."""
+    prompt_logprobs: Logprobs | None = None
+    """Of the prompt's tokens from the second on (nothing foretells the first), in the request's first delta."""
+    cached_tokens: int = 0
+    """Prompt tokens whose keys and values were there already, in the request's first delta."""
+    embedding: list[float] | None = None
+    """Shape [hidden size]; the only delta of a request with `pooling`, whose finish_reason is "stop"."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine is and can do; constant while it is loaded."""
+
+    engine: str
+    """`transformers`, `tensorrt_llm` or `null`."""
+    model_name: str
+    """The name under which the checkpoint is served, e.g. `Qwen2.5-7B-Instruct`."""
+    max_model_len: int
+    """The most tokens of prompt and output together."""
+    max_batch_size: int
+    """Sequences in flight at the same time; further ones wait in the engine's queue."""
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    """Empty if the model has none."""
+    pad_token_id: int | None = None
+    sampling_defaults: SamplingParams = SamplingParams()
+    """From the checkpoint's generation_config.json."""
+    supported: tuple[str, ...] = ()
+    """Names of the `SamplingParams` and `GenerationRequest` fields this engine honours."""
+    version: str = ""
+    """Of the engine's own software, e.g. `transformers 5.23.0`."""
+    created: int = 0
+    """Unix seconds at which the engine was built."""
+    max_logprobs: int = 0
+    """The most likeliest tokens a place."""
+    grammar_backends: tuple[Literal["xgrammar", "llguidance"], ...] = ()
+    """That this engine has. `grammar` is in `supported` if there is any."""
+    grammar_kinds: tuple[str, ...] = ()
+    """Of `Grammar.kind`, those it takes; empty is all."""
+    lora_names: tuple[str, ...] = ()
+    """Adapters that requests may name; each is served as a model of that name."""
+
+
+class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What preprocessing shall turn into token ids: a conversation, or raw prompts."""
+
+    messages: list[dict[str, Any]] | None = None
+    """OpenAI messages as the chat template sees them (content a string, tool arguments parsed)."""
+    tools: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    """In the place of the model's own."""
+    chat_template_kwargs: dict[str, Any] = {}
+    documents: list[dict[str, Any]] | None = None
+    """For templates that show them."""
+    reasoning_effort: str | None = None
+    """For templates that know it; "none" also turns thinking off where a template knows `enable_thinking`."""
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds those that it adds by itself (a BOS, say). None: to raw prompts only, since chat
+    templates write their own."""
+    prompts: list[str] | None = None
+    """Raw text, tokenized as it stands, one result each."""
+    bad_words: list[str] = []
+    """Tokenized too, each as a word of its own and inside a text."""
+
+
+class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Token ids for a `PromptRequest`, or why there are none."""
+
+    prompt_token_ids: list[list[int]] = []
+    """One list for a conversation, else one for each prompt."""
+    bad_words: list[list[int]] = []
+    """Token sequences of all the request's `bad_words`."""
+    error: str | None = None
+    """Fit for a client's eyes."""
+    param: str | None = None

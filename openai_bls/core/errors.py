@@ -1,0 +1,115 @@
+"""What can go wrong, and how a client is told.
+
+::
+
+    Exception
+    └── ApiError                 carries the HTTP status and OpenAI's type, param and code
+        ├── InvalidRequestError  400  the request cannot be honoured as it stands
+        ├── ModelNotFoundError   404  `model` names nothing that is served here
+        ├── NotFoundError        404  no such endpoint
+        ├── AuthenticationError  401  a missing or wrong API key
+        ├── OverloadedError      503  the server takes no more work just now
+        └── EngineError          500  the engine failed; the client did nothing wrong
+
+Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
+exception is logged with its traceback and answered as a plain `EngineError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openai_bls.core.engine_types import TokenDelta
+
+# A value echoed into a message is cut here, so that a large bad input does not come back as a large error.
+_MAX_MESSAGE_LENGTH = 600
+_MAX_PARAM_LENGTH = 200
+
+
+class ApiError(Exception):
+    """An error with an OpenAI error body.
+
+    Args:
+        message: what is wrong and what to do, for the client's eyes.
+        param: the request field at fault, in OpenAI's notation (`messages[0].role`), or None.
+        code: OpenAI's machine-readable code, or None.
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    default_code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        if len(message) > _MAX_MESSAGE_LENGTH:
+            message = message[: _MAX_MESSAGE_LENGTH - 1] + "…"
+        super().__init__(message)
+        self.message = message
+        if param is not None and len(param) > _MAX_PARAM_LENGTH:
+            param = param[: _MAX_PARAM_LENGTH - 1] + "…"
+        self.param = param
+        self.code = code if code is not None else self.default_code
+
+    def body(self) -> dict[str, Any]:
+        """The OpenAI error body: `{"error": {"message", "type", "param", "code"}}`."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+class InvalidRequestError(ApiError):
+    """400: the request cannot be honoured as it stands."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class AuthenticationError(ApiError):
+    """401: a missing or wrong API key."""
+
+    status = 401
+    type = "authentication_error"
+    default_code = "invalid_api_key"
+
+
+class NotFoundError(ApiError):
+    """404: no such endpoint."""
+
+    status = 404
+    type = "invalid_request_error"
+
+
+class ModelNotFoundError(NotFoundError):
+    """404: `model` names nothing that is served here."""
+
+    default_code = "model_not_found"
+
+
+class OverloadedError(ApiError):
+    """503: the server takes no more work just now (full, or shutting down)."""
+
+    status = 503
+    type = "server_error"
+    default_code = "server_overloaded"
+
+
+class EngineError(ApiError):
+    """500: the engine failed; the client did nothing wrong."""
+
+
+def engine_failure(delta: TokenDelta, cancelled: str) -> ApiError | None:
+    """What a client is told of a delta that brings a failure; None if it brings tokens or a regular end.
+
+    Args:
+        cancelled: the message if the engine gave the request up without saying why.
+    """
+    if delta.finish_reason == "cancelled":
+        return OverloadedError(delta.error or cancelled)
+    if delta.finish_reason == "error":
+        kind = InvalidRequestError if delta.invalid else EngineError
+        return kind(delta.error or "The engine failed.")
+    return None

@@ -1,1 +1,0 @@
-"""Engines: they turn `GenerationRequest`s into `TokenDelta`s behind one interface (`base.Engine`)."""

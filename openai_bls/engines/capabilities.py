@@ -1,0 +1,156 @@
+"""Whether an engine can honour a request, found out before the engine sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
+
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+)
+_REQUEST_FIELDS = (
+    "stop_token_ids",
+    "stop_words",
+    "bad_words",
+    "min_tokens",
+    "logprobs",
+    "prompt_logprobs",
+    "grammar",
+    "lora_name",
+    "pooling",
+)
+ALL_FIELDS = (*_SAMPLING_FIELDS, *_REQUEST_FIELDS)
+"""Every optional field an engine may honour."""
+
+MAX_LOGPROBS = 20
+"""The most likeliest tokens a place that an engine gives."""
+
+ENGINE_FAILED = "The engine failed; the request cannot be completed."
+"""For the client's eyes; the cause is in the log."""
+
+_DEFAULT_SAMPLING = SamplingParams()
+_DEFAULT_REQUEST = GenerationRequest(request_id=0, prompt_token_ids=[0], max_tokens=1)
+
+
+def refusal(request: GenerationRequest, info: EngineInfo) -> str | None:
+    """Why the engine described by `info` cannot honour `request`, naming the field at fault; None if it can."""
+    return (
+        _lengths(request, info)
+        or _support(request, info)
+        or _sampling(request.sampling)
+        or _score_changes(request.sampling, info.vocab_size)
+        or _words(request, info.vocab_size)
+        or _outputs(request, info)
+    )
+
+
+def _lengths(request: GenerationRequest, info: EngineInfo) -> str | None:
+    prompt = request.prompt_token_ids
+    if not prompt:
+        return "prompt_token_ids is empty: a prompt has at least one token"
+    if request.max_tokens < 0:
+        return f"max_tokens is {request.max_tokens}: at least 0 is needed"
+    total = len(prompt) + request.max_tokens
+    if total > info.max_model_len:
+        return (
+            f"This model's maximum context length is {info.max_model_len} tokens. However, you requested {total} "
+            f"tokens ({len(prompt)} in the prompt, max_tokens={request.max_tokens} for the completion)."
+        )
+    return _ids("prompt_token_ids", prompt, info.vocab_size)
+
+
+def _ids(field: str, ids: Iterable[int], vocab_size: int) -> str | None:
+    low, high = min(ids), max(ids)
+    if low >= 0 and high < vocab_size:
+        return None
+    bad = low if low < 0 else high
+    return f"{field} holds {bad}, which is not in the vocabulary of {vocab_size} tokens"
+
+
+def _sampling(params: SamplingParams) -> str | None:
+    # Written so that NaN fails every comparison.
+    if not (params.temperature >= 0 and math.isfinite(params.temperature)):
+        return f"temperature is {params.temperature}: a number from 0 is needed"
+    if not 0 < params.top_p <= 1:
+        return f"top_p is {params.top_p}: a number above 0 and up to 1 is needed"
+    if params.top_k < 0:
+        return f"top_k is {params.top_k}: 0 (off) or more is needed"
+    if not 0 <= params.min_p <= 1:
+        return f"min_p is {params.min_p}: a number from 0 to 1 is needed"
+    if params.seed is not None and not 0 <= params.seed < 1 << 64:
+        return f"seed is {params.seed}: an unsigned 64-bit number is needed"
+    return None
+
+
+def _score_changes(params: SamplingParams, vocab_size: int) -> str | None:
+    if not (params.repetition_penalty > 0 and math.isfinite(params.repetition_penalty)):
+        return f"repetition_penalty is {params.repetition_penalty}: a number above 0 is needed"
+    for field in ("presence_penalty", "frequency_penalty"):
+        value = getattr(params, field)
+        if not -2 <= value <= 2:
+            return f"{field} is {value}: a number from -2 to 2 is needed"
+    if params.logit_bias:
+        for token_id, bias in params.logit_bias.items():
+            if not -100 <= bias <= 100:
+                return f"logit_bias of token {token_id} is {bias}: a number from -100 to 100 is needed"
+        return _ids("logit_bias", params.logit_bias, vocab_size)
+    return None
+
+
+def _words(request: GenerationRequest, vocab_size: int) -> str | None:
+    if request.stop_token_ids:
+        problem = _ids("stop_token_ids", request.stop_token_ids, vocab_size)
+        if problem:
+            return problem
+    for field in ("stop_words", "bad_words"):
+        for word in getattr(request, field):
+            if not word:
+                return f"{field} holds an empty word"
+            problem = _ids(field, word, vocab_size)
+            if problem:
+                return problem
+    if len(request.bad_words) + len(request.stop_token_ids) >= vocab_size:
+        last = {word[-1] for word in request.bad_words}
+        if len(last.union(request.stop_token_ids if request.min_tokens else ())) >= vocab_size:
+            return "bad_words may forbid every token of the vocabulary at once: some token has to be left"
+    return None
+
+
+def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
+    """What is asked for beyond, or instead of, the usual tokens."""
+    if not 0 <= request.min_tokens <= request.max_tokens:
+        return f"min_tokens is {request.min_tokens}: a number from 0 to max_tokens, {request.max_tokens}, is needed"
+    for field in ("logprobs", "prompt_logprobs"):
+        value = getattr(request, field)
+        if value is not None and not 0 <= value <= info.max_logprobs:
+            return f"{field} is {value}: a number from 0 to {info.max_logprobs} is needed"
+    if request.grammar is not None and request.grammar.backend not in info.grammar_backends:
+        known = ", ".join(info.grammar_backends)
+        return f"grammar needs the backend {request.grammar.backend}, which this engine lacks: it has {known}"
+    if request.lora_name is not None and request.lora_name not in info.lora_names:
+        known = ", ".join(info.lora_names)
+        return f"lora_name is {request.lora_name!r}, which is not an adapter of this engine: it has {known}"
+    if request.pooling is not None and request.max_tokens:
+        return f"pooling needs max_tokens 0, not {request.max_tokens}: nothing is generated"
+    return None
+
+
+def _support(request: GenerationRequest, info: EngineInfo) -> str | None:
+    supported = info.supported
+    for field in _REQUEST_FIELDS:
+        if field not in supported and getattr(request, field) != getattr(_DEFAULT_REQUEST, field):
+            return f"{field} is not supported by the engine {info.engine}"
+    for field in _SAMPLING_FIELDS:
+        if field not in supported and getattr(request.sampling, field) != getattr(_DEFAULT_SAMPLING, field):
+            return f"{field} is not supported by the engine {info.engine}"
+    return None

@@ -1,0 +1,72 @@
+"""How other threads reach an engine's thread, and how that thread reaches its listener."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from openai_bls.core.engine import StepListener
+from openai_bls.core.engine_types import TokenDelta
+
+logger = logging.getLogger(__name__)
+
+CommandT = TypeVar("CommandT")
+
+
+def emit(on_step: StepListener, deltas: list[TokenDelta]) -> None:
+    """Tell the listener what a step has brought, if anything; its failure is not the engine's."""
+    if not deltas:
+        return
+    try:
+        on_step(deltas)
+    except Exception:
+        logger.exception("the step listener raised")
+
+
+class Inbox(Generic[CommandT]):
+    """Commands from any thread to the one thread that owns an engine's state.
+
+    All of an engine's bookkeeping happens on its own thread, in the order in which commands came in. That leaves no
+    race between a cancellation and an end, and lets the listener be called without a lock held.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Args: wake: called after each new command; makes the engine's thread call `drain` soon."""
+        self._commands: deque[CommandT] = deque()
+        self._lock = threading.Lock()
+        self._wake = wake
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def put(self, command: CommandT) -> bool:
+        """Add a command; False once closed, and then the command will not be seen."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._commands.append(command)
+        self._wake()
+        return True
+
+    def drain(self) -> list[CommandT]:
+        """Take out all commands, oldest first."""
+        if not self._commands:
+            return []
+        with self._lock:
+            commands = list(self._commands)
+            self._commands.clear()
+        return commands
+
+    def close(self) -> bool:
+        """Take no more commands; True for the first call. Those inside can still be drained."""
+        with self._lock:
+            first = not self._closed
+            self._closed = True
+        self._wake()
+        return first

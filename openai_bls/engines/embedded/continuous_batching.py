@@ -1,0 +1,276 @@
+"""transformers' continuous batching, behind a small face: the only module that touches it.
+
+Written against transformers 5.17 to 5.23, whose continuous batching is young and moves. What is used of it:
+
+- `ContinuousBatchingManager`, subclassed for a call between steps; its generation loop runs on a thread of ours;
+- `OutputRouter`, replaced, so that a step's outputs arrive in one call on that thread;
+- `ContinuousBatchingLogitsProcessorList`, replaced by our own sampler (`sampler.py`);
+- the scheduler, the preparation of steps and the state of a sequence, subclassed for speed (`stepping.py`);
+- on a GPU the model runner, replaced by one with CUDA graphs (`graphs.py`).
+
+With steps in flight, a step is queued before the results of the one before it are looked at. If none can be queued,
+because all that could go on wait for those results, the one in flight is looked at first (`_Manager._land`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching import continuous_api
+from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
+
+from openai_bls.engines.embedded.gpu.cuda_graph_runner import GraphRunner
+from openai_bls.engines.embedded.sampler import Sampler, Sampling
+from openai_bls.engines.embedded.scheduler import Scheduler, State, shorten
+
+_SCHEDULER = "openai_bls"
+
+
+class SequenceOutput(Protocol):
+    """What the manager delivers of a sequence after a step; not to be kept."""
+
+    request_id: str
+    generated_tokens: list[int]
+    """All so far, stop token included."""
+    error: str | None
+    # `cached_tokens`, prompt tokens that were in the cache already, where it is known.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BatchingConfig:
+    """Sizes and switches."""
+
+    max_batch_size: int
+    max_num_tokens: int
+    """Of one forward pass."""
+    page_size: int
+    """Tokens of a page of the KV cache, the unit in which prefixes are shared."""
+    max_tokens_in_kv_cache: int
+    """0: as many as fit into `free_memory_fraction`."""
+    free_memory_fraction: float
+    prefix_sharing: bool
+    max_request_tokens: int
+    """Prompt and output of one sequence together."""
+    paged: bool = False
+    """The model's attention reads the cache by page tables and lists of slots (`attention_gpu`)."""
+    cuda_graphs: bool = False
+    async_batching: bool = False
+    """Prepare a step while the one before it runs; on a GPU only."""
+
+
+class _Router(continuous_api.OutputRouter):  # type: ignore[misc]
+    """Hands outputs straight to us, on the manager's thread."""
+
+    def __init__(self, on_outputs: Callable[[Sequence[SequenceOutput]], None]) -> None:
+        super().__init__()
+        self._on_outputs = on_outputs
+
+    def deliver(self, output: SequenceOutput) -> None:
+        """One output; failures come this way."""
+        self._on_outputs([output])
+
+    def deliver_batch(self, outputs: list[SequenceOutput]) -> None:
+        """All outputs of a step."""
+        self._on_outputs(outputs)
+
+
+class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
+    """The manager, with a call between steps, and with a way to look at a step's results before the next is queued."""
+
+    before_step: Callable[[], None]
+    make_runner: Callable[..., Any] | None = None
+    wake: Callable[[], None]
+    _landed = False
+    """Steps overlap, but at present none is in flight."""
+
+    def _generation_loop_body(self, batch_processor: Any, bootstrapping: bool) -> bool:
+        self.before_step()
+        steps, landed = self.current_batch, self._landed
+        # A step with none before it in flight brings nothing to look at yet; then the original returns False.
+        going = bool(super()._generation_loop_body(batch_processor, bootstrapping or landed))
+        if self.current_batch > steps:
+            self._landed = False
+            return going or landed
+        if batch_processor.scheduler.stuck and not landed:
+            self._land(batch_processor)
+        return going
+
+    def _land(self, processor: Any) -> None:
+        """Look at the results of the step in flight."""
+        ios = processor.inputs_and_outputs
+        ios.current_pair = 1 - ios.current_pair
+        processor.update_batch()
+        # All tokens are known now: nothing is to be carried over, and nothing to be looked at twice.
+        for pair in ios.io_pairs:
+            pair.host_io.requests_in_batch, pair.host_io.num_request_in_batch = [], 0
+            pair.host_io.req_id_to_new_token_position = {}
+        self._landed = True
+
+    def _create_batch_processor(self) -> Any:
+        is_new = self.batch_processor is None
+        processor = super()._create_batch_processor()
+        if is_new:
+            shorten(processor)
+            processor.scheduler.wake = self.wake
+        if is_new and self.make_runner is not None:
+            processor.model_runner = self.make_runner(
+                logit_processor=processor.logit_processor,
+                cb_config=processor.cb_config,
+                inputs_and_outputs=processor.inputs_and_outputs,
+                cache=processor.cache,
+                do_sample=False,
+                return_logprobs=False,
+            )
+        return processor
+
+
+class ContinuousBatcher:
+    """Generates for many sequences at once on one thread, which is the caller of `run`.
+
+    Only `wake`, `stop` and the counts may be used from other threads; `add` and `cancel` belong into `before_step`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        config: BatchingConfig,
+        before_step: Callable[[], None],
+        on_outputs: Callable[[Sequence[SequenceOutput]], None],
+    ) -> None:
+        """Allocate the KV cache.
+
+        Args:
+            model: a transformers causal language model, on its device.
+            config: sizes and switches.
+            before_step: called before each step and, when idle, after each wake-up.
+            on_outputs: called with a step's outputs, or with failures.
+
+        Raises:
+            MemoryError: the sizes do not fit.
+            ValueError: the model cannot be batched this way.
+        """
+        SCHEDULER_MAPPING[_SCHEDULER] = Scheduler
+        fields = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+        page_field = "page_size" if "page_size" in fields else "block_size"
+        on_gpu = model.device.type != "cpu"
+        pages = -(-config.max_tokens_in_kv_cache // config.page_size)
+        settings: dict[str, Any] = {
+            page_field: config.page_size,
+            "num_blocks": pages or None,
+            "max_batch_tokens": config.max_num_tokens,
+            "max_requests_per_batch": config.max_batch_size,
+            "max_memory_percent": config.free_memory_fraction,
+            "allow_block_sharing": config.prefix_sharing,
+            "use_cuda_graph": False,
+            "use_async_batching": config.async_batching,
+            "scheduler_type": _SCHEDULER,
+            "auto_switch_to_flash": False,
+        }
+        if config.paged or config.cuda_graphs:
+            # Page tables for sequences of any length that fits.
+            settings["max_blocks_per_request"] = -(-config.max_request_tokens // config.page_size)
+        self._manager = _Manager(
+            model=model,
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+            continuous_batching_config=ContinuousBatchingConfig(
+                **{name: value for name, value in settings.items() if name in fields}
+            ),
+        )
+        self._manager.before_step = before_step
+        sampler = Sampler(on_gpu=on_gpu)
+        self._manager.logit_processor = sampler
+        if on_gpu or config.paged or config.async_batching:
+            self._manager.make_runner = functools.partial(
+                GraphRunner, sampler, graphs=config.cuda_graphs, graph_prompts=config.paged
+            )
+        self._manager.output_router = _Router(on_outputs)
+        self._manager.current_batch = 0
+        self._page_size = config.page_size
+        self._wake: Any = getattr(self._manager, "_wake_up_loop", None) or self._manager._has_new_requests
+        self._manager.wake = self._wake.set
+        # Makes the batch processor, hence the cache, here and now, where a failure can still be told to the caller.
+        with torch.no_grad():
+            self._manager.warmup()
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the KV cache holds."""
+        return int(self._manager.batch_processor.cache.num_blocks) * self._page_size
+
+    @property
+    def steps(self) -> int:
+        """Forward passes so far."""
+        return int(self._manager.current_batch)
+
+    def load(self) -> tuple[int, int, float]:
+        """(running, waiting, share of the KV cache in use): a rough look from any thread."""
+        processor = self._manager.batch_processor
+        if processor is None:
+            return 0, 0, 0.0
+        scheduler = processor.scheduler
+        waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
+        return len(scheduler.active_requests), waiting, _cache_usage(processor.cache)
+
+    def add(
+        self,
+        key: str,
+        prompt_token_ids: list[int],
+        max_tokens: int,
+        stop_token_ids: Sequence[int],
+        sampling: Sampling,
+    ) -> None:
+        """Queue a sequence under a key never used before."""
+        state = State(
+            request_id=key,
+            initial_tokens=list(prompt_token_ids),
+            max_new_tokens=max_tokens,
+            eos_token_id=list(stop_token_ids),
+            streaming=True,
+            logit_processor_kwargs={"sampling": sampling},
+        )
+        self._manager.input_queue.put(state)
+
+    def cancel(self, key: str) -> None:
+        """Drop a sequence before the next step."""
+        self._manager.cancel_request(key)
+
+    def wake(self) -> None:
+        """End an idle wait."""
+        self._wake.set()
+
+    def run(self) -> BaseException | None:
+        """Generate until `stop`; returns the error that ended it earlier, if one did.
+
+        By then every sequence still live was reported as failed through `on_outputs`.
+        """
+        self._manager._generation_thread = None
+        self._manager._run_generation_loop()
+        error: BaseException | None = self._manager.background_thread_status.fatal_error
+        return error
+
+    def stop(self) -> None:
+        """Make `run` return after the step at hand."""
+        status = self._manager.background_thread_status
+        status.request_stop(status.HARD_STOP, 0)
+        self._wake.set()
+
+    def free(self) -> None:
+        """Let go of the KV cache and the model; only after `run` has returned."""
+        self._manager.batch_processor = None
+        self._manager.model = None
+
+
+def _cache_usage(cache: Any) -> float:
+    """Share of the cache that sequences hold; pages kept in case their prefix comes again are free."""
+    if not hasattr(cache, "compute_free_capacity"):  # 5.17
+        return 1.0 - float(cache.get_num_free_blocks()) / float(cache.num_blocks)
+    kept = sum(
+        len(allocator.ledger.cached_blocks) * allocator.bytes_per_block for allocator in cache.cache_allocators.values()
+    )
+    used = 1.0 - cache.compute_free_capacity() - kept / (cache.num_sectors * cache.bytes_per_sector)
+    return min(1.0, max(0.0, float(used)))

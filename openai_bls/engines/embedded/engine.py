@@ -1,0 +1,332 @@
+"""The embedded engine: transformers' continuous batching behind the `Engine` interface.
+
+Life of a request: `submit` checks it on the caller's thread and puts it into the inbox; the engine's thread takes it
+out between two steps and queues it; after each step the thread turns all outputs into deltas and calls the listener
+once. Only that thread calls the listener and only it knows which requests live, so each gets exactly one end.
+
+Before it is queued, a request with a grammar waits for that to be compiled on another thread, and one that
+wants something of its prompt has an ordinary forward pass between two steps (`preparing.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import secrets
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from openai_bls.core.checkpoint import read_checkpoint
+from openai_bls.core.engine import EngineStats, StepListener
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.manifest import EngineLoadError, Manifest, checkpoint_dir
+from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
+from openai_bls.engines.command_queue import Inbox, emit
+from openai_bls.engines.embedded import model_loader
+from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher, SequenceOutput
+from openai_bls.engines.embedded.grammar_compiler import Compiled, load_factory
+from openai_bls.engines.embedded.prefill_queue import Prepared, Preparer
+from openai_bls.engines.embedded.request_state import Live
+from openai_bls.engines.embedded.sampler import Sampling
+
+if TYPE_CHECKING:
+    from openai_bls.engines.registry import EngineOptions
+
+logger = logging.getLogger(__name__)
+
+_Command = GenerationRequest | TokenDelta | Compiled | int
+
+
+class TransformersEngine:
+    """An `Engine` that runs a Hugging Face checkpoint."""
+
+    def __init__(self, version_dir: Path, manifest: Manifest, options: EngineOptions, on_step: StepListener) -> None:
+        """Load the model, generate one token to see that it works, and start the engine's thread.
+
+        Args:
+            version_dir: the folder that `manifest` lies in.
+            manifest: what to load.
+            options: what overrides the manifest.
+            on_step: the listener.
+
+        Raises:
+            EngineLoadError: the model does not load, does not fit into memory, or does not generate.
+        """
+        folder = checkpoint_dir(version_dir, manifest)
+        facts = read_checkpoint(folder)
+        self._on_step = on_step
+        self._live: dict[int, Live] = {}
+        self._ids: dict[str, int] = {}
+        self._next_key = 0
+        self._generated = 0
+        self._waiting = 0
+        """Live requests that the batcher does not have yet."""
+        self._failed = False
+        self._stopping = False
+        self._inbox: Inbox[_Command] = Inbox(self._wake)
+        self._batcher: ContinuousBatcher | None = None
+        self._answers = threading.Event()
+        device = model_loader.find_device(options.device)
+        if device.type == "cpu":
+            torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
+        model = model_loader.load_model(folder, manifest, options, device)
+        config = model_loader.batching_config(facts, manifest, options, model)
+        factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
+        if factory is not None and not factory.backends:
+            factory = None
+        limit = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
+        self._info = EngineInfo(
+            engine="transformers",
+            model_name=manifest.model_name,
+            max_model_len=limit,
+            max_batch_size=config.max_batch_size,
+            vocab_size=facts.vocab_size,
+            eos_token_ids=facts.eos_token_ids,
+            pad_token_id=facts.pad_token_id,
+            sampling_defaults=facts.sampling_defaults,
+            supported=tuple(
+                field for field in ALL_FIELDS if field != "lora_name" and (factory is not None or field != "grammar")
+            ),
+            version=f"transformers {transformers.__version__}",
+            created=manifest.created,
+            max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
+            grammar_backends=tuple(factory.backends) if factory is not None else (),
+        )
+        self._preparer = Preparer(model, facts.vocab_size, factory, self._inbox.put, self._wake)
+        try:
+            batcher = ContinuousBatcher(model, config, self._before_step, self._on_outputs)
+        except (MemoryError, ValueError, torch.OutOfMemoryError) as error:
+            raise EngineLoadError(f"the KV cache cannot be set up: {str(error).splitlines()[0]}") from None
+        if batcher.capacity < limit:
+            raise EngineLoadError(
+                f"the KV cache holds {batcher.capacity} tokens, fewer than max_model_len {limit}: "
+                "raise max_tokens_in_kv_cache or build with a smaller --max-model-len"
+            )
+        self._batcher = batcher
+        self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
+        self._thread.start()
+        self._try_out()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What this engine is and can do."""
+        return self._info
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Take a request; an id that is already live is ignored, so that one id has one end."""
+        problem = refusal(request, self._info)
+        command: _Command = request
+        if problem is not None:
+            command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
+        if not self._inbox.put(command):
+            self._emit([TokenDelta(request.request_id, [], "cancelled")])
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request soon."""
+        self._inbox.put(request_id)
+
+    def stats(self) -> EngineStats:
+        """The present load."""
+        batcher = self._batcher
+        running, waiting, usage = batcher.load() if batcher else (0, 0, 0.0)
+        return EngineStats(
+            running=running,
+            waiting=waiting + self._waiting,
+            kv_cache_usage=usage,
+            steps=batcher.steps if batcher else 0,
+            generated_tokens=self._generated,
+            failed=self._failed and not self._inbox.closed,
+        )
+
+    def close(self) -> None:
+        """End every live request with "cancelled", free the model, the KV cache and the thread."""
+        self._inbox.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        if self._batcher is not None:
+            self._batcher.wake()
+        self._answers.set()
+
+    def _emit(self, deltas: list[TokenDelta]) -> None:
+        emit(self._on_step, deltas)
+
+    # Everything below runs on the engine's thread.
+
+    def _run(self) -> None:
+        assert self._batcher is not None
+        batcher = self._batcher
+        error = batcher.run()
+        if error is not None:
+            logger.error("the engine died: %s: %s", type(error).__name__, error)
+        self._failed = True
+        # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
+        self._emit(self._end_all("error", ENGINE_FAILED))
+        while not self._inbox.closed:
+            self._answers.clear()
+            self._before_step()
+            if not self._inbox.closed:
+                self._answers.wait()
+        self._before_step()
+        self._preparer.close()
+        self._batcher = None
+        batcher.free()
+        del batcher
+        if torch.cuda.is_available():
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def _before_step(self) -> None:
+        """Apply what came in since the last step."""
+        closed = self._inbox.closed
+        deltas: list[TokenDelta] = []
+        for command in self._inbox.drain():
+            if isinstance(command, TokenDelta):
+                if command.request_id in self._live:
+                    logger.warning("request id %d is already live: ignored", command.request_id)
+                else:
+                    deltas.append(command)
+            elif isinstance(command, int):
+                live = self._forget(command)
+                if live is not None:
+                    self._cancel(live)
+                    deltas.append(TokenDelta(command, [], "cancelled"))
+            elif isinstance(command, Compiled):
+                request_id = self._ids.get(command.key)
+                if request_id is not None:
+                    self._settle(self._preparer.compiled(self._live[request_id], command), deltas)
+            else:
+                self._start(command, deltas)
+        if closed:
+            deltas += self._end_all("cancelled")
+            if self._batcher is not None and not self._failed and not self._stopping:
+                self._stopping = True
+                self._batcher.stop()
+        elif not self._failed:
+            self._settle(self._preparer.examine(self._lives), deltas)
+        self._emit(deltas)
+
+    def _start(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
+        if request.request_id in self._live:
+            logger.warning("request id %d is already live: ignored", request.request_id)
+            return
+        if self._failed or self._batcher is None:
+            deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
+            return
+        # Keys are never used twice: an id may be used again while the batcher still has its cancelled sequence.
+        live = Live(str(self._next_key), request)
+        self._next_key += 1
+        self._live[request.request_id] = live
+        self._ids[live.key] = request.request_id
+        self._waiting += 1
+        self._settle(self._preparer.start(live), deltas)
+
+    def _settle(self, prepared: Sequence[Prepared], deltas: list[TokenDelta]) -> None:
+        """End requests that were done before their first step; the others go to the batcher."""
+        for live, known in prepared:
+            end = known or self._add(live)
+            if end is not None:
+                self._forget(live.request.request_id)
+                deltas.append(end)
+
+    def _lives(self, live: Live) -> bool:
+        return live.key in self._ids
+
+    def _add(self, live: Live) -> TokenDelta | None:
+        """Hand a request to the batcher; returns its end if that cannot be done."""
+        request, params = live.request, live.request.sampling
+        assert self._batcher is not None
+        live.batched = True
+        self._waiting -= 1
+        try:
+            self._batcher.add(
+                live.key,
+                request.prompt_token_ids,
+                request.max_tokens,
+                request.stop_token_ids,
+                Sampling(
+                    temperature=params.temperature,
+                    top_p=params.top_p,
+                    top_k=params.top_k if params.top_k < self._info.vocab_size else 0,
+                    min_p=params.min_p,
+                    seed=secrets.randbits(64) if params.seed is None else params.seed,
+                    rules=live.rules,
+                ),
+            )
+        except Exception as error:
+            return live.failed(error)
+        return None
+
+    def _on_outputs(self, outputs: Sequence[SequenceOutput]) -> None:
+        """Turn a step's outputs into deltas; those of cancelled requests are passed over."""
+        deltas: list[TokenDelta] = []
+        for output in outputs:
+            request_id = self._ids.get(output.request_id)
+            if request_id is None:
+                continue
+            live = self._live[request_id]
+            seen = live.cursor
+            delta = live.advance(output)
+            if delta is None:
+                continue
+            self._generated += live.cursor - seen
+            if delta.finish_reason is not None:
+                self._forget(request_id)
+                # Of other ends the batcher knows.
+                if output.error is None and (
+                    delta.finish_reason == "error" or (delta.finish_reason == "stop" and delta.stop_token_id is None)
+                ):
+                    self._cancel(live)
+            deltas.append(delta)
+        self._emit(deltas)
+
+    def _cancel(self, live: Live) -> None:
+        if not live.batched:
+            self._preparer.cancel(live)
+        elif self._batcher is not None and not self._failed:
+            self._batcher.cancel(live.key)
+
+    def _forget(self, request_id: int) -> Live | None:
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            del self._ids[live.key]
+            self._waiting -= not live.batched
+        return live
+
+    def _end_all(self, reason: Any, error: str | None = None) -> list[TokenDelta]:
+        ended = list(self._live)
+        for live in self._live.values():
+            if not live.batched:
+                self._preparer.cancel(live)
+        self._live.clear()
+        self._ids.clear()
+        self._waiting = 0
+        return [TokenDelta(request_id, [], reason, error=error) for request_id in ended]
+
+    # Start-up.
+
+    def _try_out(self) -> None:
+        """Generate one token: loads what is loaded on first use, and finds out what does not run."""
+        done = threading.Event()
+        reasons: list[str | None] = []
+        listener = self._on_step
+
+        def watch(deltas: Sequence[TokenDelta]) -> None:
+            reasons.extend(delta.finish_reason for delta in deltas if delta.finish_reason)
+            if reasons:
+                done.set()
+
+        self._on_step = watch
+        self.submit(GenerationRequest(request_id=-1, prompt_token_ids=[0], max_tokens=1))
+        done.wait()
+        self._on_step = listener
+        if reasons[0] != "length":
+            self.close()
+            raise EngineLoadError(f"the model {self._info.model_name} does not generate; the log says why")
+        self._generated = 0

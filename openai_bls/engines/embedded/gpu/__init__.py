@@ -1,0 +1,1 @@
+"""GPU kernels and CUDA graphs of the embedded engine."""

@@ -1,0 +1,176 @@
+"""A model runner for continuous batching that replays CUDA graphs, in place of transformers' own.
+
+A step is the forward pass and the choice of the next tokens. Only the pass is captured, so that a graph depends on
+shapes alone and a greedy step pays for no sampling. Steps are padded to a ladder of sizes, each with its own graph;
+prompts beyond the ladder keep the GPU busy without one. All graphs exist before the first request.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
+from transformers.generation.continuous_batching.model_runner import ModelRunner
+
+from openai_bls.core.manifest import first_line
+
+logger = logging.getLogger(__name__)
+
+_LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512)
+_LEAST_PROMPT = 16
+# Prompts without anything beside them, or before them in the cache: only at the start of a burst.
+_FRESH = (16, 32, 64, 128, 256, 512)
+
+
+class Chooser(Protocol):
+    """What picks the next tokens."""
+
+    def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
+        """The next token of each row of `logits`."""
+        ...
+
+
+def ladder(limit: int) -> tuple[int, ...]:
+    """Sizes up to `limit`, which is the last."""
+    steps = [*_LADDER]
+    while steps[-1] < limit:
+        steps.append(steps[-1] + 128)
+    return (*(step for step in steps if step < limit), limit)
+
+
+def padded(count: int, steps: tuple[int, ...]) -> int:
+    """The least of `steps` that holds `count`, or `count` itself beyond them."""
+    place = bisect.bisect_left(steps, count)
+    return steps[place] if place < len(steps) else count
+
+
+class GraphRunner(ModelRunner):  # type: ignore[misc]
+    """Runs steps, by graphs if there may be any."""
+
+    def __init__(self, chooser: Chooser, *, graphs: bool, graph_prompts: bool, **kwargs: Any) -> None:
+        """Take the place of a `ModelRunner`.
+
+        Args:
+            chooser: picks the tokens.
+            graphs: capture steps that have one new token a sequence and page tables.
+            graph_prompts: capture other steps too. Their attention must take lengths from the device alone.
+            kwargs: of `ModelRunner`.
+        """
+        super().__init__(**kwargs)
+        self._chooser = chooser
+        self._graphs_allowed = graphs
+        self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+        self._logits: torch.Tensor | None = None
+        most = self.cb_config.max_requests_per_batch
+        self._decode_steps = ladder(most)
+        limit = min(_LADDER[-1], self.cache.max_batch_tokens)
+        self._prompt_steps = tuple(step for step in _LADDER if graph_prompts and _LEAST_PROMPT <= step <= limit)
+        self.pad_inputs = graphs
+
+    @property
+    def _asynchronous(self) -> bool:
+        return isinstance(self.inputs_and_outputs, ContinuousBatchingAsyncIOs)
+
+    def maybe_pad_inputs(self, num_q_tokens: int, max_kv_read: int, use_decode_fast_path: bool) -> tuple[int, int]:
+        """The sizes to which a step is padded; keys are read by the device's own count, whatever the size says."""
+        if not self.pad_inputs:
+            return num_q_tokens, max_kv_read
+        if use_decode_fast_path:
+            return padded(num_q_tokens, self._decode_steps), 0
+        return padded(num_q_tokens, self._prompt_steps), max_kv_read
+
+    def compute_batch(self, model: Any, batch_data: dict[str, Any]) -> None:
+        """Queue a step on the device; its tokens go to where continuous batching looks for them."""
+        ios = self.inputs_and_outputs
+        carry_over, previous, output = ios.get_cb_kwargs()
+        if self.supports_logits_to_keep(model):
+            batch_data["logits_to_keep"] = batch_data["logits_indices"]
+        host = ios.io_pairs[ios.current_pair].host_io if self._asynchronous else ios
+        rows = len(host.req_id_to_new_token_position)
+
+        def forward() -> torch.Tensor:
+            ios.carry_over_tokens(batch_data["input_ids"], carry_over, previous)
+            logits: torch.Tensor = model(**batch_data).logits
+            return logits[0] if "logits_to_keep" in batch_data else logits[0, batch_data["logits_indices"]]
+
+        with torch.cuda.stream(ios.compute_stream) if ios.compute_stream is not None else _Nothing():
+            logits = self._forward(host, forward, model)
+            if rows:
+                last_ids = batch_data["input_ids"][0, batch_data["logits_indices"][:rows]]
+                args = batch_data["logits_processor_args"][:, :rows]
+                output[0, :rows].copy_(self._chooser.pick(last_ids, logits[:rows], args))
+
+    def _forward(self, host: Any, forward: Callable[[], torch.Tensor], model: Any) -> torch.Tensor:
+        """The logits of the step, by a graph where one fits."""
+        size = host.num_q_tokens
+        steps = self._decode_steps if host.use_block_table else self._prompt_steps
+        if not self._graphs_allowed or size not in steps:
+            return forward()
+        pair = self.inputs_and_outputs.current_pair if self._asynchronous else 0
+        key = (pair, size, bool(host.use_block_table), host.max_kv_read > 0)
+        graph = self._graphs.get(key)
+        if graph is not None:
+            graph.replay()
+            assert self._logits is not None
+            return self._logits
+        logits = forward()
+        self._capture(key, forward, logits)
+        return logits
+
+    def _capture(
+        self, key: tuple[int, int, bool, bool], forward: Callable[[], torch.Tensor], like: torch.Tensor
+    ) -> None:
+        """Add the graph for `key`. A step that cannot be captured ends all capturing: the engine goes on without."""
+        if self._logits is None:
+            self._logits = like.new_empty(self.cb_config.max_requests_per_batch, like.shape[-1])
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                logits = forward()
+                self._logits[: logits.shape[0]].copy_(logits)
+            finally:
+                graph.capture_end()
+        except Exception as error:
+            reason = first_line(error)
+            logger.warning("CUDA graphs are off, a step cannot be captured: %s", reason)
+            self._graphs_allowed = False
+            torch.cuda.synchronize()
+            return
+        self._graphs[key] = graph
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def warmup(self, model: Any) -> None:
+        """Run every shape once, the largest first, which captures the graphs and compiles the kernels."""
+        if model.device.type != "cuda":
+            return
+        torch.cuda.synchronize()
+        started = time.monotonic()
+        page = int(getattr(self.cb_config, "page_size", 0) or getattr(self.cache, "block_size", 0) or 32)
+        for _ in range(2 if self._asynchronous else 1):
+            self.run_one_warmup(model, self.cache.max_batch_tokens - page, 0)
+            for size in reversed((self._graphs_allowed and self._prompt_steps) or (_LEAST_PROMPT,)):
+                self.run_one_warmup(model, size, page)
+                if size in _FRESH:
+                    self.run_one_warmup(model, size, 0)
+            for size in reversed(self._decode_steps if self._graphs_allowed else (1,)):
+                self.run_one_warmup(model, size, None)
+            if self._asynchronous:
+                self.inputs_and_outputs.swap_io_pairs()
+        torch.cuda.synchronize()
+        if hasattr(self.cache, "reset"):
+            self.cache.reset()
+        logger.info("%d CUDA graphs after %.1f s", len(self._graphs), time.monotonic() - started)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...

@@ -1,0 +1,215 @@
+"""Fewer, larger operations in a loaded model: one launch where transformers' code makes several.
+
+A decoding step of a few sequences is short, and each launch costs it some microseconds even in a CUDA graph. What is
+replaced is found by its shape, tried on random numbers against the original, and left alone where it differs. Rounding
+is transformers' own, so answers stay the same but for the order of sums in matrix products.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from openai_bls.core.manifest import first_line
+
+logger = logging.getLogger(__name__)
+
+_CLOSE = 0.02  # relative to the largest value
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+
+
+def fuse(model: Any) -> dict[str, int]:
+    """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
+    counts = dict.fromkeys(("norms", "rotations", "gates", "projections"), 0)
+    for module in model.modules():
+        try:
+            counts["norms"] += _fuse_norm(module)
+            counts["gates"] += _fuse_gate(module)
+            counts["projections"] += _fuse_projections(module)
+            counts["rotations"] += _fuse_rotation(module)
+        except Exception as error:  # of compilers and drivers
+            reason = first_line(error)
+            logger.warning("%s is left as it is: %s", type(module).__name__, reason)
+            module.__dict__.pop("forward", None)
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # of the weights that were put together
+    return counts
+
+
+def restore(model: Any) -> None:
+    """Let every module of `model` do what it did before `fuse`. Weights that were put together stay so."""
+    for module in model.modules():
+        module.__dict__.pop("forward", None)
+        function = _global(module, "apply_rotary_pos_emb")
+        if hasattr(function, "original"):
+            vars(sys.modules[type(module).__module__])["apply_rotary_pos_emb"] = function.original
+
+
+def _close(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> bool:
+    return all(
+        bool((a.float() - b.float()).abs().max() <= _CLOSE * b.float().abs().max())
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+def _normal(*shape: int, like: torch.Tensor) -> torch.Tensor:
+    return torch.randn(*shape, dtype=like.dtype, device=like.device)
+
+
+def _install(module: Any, forward: Callable[..., Any], trial: torch.Tensor) -> int:
+    """Make `forward` the module's, if it agrees with the original on `trial`."""
+    with torch.no_grad():
+        if not _close([forward(trial)], [type(module).forward(module, trial)]):
+            logger.warning("%s is left as it is: a trial came out different", type(module).__name__)
+            return 0
+    module.forward = forward
+    return 1
+
+
+def _fuse_norm(module: Any) -> int:
+    if not type(module).__name__.endswith("RMSNorm") or not hasattr(module, "variance_epsilon"):
+        return 0
+    from openai_bls.engines.embedded.gpu.fused_kernels import rms_norm
+
+    weight, epsilon = module.weight, module.variance_epsilon
+    if weight.dim() != 1:
+        return 0
+
+    def forward(hidden_states: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden_states, weight, epsilon)
+
+    return _install(module, forward, _normal(1, 3, weight.shape[0], like=weight))
+
+
+def _are_plain(layers: Iterable[Any]) -> bool:
+    """Whether these are linear layers alike, all with a bias or all without."""
+    layers = list(layers)
+    first = layers[0]
+    return all(
+        type(layer) is nn.Linear
+        and "forward" not in layer.__dict__
+        and layer.in_features == first.in_features
+        and layer.weight.dtype == first.weight.dtype
+        and (layer.bias is None) == (first.bias is None)
+        for layer in layers
+    )
+
+
+def _put_together(layers: list[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """One weight and one bias for all `layers`, whose own become parts of them."""
+
+    def joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+        first, place = tensors[0], tensors[0].data_ptr()
+        storage = first.untyped_storage()
+        for tensor in tensors:
+            # Tensors of one file may be neighbours by chance, each in a storage of its own.
+            same = tensor.untyped_storage().data_ptr() == storage.data_ptr() and storage.nbytes() > tensor.nbytes
+            if not same or tensor.data_ptr() != place or not tensor.is_contiguous():
+                return torch.cat(tensors)
+            place += tensor.nbytes
+        # Put together before.
+        return first.as_strided((sum(t.shape[0] for t in tensors), *first.shape[1:]), first.stride())
+
+    with torch.no_grad():
+        weight = joined([layer.weight.data for layer in layers])
+        bias = None if layers[0].bias is None else joined([layer.bias.data for layer in layers])
+        start = 0
+        for layer in layers:
+            end = start + layer.out_features
+            layer.weight.data = weight[start:end]
+            if bias is not None:
+                layer.bias.data = bias[start:end]
+            start = end
+    return weight, bias
+
+
+def _fuse_gate(module: Any) -> int:
+    names = ("gate_proj", "up_proj", "down_proj")
+    if not all(hasattr(module, name) for name in names) or not hasattr(module, "act_fn"):
+        return 0
+    layers = [module.gate_proj, module.up_proj]
+    if not _are_plain(layers) or "silu" not in type(module.act_fn).__name__.lower():
+        return 0
+    from openai_bls.engines.embedded.gpu.fused_kernels import silu_mul
+
+    weight, bias = _put_together(layers)
+    down = module.down_proj
+
+    def forward(x: torch.Tensor) -> Any:
+        return down(silu_mul(nn.functional.linear(x, weight, bias)))
+
+    return _install(module, forward, _normal(1, 3, weight.shape[1], like=weight))
+
+
+class _Shared:
+    """Queries, keys and values of the same input in one product, handed out to three layers as they ask."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        self._weight, self._bias = _put_together(layers)
+        self._sizes = [layer.out_features for layer in layers]
+        self._input: torch.Tensor | None = None
+        self._parts: dict[int, torch.Tensor] = {}
+
+    def part(self, place: int, x: torch.Tensor) -> torch.Tensor:
+        """Output `place` for `x`; the product is made anew for another input, or when a part is asked for again."""
+        if self._input is not x or place not in self._parts:
+            product = nn.functional.linear(x, self._weight, self._bias)
+            self._input, self._parts = x, dict(enumerate(product.split(self._sizes, dim=-1)))
+        result = self._parts.pop(place)
+        if not self._parts:
+            self._input = None
+        return result
+
+
+def _fuse_projections(module: Any) -> int:
+    if not all(hasattr(module, name) for name in _PROJECTIONS):
+        return 0
+    layers = [getattr(module, name) for name in _PROJECTIONS]
+    if not _are_plain(layers):
+        return 0
+    shared = _Shared(layers)
+    done = 0
+    for place, layer in enumerate(layers):
+
+        def forward(x: torch.Tensor, place: int = place) -> torch.Tensor:
+            return shared.part(place, x)
+
+        done += _install(layer, forward, _normal(1, 3, layer.in_features, like=layer.weight))
+    return int(done == len(layers))
+
+
+def _global(module: Any, name: str) -> Any:
+    """`name` in the Python module that defines the class of `module`."""
+    return vars(sys.modules.get(type(module).__module__, sys)).get(name)
+
+
+def _fuse_rotation(module: Any) -> int:
+    """Replace the function that the attention's code calls, for all models of that code; others pass through."""
+    original = _global(module, "apply_rotary_pos_emb")
+    if original is None or not all(hasattr(module, name) for name in (*_PROJECTIONS, "head_dim")):
+        return 0
+    if hasattr(original, "original"):
+        return 1
+    from openai_bls.engines.embedded.gpu.fused_kernels import rotary
+
+    def rotate(q: Any, k: Any, cos: Any, sin: Any, *more: Any, **named: Any) -> Any:
+        plain = not more and not named and q.dim() == 4 and q.shape[0] == cos.shape[0] == 1
+        if plain and q.is_cuda and cos.shape[-1] == q.shape[-1] and cos.dtype == q.dtype:
+            return rotary(q, k, cos, sin)
+        return original(q, k, cos, sin, *more, **named)
+
+    like, size = module.q_proj.weight, module.head_dim
+    q, k = _normal(1, 3, 4, size, like=like).transpose(1, 2), _normal(1, 3, 2, size, like=like).transpose(1, 2)
+    cos, sin = _normal(1, 3, size, like=like), _normal(1, 3, size, like=like)
+    if not _close(rotary(q, k, cos, sin), original(q, k, cos, sin)):
+        logger.warning("%s is left as it is: a trial came out different", original)
+        return 0
+    rotate.original = original  # type: ignore[attr-defined]
+    vars(sys.modules[type(module).__module__])["apply_rotary_pos_emb"] = rotate
+    return 1

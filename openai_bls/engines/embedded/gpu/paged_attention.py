@@ -1,0 +1,334 @@
+"""Attention on a GPU under continuous batching.
+
+`paged` reads keys and values where they lie in the paged cache (`kernels.py`). transformers' own ways copy those of all
+running sequences together first, in every layer of every step, which triples the traffic.
+
+`varlen` is that copy and the flash attention inside PyTorch: for models and machines that `paged` is not for.
+
+transformers takes an implementation whose name has "flash" in it for one that wants no mask and understands the lengths
+that continuous batching passes along; both are registered under such names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.generation.continuous_batching import initialization
+
+logger = logging.getLogger(__name__)
+
+_NAMES = {"paged": "openai_bls_flash_paged", "varlen": "openai_bls_flash_varlen"}
+_HALF = (torch.bfloat16, torch.float16)
+_MOST_DIMS = 256
+# What else a model may ask of attention and does not get here.
+_OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
+_CLOSE = 0.03  # of attention over standard normal values in half precision
+
+
+def use(model: Any, kind: str) -> None:
+    """Let `model` attend by `kind`, "paged" or "varlen", which `refusal` has not refused."""
+    name = _NAMES[kind]
+    functions = {"paged": _paged, "varlen": _varlen}
+    for prefix in ("", "paged|"):
+        AttentionInterface.register(prefix + name, functions[kind])
+    # The setter looks for packages that it associates with the word "flash"; the configuration does not.
+    prefixed = "paged|sdpa" in AttentionInterface._global_mapping  # 5.17 knows these by a prefix
+    model.config._attn_implementation = f"paged|{name}" if prefixed else name
+    original = initialization.ensure_decode_fast_path_is_available
+    if not hasattr(original, "openai_bls"):
+        initialization.ensure_decode_fast_path_is_available = _keep_block_tables(original)
+
+
+def in_use(model: Any, kind: str) -> bool:
+    """Whether `use(model, kind)` was the last word."""
+    return str(model.config._attn_implementation).endswith(_NAMES[kind])
+
+
+def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
+    """Where steps of new tokens alone get block tables, which transformers grants to its own flash attention only."""
+
+    def ensure(config: Any, cb_config: Any, user_requested: bool) -> None:
+        if not str(config._attn_implementation).endswith(_NAMES["paged"]):
+            original(config, cb_config, user_requested)
+
+    ensure.openai_bls = True  # type: ignore[attr-defined]
+    return ensure
+
+
+def refusal(model: Any, kind: str) -> str | None:
+    """Why `model` cannot attend by `kind` here; None if it can, which was tried on random numbers."""
+    config = model.config.get_text_config()
+    layers = getattr(config, "layer_types", None) or []
+    if any(layer != "full_attention" for layer in layers) or (not layers and getattr(config, "sliding_window", None)):
+        return "not every layer of the model has full attention"
+    if getattr(config, "attn_logit_softcapping", None):
+        return "the model caps its attention scores"
+    if model.dtype not in _HALF:
+        return f"the weights are {str(model.dtype).removeprefix('torch.')}, not half precision"
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    if size > _MOST_DIMS or heads % kv_heads:
+        return f"heads of size {size}, {heads} for {kv_heads}, are not what it is made for"
+    try:
+        (_try_paged if kind == "paged" else _try_varlen)(model.device, model.dtype, heads, kv_heads, size)
+    except Exception as error:  # of compilers, drivers and missing packages
+        reason = (str(error).strip().splitlines() or [""])[0]
+        return f"{type(error).__name__}: {reason}"
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer's part of the cache."""
+
+    keys: torch.Tensor
+    """[slots, key heads, size]."""
+    values: torch.Tensor
+    group: int
+    """Which of the lists of indices are this layer's."""
+    page_size: int
+
+
+def _layer(cache: Any, index: int) -> _Layer:
+    layers: dict[int, _Layer] = cache.__dict__.setdefault("_openai_bls_layers", {})
+    found = layers.get(index)
+    if found is None:
+        if hasattr(cache, "layer_to_allocator"):
+            allocator = cache.layer_to_allocator[index]
+            keys, values = allocator.get_cache_for_block_table(index)
+            found = _Layer(keys.flatten(0, 1), values.flatten(0, 1), allocator.index, keys.shape[1])
+        else:  # 5.17
+            group, place = cache.layer_index_to_group_indices[index]
+            found = _Layer(cache.key_cache[place], cache.value_cache[place], group, cache.block_size)
+        layers[index] = found
+    return found
+
+
+def _of_full_layers(value: Any) -> Any:
+    return value["full_attention"] if isinstance(value, dict) else value
+
+
+def _packed(states: torch.Tensor) -> torch.Tensor:
+    """[1, heads, tokens, size] to [tokens, heads, size]."""
+    return states[0].transpose(0, 1)
+
+
+def _refuse_features(kwargs: dict[str, Any]) -> None:
+    for name in _OTHER_FEATURES:
+        if kwargs.get(name):
+            raise NotImplementedError(f"this attention has no {name}: set the engine's attention to sdpa or eager")
+
+
+def _paged(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size]."""
+    from openai_bls.engines.embedded.gpu import attention_kernels
+
+    _refuse_features(kwargs)
+    layer = _layer(kwargs["cache"], module.layer_idx)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    q, k, v = _packed(query), _packed(key), _packed(value)
+    key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
+    pages = kwargs.get("block_table")
+    if pages is not None:
+        count = attention_kernels.processors(q.device)
+        out = attention_kernels.decode_attention(
+            q, k, v, layer.keys, layer.values, pages[layer.group], key_ends, layer.page_size, scale, count
+        )
+        return out.unsqueeze(0), None
+    written = kwargs["write_index"][layer.group]
+    layer.keys.index_copy_(0, written, k)
+    layer.values.index_copy_(0, written, v)
+    slots = kwargs["read_index"][layer.group]
+    query_ends = kwargs["cu_seq_lens_q"]
+    if slots.numel():
+        out = attention_kernels.mixed_attention(q, layer.keys, layer.values, slots, query_ends, key_ends, scale)
+    elif _flash is not None:
+        longest = _longest(kwargs, "q")
+        out = _flash(q, k, v, query_ends, query_ends, longest, longest, scale)
+    else:
+        out = attention_kernels.mixed_attention(q, k, v, None, query_ends, query_ends, scale)
+    return out.unsqueeze(0), None
+
+
+def _varlen(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """As `_paged`, over copies of the keys and values."""
+    _refuse_features(kwargs)
+    assert _flash is not None
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
+    longest = _longest(kwargs, "k")
+    cache, indices = kwargs["cache"], {name: kwargs[name] for name in ("read_index", "write_index")}
+    if hasattr(cache, "layer_to_allocator"):
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+        k, v = _packed(key), _packed(value)
+    else:  # 5.17
+        k, v = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
+    q = _packed(query).contiguous()
+    out = _flash(
+        q, k.contiguous(), v.contiguous(), kwargs["cu_seq_lens_q"], key_ends, _longest(kwargs, "q"), longest, scale
+    )
+    return out.unsqueeze(0), None
+
+
+def _longest(kwargs: dict[str, Any], kind: str) -> int:
+    """The most queries or keys of one sequence, or more."""
+    name = f"max_length_{kind}"
+    return int(_of_full_layers(kwargs[name] if name in kwargs else kwargs[f"max_seqlen_{kind}"]))
+
+
+_Flash = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, float], torch.Tensor]
+
+
+def _find_flash() -> _Flash | None:
+    """PyTorch's flash attention for packed sequences, whose arguments differ from release to release."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    known = inspect.signature(varlen_attn).parameters
+    fixed: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
+    if "enable_gqa" in known:
+        fixed["enable_gqa"] = True
+
+    def flash(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        query_ends: torch.Tensor,
+        key_ends: torch.Tensor,
+        most_queries: int,
+        most_keys: int,
+        scale: float,
+    ) -> torch.Tensor:
+        if "scale" in known:
+            fixed["scale"] = scale
+        elif abs(scale * q.shape[-1] ** 0.5 - 1) > 1e-6:
+            q = q * (scale * q.shape[-1] ** 0.5)
+        out: torch.Tensor = varlen_attn(q, k, v, query_ends, key_ends, most_queries, most_keys, **fixed)
+        return out
+
+    return flash
+
+
+_flash = _find_flash()
+
+
+def _reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """Causal attention of one sequence, [queries, heads, size] over [keys, key heads, size]."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (x.float().repeat_interleave(groups, 1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
+    queries, keys = q.shape[0], k.shape[0]
+    ahead = torch.ones(queries, keys, dtype=torch.bool, device=q.device).triu(keys - queries + 1)
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(ahead, -torch.inf).softmax(-1), v)
+
+
+def _require_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    difference = float((found.float() - wanted).abs().max())
+    if not difference < _CLOSE:
+        raise ArithmeticError(f"a trial differs from the reference by {difference:.2g}")
+
+
+def _ends(lengths: list[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([0, *lengths], dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32)
+
+
+def _pieces(rows: torch.Tensor, lengths: list[int]) -> tuple[torch.Tensor, ...]:
+    return tuple(rows[: sum(lengths)].split(lengths))
+
+
+def _try_paged(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None:
+    """Decoding and a mixed step on random numbers; raises if they do not run or are wrong."""
+    from openai_bls.engines.embedded.gpu import attention_kernels
+
+    page_size, keys, scale = 16, [1, 33, 200], size**-0.5
+    random = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random, device=device, dtype=dtype)
+
+    pages = torch.randperm(60, generator=random, device=device).to(torch.int32).view(3, 20)
+    key_cache, value_cache = normal(60 * page_size, kv_heads, size), normal(60 * page_size, kv_heads, size)
+    key_ends = _ends(keys, device)
+    slots = torch.cat(
+        [
+            (row.long()[:, None] * page_size + torch.arange(page_size, device=device)).flatten()[:count]
+            for row, count in zip(pages, keys, strict=True)
+        ]
+    )
+    q, k, v = normal(3, heads, size), normal(3, kv_heads, size), normal(3, kv_heads, size)
+    for processors in (1, attention_kernels.processors(device)):
+        out = attention_kernels.decode_attention(
+            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, processors
+        )
+        for i, places in enumerate(_pieces(slots, keys)):
+            _require_close(out[i : i + 1], _reference(q[i : i + 1], key_cache[places], value_cache[places], scale))
+    queries = [1, 20, 70]
+    q = normal(96, heads, size)
+    out = attention_kernels.mixed_attention(
+        q, key_cache, value_cache, slots, _ends([*queries, 0], device), _ends([1, 33, 200, 0], device), scale
+    )
+    parts = zip(_pieces(q, queries), _pieces(out, queries), _pieces(slots, keys), strict=True)
+    for asked, answered, places in parts:
+        _require_close(answered, _reference(asked, key_cache[places], value_cache[places], scale))
+    _try_fresh(q, normal(96, kv_heads, size), normal(96, kv_heads, size), queries, scale)
+
+
+def _try_fresh(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, queries: list[int], scale: float) -> None:
+    """Sequences without a past, by flash attention or, where that does not do, by our own."""
+    global _flash  # noqa: PLW0603
+    from openai_bls.engines.embedded.gpu import attention_kernels
+
+    ends = _ends(queries, q.device)
+
+    def judge(out: torch.Tensor) -> None:
+        sequences = zip(*(_pieces(x, queries) for x in (q, k, v, out)), strict=True)
+        for asked, keys, values, answered in sequences:
+            _require_close(answered, _reference(asked, keys, values, scale))
+
+    judge(attention_kernels.mixed_attention(q, k, v, None, ends, ends, scale))
+    if _flash is not None:
+        try:
+            judge(_flash(q, k, v, ends, ends, 96, 96, scale))
+        except Exception as error:
+            logger.warning("PyTorch's flash attention is left aside: %s", error)
+            _flash = None
+
+
+def _try_varlen(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None:
+    """Packed sequences, some with a past, on random numbers; raises if they do not run or are wrong."""
+    if _flash is None:
+        raise NotImplementedError("this PyTorch has no flash attention for packed sequences")
+    random = torch.Generator(device).manual_seed(0)
+    queries, keys, scale = [1, 20, 70], [1, 33, 200], size**-0.5
+    q, k, v = (
+        torch.randn(count, rows, size, generator=random, device=device, dtype=dtype)
+        for count, rows in ((91, heads), (234, kv_heads), (234, kv_heads))
+    )
+    out = _flash(q, k, v, _ends(queries, device), _ends(keys, device), 70, 200, scale)
+    sequences = zip(_pieces(q, queries), _pieces(k, keys), _pieces(v, keys), _pieces(out, queries), strict=True)
+    for asked, key, value, answered in sequences:
+        _require_close(answered, _reference(asked, key, value, scale))

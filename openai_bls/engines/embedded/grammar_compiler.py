@@ -1,0 +1,99 @@
+"""Compiling grammars beside the engine's thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.embedded.grammar_matcher import Constraint, ConstraintFactory, GrammarError
+
+logger = logging.getLogger(__name__)
+
+# Characters of a grammar. Larger ones, which may take seconds, have a thread of their own, so that they hold up each
+# other and no small one.
+_SMALL = 8 * 1024
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """What has become of a request's grammar."""
+
+    key: str
+    """As `Compiler.start` was given it."""
+    constraint: Constraint | None = None
+    """None if there is an error."""
+    error: str = ""
+    """Fit for a client's eyes."""
+    invalid: bool = False
+    """The error is the grammar's."""
+
+
+class Compiler:
+    """Two threads that compile: one small grammars, one large ones."""
+
+    def __init__(self, factory: ConstraintFactory, on_compiled: Callable[[Compiled], object]) -> None:
+        """Start no thread yet.
+
+        Args:
+            factory: compiles.
+            on_compiled: called once for each start, from a thread of the compiler's; not after `cancel` or `close`. It
+                must not call back.
+        """
+        self._factory = factory
+        self._on_compiled = on_compiled
+        self._small = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="large-grammars")
+        self._lock = threading.Lock()
+        self._futures: dict[str, Future[None]] = {}
+        """Of the requests that are still to be told of, by key."""
+
+    def start(self, key: str, request: GenerationRequest) -> None:
+        """Compile the grammar of `request`; not after `close`."""
+        assert request.grammar is not None
+        pool = self._small if len(request.grammar.text) <= _SMALL else self._large
+        with self._lock:
+            self._futures[key] = pool.submit(self._compile, key, request)
+
+    def cancel(self, key: str) -> None:
+        """Forget a request: what has begun ends by itself, unheard. One that is not known is passed over."""
+        with self._lock:
+            future = self._futures.pop(key, None)
+        if future is not None:
+            future.cancel()
+
+    def close(self) -> None:
+        """Start no more; what runs ends by itself, unheard."""
+        with self._lock:
+            self._futures.clear()
+        for pool in (self._small, self._large):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, key: str, request: GenerationRequest) -> None:
+        assert request.grammar is not None
+        try:
+            result = Compiled(key, self._factory.make(request.grammar, request.stop_token_ids))
+        except GrammarError as error:
+            result = Compiled(key, error=str(error), invalid=True)
+        except Exception:  # of a grammar library
+            logger.exception("the grammar library %s failed", request.grammar.backend)
+            result = Compiled(key, error=ENGINE_FAILED)
+        # With the lock, so that nothing is told of once `cancel` or `close` has returned.
+        with self._lock:
+            if self._futures.pop(key, None) is not None:
+                self._on_compiled(result)
+
+
+def load_factory(version_dir: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> ConstraintFactory | None:
+    """What compiles grammars for the tokenizer that lies beside the engine; None if there is none, or no library."""
+    folder = version_dir / "tokenizer"
+    if not folder.is_dir():
+        return None
+    from openai_bls.engines.embedded import grammar_backend
+
+    return grammar_backend.load(folder, vocab_size, eos_token_ids)

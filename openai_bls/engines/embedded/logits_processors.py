@@ -1,0 +1,192 @@
+"""What a sequence asks of its tokens beyond temperature and filters, kept on the host from step to step.
+
+Most sequences have no `Rules`, and cost nothing here. For those that have, each step collects what `edits.py` then does
+to the scores on the device. With steps in flight the host does not know a row's last token yet when it prepares the
+next step. So a history ends before the last token, always; the device has that one and adds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openai_bls.core.engine_types import GenerationRequest
+from openai_bls.engines.embedded.grammar_matcher import Constraint
+
+ANY = -1
+"""Stands for every token as the last one."""
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclasses.dataclass(slots=True)
+class Edits:
+    """A step's changes to the scores of some rows, collected on the host; empty lists are changes not wanted."""
+
+    bias: list[tuple[int, Ints, Floats]] = dataclasses.field(default_factory=list)
+    """(row, token ids, what is added to their scores)."""
+    penalties: list[tuple[int, Penalties, float]] = dataclasses.field(default_factory=list)
+    """(row, its penalties, how often the row's last token counts as one of the output: 0 or 1)."""
+    bans: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    """(row, the last token with which it holds or `ANY`, forbidden token)."""
+    masked: list[int] = dataclasses.field(default_factory=list)
+    """Rows under a grammar."""
+    masks: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
+    """Their allowed tokens, as `Constraint.fill` writes them."""
+    logprobs: list[tuple[int, int, Rules]] = dataclasses.field(default_factory=list)
+    """(row, index in its sequence of the token to be chosen, whose log-probabilities it is)."""
+
+    @property
+    def changing(self) -> bool:
+        """Whether any score changes."""
+        return bool(self.bias or self.penalties or self.bans or self.masked)
+
+
+class Penalties:
+    """Which tokens a sequence holds and how often its output holds them, all but its last token."""
+
+    def __init__(self, prompt_length: int, repetition: float, presence: float, frequency: float) -> None:
+        """Args: prompt_length: in tokens; the output comes after. The others are of `SamplingParams`."""
+        self.repetition = repetition
+        self.presence = presence
+        self.frequency = frequency
+        self._prompt_length = prompt_length
+        # Without a penalty on repetition the prompt does not matter.
+        self._known = 0 if repetition != 1 else prompt_length
+        self._slots: dict[int, int] = {}
+        self._ids = np.empty(64, np.int64)
+        self._counts = np.empty(64, np.float32)
+
+    @property
+    def ids(self) -> Ints:
+        """Shape [n], all different."""
+        return self._ids[: len(self._slots)]
+
+    @property
+    def counts(self) -> Floats:
+        """Shape [n]: how often the output holds each."""
+        return self._counts[: len(self._slots)]
+
+    def advance(self, state: Any, end: int) -> None:
+        """Take in the tokens of `state` up to `end`, an index in its sequence that never goes back."""
+        start = self._known
+        if end <= start:
+            return
+        self._known = end
+        split = min(max(self._prompt_length, start), end)
+        if split > start:
+            self._add(np.unique(np.array(tokens(state, start, split), np.int64)).tolist(), 0)
+        if end > split:
+            self._add(tokens(state, split, end), 1)
+
+    def _add(self, token_ids: Sequence[int], count: int) -> None:
+        slots = self._slots
+        while len(self._ids) < len(slots) + len(token_ids):
+            self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+            self._counts = np.concatenate([self._counts, np.empty_like(self._counts)])
+        for token_id in token_ids:
+            slot = slots.get(token_id)
+            if slot is None:
+                slot = slots[token_id] = len(slots)
+                self._ids[slot], self._counts[slot] = token_id, 0
+            self._counts[slot] += count
+
+
+class Rules:
+    """One sequence's; used by the engine's thread alone."""
+
+    def __init__(self, request: GenerationRequest, vocab_size: int, constraint: Constraint | None = None) -> None:
+        """Args: constraint: of the request's grammar, at its beginning."""
+        params = request.sampling
+        self.constraint = constraint
+        self.logprobs = request.logprobs
+        self.results: dict[int, Any] = {}
+        """Index in the sequence → where the log-probabilities of its token are."""
+        self.failure: Exception | None = None
+        """Why the constraint could not say which tokens may follow. The token chosen then is worth nothing."""
+        self._prompt_length = len(request.prompt_token_ids)
+        self._words = -(-vocab_size // 32)
+        self._bad_words = request.bad_words
+        self._stops = request.stop_token_ids
+        self._first_stop = self._prompt_length + request.min_tokens
+        self._bias: tuple[Ints, Floats] | None = None
+        if params.logit_bias:
+            self._bias = (
+                np.fromiter(params.logit_bias.keys(), np.int64),
+                np.fromiter(params.logit_bias.values(), np.float32),
+            )
+        self._penalties: Penalties | None = None
+        penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+        if penalties != (1, 0, 0):
+            self._penalties = Penalties(self._prompt_length, *penalties)
+
+    def __deepcopy__(self, memo: object) -> Rules:
+        """Itself: a sequence that is started again goes on with what is known of it."""
+        return self
+
+    @staticmethod
+    def needed(request: GenerationRequest) -> bool:
+        """Whether a request asks for any of this."""
+        params = request.sampling
+        return bool(
+            request.bad_words
+            or (request.min_tokens and request.stop_token_ids)
+            or request.logprobs is not None
+            or request.grammar is not None
+            or params.logit_bias
+            or params.repetition_penalty != 1
+            or params.presence_penalty
+            or params.frequency_penalty
+        )
+
+    def collect(self, row: int, state: Any, edits: Edits) -> None:
+        """Add to `edits` what the step that has `state` at `row` needs."""
+        # By now the offset counts this step's tokens too: it is the index of the token about to be chosen.
+        place = state.position_offset
+        if self._bias is not None:
+            edits.bias.append((row, *self._bias))
+        if self._penalties is not None:
+            self._penalties.advance(state, place - 1)
+            edits.penalties.append((row, self._penalties, float(place > self._prompt_length)))
+        if self._bad_words:
+            edits.bans.extend((row, last, banned) for last, banned in _completions(self._bad_words, state))
+        if place < self._first_stop:
+            edits.bans.extend((row, ANY, stop) for stop in self._stops)
+        if self.constraint is not None:
+            mask = np.zeros(self._words, np.int32)
+            try:
+                self.constraint.fill(mask)
+            except Exception as error:  # of a grammar library: not the other sequences' business
+                self.failure = error
+            else:
+                edits.masked.append(row)
+                edits.masks.append(mask)
+        if self.logprobs is not None:
+            edits.logprobs.append((row, place, self))
+
+
+def tokens(state: Any, start: int, end: int) -> list[int]:
+    """The tokens of a sequence from `start` up to `end`, which the host knows."""
+    split = len(state.initial_tokens)
+    before: list[int] = state.initial_tokens[start:end] if start < split else []
+    after: list[int] = state.generated_tokens[max(0, start - split) : max(0, end - split)]
+    return before + after
+
+
+def _completions(words: Sequence[tuple[int, ...]], state: Any) -> Iterator[tuple[int, int]]:
+    """(last token or `ANY`, token that would then complete a forbidden word) for a step of a sequence."""
+    longest = max(len(word) for word in words) - 2
+    end = state.position_offset - 1
+    tail = tuple(tokens(state, max(0, end - longest), end)) if longest > 0 else ()
+    for word in words:
+        if len(word) == 1:
+            yield ANY, word[0]
+        else:
+            head = word[:-2]
+            if len(head) <= len(tail) and head == tail[len(tail) - len(head) :]:
+                yield word[-2], word[-1]

@@ -1,0 +1,142 @@
+"""Loading a checkpoint for the embedded engine, and choosing its sizes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.embedded import attention_cpu
+from openai_bls.engines.embedded.continuous_batching import BatchingConfig
+from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
+
+if TYPE_CHECKING:
+    from openai_bls.engines.registry import EngineOptions
+
+logger = logging.getLogger(__name__)
+
+_CPU_CACHE_BYTES = 256 << 20
+_CPU_CACHE_TOKENS = 32768
+_CPU_STEP_TOKENS = 512
+_GPU_STEP_TOKENS = 2048
+_FLASH_STEP_TOKENS = 8192
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def find_device(wanted: str) -> torch.device:
+    """The device named by `EngineOptions.device`; raises `EngineLoadError` if it is not there."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise EngineLoadError(f"device is {wanted}, but this machine has no usable GPU")
+    return torch.device(wanted)
+
+
+def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device) -> Any:
+    """The causal language model in `folder` on its device, with its attention and operations chosen.
+
+    Raises:
+        EngineLoadError: it does not load, or what `options` ask for by name cannot be had.
+    """
+    given = options.attention in ("eager", "flash_attention_2", "flash_attention_3")
+    wanted = options.attention if given else "sdpa"
+    if options.attention == "auto" and device.type == "cuda" and transformers.utils.is_flash_attn_2_available():
+        wanted = "flash_attention_2"
+    if device.type == "cpu":
+        attention_cpu.install()
+    model = read_model(folder, manifest, device, wanted)
+    if device.type == "cuda":
+        _choose_on_gpu(model, options, wanted)
+    elif options.attention in ("paged", "varlen"):
+        raise EngineLoadError(f"attention {options.attention} is for GPUs")
+    return model
+
+
+def read_model(folder: Path, manifest: Manifest, device: torch.device, implementation: str) -> Any:
+    """The model with one of transformers' own implementations of attention; raises `EngineLoadError`."""
+    dtype = manifest.dtype
+    if dtype == "auto" and device.type == "cpu":
+        dtype = "float32"
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=implementation,
+            trust_remote_code=manifest.trust_remote_code,
+            local_files_only=True,
+        )
+        return model.to(device).eval()
+    except Exception as error:
+        logger.exception("loading the checkpoint failed")
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise EngineLoadError(f"the checkpoint does not load: {reason}") from None
+
+
+def _choose_on_gpu(model: Any, options: EngineOptions, fallback: str) -> None:
+    """Settle attention and operations of a model on a GPU; `fallback` is the attention it has."""
+    asked = options.attention
+    if asked == "auto":
+        kinds: tuple[str, ...] = ("paged", "varlen") if fallback == "sdpa" else ("paged",)
+    else:
+        kinds = (asked,) if asked in ("paged", "varlen") else ()
+    for kind in kinds:
+        reason = paged_attention.refusal(model, kind)
+        if reason is None:
+            paged_attention.use(model, kind)
+            break
+        if asked == kind:
+            raise EngineLoadError(f"attention {kind} cannot be used: {reason}")
+        logger.warning("attention %s cannot be used: %s", kind, reason)
+    paged = paged_attention.in_use(model, "paged")
+    if options.fused_ops or (options.fused_ops is None and paged):
+        logger.info("fused operations: %s", fused_layers.fuse(model))
+    logger.info("attention: %s", model.config._attn_implementation)
+
+
+def batching_config(facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any) -> BatchingConfig:
+    """Sizes for a loaded model: what was asked for, else what suits the device."""
+    max_batch_size = options.max_batch_size or manifest.max_batch_size
+    cache_tokens = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
+    on_cpu = model.device.type == "cpu"
+    paged = paged_attention.in_use(model, "paged")
+    # Of the flash-attn package, which reads pages of 256.
+    flash = "flash_attention" in str(model.config._attn_implementation)
+    masked = not (paged or flash or paged_attention.in_use(model, "varlen"))
+    wanted = max_batch_size * manifest.max_model_len
+    if on_cpu and not cache_tokens:
+        # The cache is allocated at once, and a CPU's memory is everybody's.
+        affordable = _CPU_CACHE_BYTES // (facts.kv_bytes_per_token or 1 << 20)
+        cache_tokens = max(min(wanted, affordable, _CPU_CACHE_TOKENS), manifest.max_model_len)
+    elif not cache_tokens and facts.kv_bytes_per_token:
+        # More than a full batch can use would only make index tensors and attention masks larger.
+        free, _ = torch.cuda.mem_get_info(model.device)
+        needed = wanted * facts.kv_bytes_per_token * model.dtype.itemsize // 4
+        if needed < free * manifest.kv_cache.free_memory_fraction / 2:
+            cache_tokens = wanted
+    if options.cuda_graphs and not (paged or flash):
+        logger.warning("no CUDA graphs: they need paged or flash attention")
+    step_tokens = _CPU_STEP_TOKENS if on_cpu else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS
+    return BatchingConfig(
+        max_batch_size=max_batch_size,
+        max_num_tokens=max(max_batch_size, options.max_num_tokens or step_tokens),
+        # Small pages let short prefixes be shared.
+        page_size=256 if flash else 32,
+        max_tokens_in_kv_cache=cache_tokens,
+        free_memory_fraction=manifest.kv_cache.free_memory_fraction,
+        prefix_sharing=options.prefix_sharing,
+        max_request_tokens=manifest.max_model_len,
+        paged=paged,
+        cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
+        async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
+    )

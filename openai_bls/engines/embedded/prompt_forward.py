@@ -1,0 +1,127 @@
+"""Ordinary forward passes, one prompt at a time, of a model that continuous batching has taken over.
+
+They find the log-probabilities of a prompt's tokens and embeddings, with no cache and plain causal attention.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from openai_bls.core.engine_types import GenerationRequest, Logprobs
+
+_SLICE_NUMBERS = 1 << 24
+"""Logits at float32 that exist at a time, for 64 MiB."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PromptFindings:
+    """What a pass has found out about a prompt."""
+
+    prompt_logprobs: Logprobs | None = None
+    embedding: list[float] | None = None
+
+
+def needed(request: GenerationRequest) -> bool:
+    """Whether a request wants something found out about its prompt."""
+    return request.prompt_logprobs is not None or request.pooling is not None
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def prompt_pass(model: Any, request: GenerationRequest) -> PromptFindings:
+    """Run `model`, a transformers causal language model, over the prompt of `request`; waits for the device."""
+    ids = torch.tensor([request.prompt_token_ids], device=model.device)
+    with _plain_attention(model):
+        output = model.base_model(input_ids=ids, use_cache=False, return_dict=True)
+        embedding = logprobs = None
+        if request.pooling is not None:
+            embedding = _pooled(output.last_hidden_state[0], request.pooling)
+        if request.prompt_logprobs is not None:
+            logprobs = _logprobs(model, ids, output, request.prompt_logprobs)
+    return PromptFindings(logprobs, embedding)
+
+
+@contextlib.contextmanager
+def _plain_attention(model: Any) -> Iterator[None]:
+    """Let `model` attend as when it was loaded, without a paged cache."""
+    configs = {id(model.config): model.config}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            configs.setdefault(id(config), config)
+    before = [(config, config._attn_implementation) for config in configs.values()]
+    try:
+        for config, name in before:
+            config._attn_implementation = "eager" if str(name).endswith("eager") else "sdpa"
+        yield
+    finally:
+        # A configuration's setter also sets those inside it, which come later in the order of the modules.
+        for config, name in before:
+            config._attn_implementation = name
+
+
+def _pooled(hidden: torch.Tensor, pooling: str) -> list[float]:
+    """One vector of length 1 from hidden states [tokens, size]."""
+    vector = hidden[-1].float() if pooling == "last" else hidden.float().mean(dim=0)
+    found: list[float] = torch.nn.functional.normalize(vector, dim=0).tolist()
+    return found
+
+
+def _logprobs(model: Any, ids: torch.Tensor, output: Any, count: int) -> Logprobs:
+    """Of a prompt [1, tokens] from its second token on, from the hidden states in `output`, a slice at a time."""
+    found = Logprobs([], [], [])
+    targets = ids[0, 1:]
+    rows = max(1, _SLICE_NUMBERS // model.config.get_text_config().vocab_size)
+    for start, part in _logits(model, ids, output, rows):
+        logits = part.float()
+        total = logits.logsumexp(dim=-1, keepdim=True)
+        top = logits.topk(min(count, logits.size(-1)), dim=-1)
+        own = logits.gather(-1, targets[start : start + rows].unsqueeze(-1)) - total
+        found.token_logprobs.extend(own.squeeze(-1).tolist())
+        found.top_token_ids.extend(top.indices.tolist())
+        found.top_logprobs.extend((top.values - total).tolist())
+    return found
+
+
+def _logits(model: Any, ids: torch.Tensor, output: Any, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """For all but the last token of a prompt [1, tokens], `rows` at a time: (index of the first, [rows, vocabulary]).
+
+    By the model's own code, from the hidden states in `output`: some models scale or cap what the last layer says.
+    """
+    count = ids.size(1) - 1
+    keeps = callable(getattr(model, "_supports_logits_to_keep", None)) and model._supports_logits_to_keep()
+    whole: torch.Tensor | None = None
+    for start in range(0, count, rows):
+        end = min(start + rows, count)
+        if whole is not None:
+            yield start, whole[start:end]
+        elif keeps:
+            kept = torch.arange(start, end, device=ids.device)
+            with _computed(model.base_model, output):
+                logits = model(input_ids=ids, use_cache=False, logits_to_keep=kept).logits[0]
+            yield start, logits
+        else:
+            hidden = output.last_hidden_state[:, start:end]
+            with _computed(model.base_model, type(output)(**{**output, "last_hidden_state": hidden})):
+                logits = model(input_ids=ids, use_cache=False).logits[0]
+            if len(logits) == ids.size(1):  # the model did not ask its base
+                whole = logits
+            yield start, logits if whole is None else whole[start:end]
+
+
+@contextlib.contextmanager
+def _computed(base: Any, output: Any) -> Iterator[None]:
+    """Let the module `base` answer with `output` instead of computing it again."""
+    before = base.__dict__.get("forward")
+    base.forward = lambda *args, **kwargs: output
+    try:
+        yield
+    finally:
+        if before is None:
+            del base.forward
+        else:
+            base.forward = before

@@ -1,0 +1,132 @@
+"""What stands where continuous batching expects its list of logits processors: every row's parameters, every step.
+
+Before a step the host puts the parameters of its rows into the argument storage that travels with the step's inputs;
+during the step the device chooses by them. What only some sequences ask for goes beside it (`rules.py`, `edits.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from openai_bls.engines.embedded.logits_processors import Edits, Rules
+from openai_bls.engines.embedded.logits_processors_device import StepLogprobs, apply
+from openai_bls.engines.embedded.sampling import MOST_CANDIDATES, Plan, choose, random_bits
+
+_ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one sequence's tokens are chosen."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    rules: Rules | None = None
+    """The sequence's own, if it needs any."""
+
+    @property
+    def row(self) -> tuple[float, float, float]:
+        """The float parameters in the order of the argument rows."""
+        return (self.temperature, self.top_p, self.min_p)
+
+
+# Warming up makes sequences of its own.
+_WARM_UP = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+
+
+class Sampler:
+    """Chooses the next token of every row of a step."""
+
+    do_processing = True
+    tensors_required = _ROWS
+
+    def __init__(self, *, on_gpu: bool) -> None:
+        """Args: on_gpu: never look at the device's values from the host, which would wait for all steps in flight."""
+        self._on_gpu = on_gpu
+        self._plan = Plan(sampled=False, top_k=0, top_p=False, min_p=False)
+        self._edits: Edits | None = None
+
+    def check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        """Nothing to check: admission did."""
+
+    def fill_defaults(self, storage: torch.Tensor) -> None:
+        """Rows without a request are greedy."""
+        storage.zero_()
+
+    def prepare_tensor_args(self, requests_in_batch: Sequence[Any], arg_storage: torch.Tensor) -> torch.Tensor:
+        """Put the parameters of a step's requests into `arg_storage`, int32 [5, columns], before the step."""
+        states = [item.state for item in requests_in_batch if item.has_new_token]
+        params: list[Sampling] = [state.logit_processor_kwargs.get("sampling", _WARM_UP) for state in states]
+        ruled = [(row, p.rules) for row, p in enumerate(params) if p.rules is not None]
+        self._edits = edits = Edits() if ruled else None
+        if edits is not None:
+            for row, rules in ruled:
+                rules.collect(row, states[row], edits)
+        drawn = [p for p in params if p.temperature > 0]
+        self._plan = self._plan_for(drawn)
+        if not drawn:
+            return arg_storage
+        count = len(params)
+        rows = np.empty((_ROWS, count), np.int32)
+        floats = np.array([p.row for p in params], np.float32).reshape(count, 3).T.copy()
+        rows[:2] = floats.view(np.int32)[:2]
+        rows[2] = [p.top_k for p in params]
+        rows[3] = floats.view(np.int32)[2]
+        # By now the offset counts this step's tokens too: it is the index of the token about to be chosen, however
+        # the prompt was split, shared or recomputed.
+        rows[4] = random_bits(
+            np.array([p.seed for p in params], np.uint64),
+            np.array([state.position_offset for state in states], np.uint64),
+        )
+        arg_storage[:, :count].copy_(torch.from_numpy(rows))
+        return arg_storage
+
+    def _plan_for(self, drawn: Sequence[Sampling]) -> Plan:
+        top_k = max((p.top_k for p in drawn), default=0)
+        top_p = any(p.top_p < 1 for p in drawn)
+        bounded = top_k <= MOST_CANDIDATES and all(p.top_k > 0 for p in drawn)
+        return Plan(
+            sampled=bool(drawn),
+            top_k=top_k,
+            top_p=top_p,
+            min_p=any(p.min_p > 0 for p in drawn),
+            bounded=bounded,
+            static=self._on_gpu and not bounded,
+        )
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
+        """Write infinity over the chosen tokens in `scores`, [rows, vocabulary]; the caller takes the highest.
+
+        Greedy rows keep their logits, so they get what `generate` gets. `input_ids` are the rows' last tokens.
+        """
+        if self._edits is None and not self._plan.sampled:
+            return scores
+        chosen = self.pick(input_ids, scores, args[:, : scores.size(0)])
+        return scores.scatter_(1, chosen.unsqueeze(-1), torch.inf)
+
+    def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
+        """The next token of each row of `logits`, which may be changed; `args` are int32 [5, rows]."""
+        edits, logprobs = self._edits, None
+        if edits is not None:
+            if edits.logprobs:
+                logprobs = StepLogprobs(edits.logprobs, logits)
+            if edits.changing:
+                logits = logits.float()
+                apply(edits, last_ids, logits)
+        chosen = self._choose(logits.float(), args).squeeze(-1) if self._plan.sampled else logits.argmax(dim=-1)
+        if logprobs is not None:
+            logprobs.finish(chosen)
+        return chosen
+
+    def _choose(self, scores: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
+        args = args.contiguous()
+        floats = args.view(torch.float32)
+        return choose(scores, floats[0], floats[1], args[2], floats[3], args[4], self._plan)

@@ -1,0 +1,234 @@
+"""The one way to TensorRT-LLM: `installed` gives a `contract.Api` for the version that is there, 0.20 or later.
+
+Nothing of tensorrt_llm is imported before it is called. What differs from version to version is told by the installed
+classes themselves where they have fields (`package`), and by `versions` where they do not. `tests/contracts` holds what
+is called against each version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.tensorrt_llm import api_build, api_sampling, versions
+from openai_bls.engines.tensorrt_llm.interface import (
+    Api,
+    BuildSpec,
+    InstalledGpu,
+    Llm,
+    LlmOptions,
+    LoraAdapter,
+    Output,
+    Sampling,
+    Version,
+)
+from openai_bls.engines.tensorrt_llm.module import Package, clear_mpi
+from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
+
+logger = logging.getLogger(__name__)
+
+_LLMAPI = "tensorrt_llm.llmapi"
+
+# What TensorRT-LLM raises for one request while the executor goes on (executor/utils.py). The built-in ones come from
+# its reading of one request's response.
+_OF_THE_REQUEST = {"RequestError", "RequestSpecificException"}
+_BUILT_IN = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+# How long to wait for statistics: long enough for what is there already.
+_STATISTICS_S = 0.001
+
+
+def installed() -> Api:
+    """The installed TensorRT-LLM. Imports it, which takes up to half a minute.
+
+    Raises:
+        EngineLoadError: it is missing, broken or older than 0.20; one sentence.
+    """
+    return _Installed(Package.installed())
+
+
+class _Opened:
+    """A loaded `LLM`, with what it was loaded for."""
+
+    def __init__(self, llm: Any, options: LlmOptions) -> None:
+        self.llm = llm
+        self.options = options
+
+    def shutdown(self) -> None:
+        """Free the GPUs and end the ranks."""
+        self.llm.shutdown()
+
+
+class _Installed:
+    """An `Api`."""
+
+    def __init__(self, package: Package) -> None:
+        self._package = package
+        self.version: Version = package.version
+        self.version_text: str = package.version_text
+
+    def open(self, options: LlmOptions) -> Llm:
+        """Load a model for serving."""
+        self._require(options)
+        clear_mpi()
+        arguments = self._arguments(options)
+        logger.info("loading %s with TensorRT-LLM %s (%s)", options.model, self.version_text, options.flow)
+        return _Opened(self._package.llm_class(options.flow)(str(options.model), **arguments), options)
+
+    def supported(self, options: LlmOptions) -> tuple[str, ...]:
+        """Fields that requests to such a model may use."""
+        names = set(versions.sampling_fields(options.flow, self.version))
+        if options.flow == "tensorrt" and not options.gather_generation_logits:
+            names.discard("logprobs")
+        if self.grammar_kinds(options):
+            names.add("grammar")
+        if options.lora:
+            names.add("lora_name")
+        return tuple(sorted(names))
+
+    def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
+        """Of `messages.Grammar.kind`, those it takes."""
+        return versions.grammar_kinds(options.flow, options.guided_decoding_backend, self.version)
+
+    def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:
+        """Start a streamed request."""
+        assert isinstance(llm, _Opened)
+        arguments: dict[str, Any] = {}
+        if lora is not None:
+            if lora not in llm.options.lora:
+                raise ValueError(f"lora_name: the adapter {lora.name!r} is not one that this model was loaded with")
+            request = self._package.name("tensorrt_llm.executor.LoRARequest")
+            arguments["lora_request"] = self._package.make(
+                request, lora_name=lora.name, lora_int_id=lora.number, lora_path=str(lora.path)
+            )
+        params = api_sampling.sampling_params(self._package, llm.options, sampling)
+        output: Output = llm.llm.generate_async(
+            {"prompt_token_ids": prompt_token_ids}, sampling_params=params, streaming=True, **arguments
+        )
+        return output
+
+    def healthy(self, llm: Llm) -> bool:
+        """Whether the executor still serves, by its own flags, its background errors and its ranks' futures."""
+        assert isinstance(llm, _Opened)
+        executor = getattr(llm.llm, "_executor", None)
+        if executor is None or any(getattr(executor, flag, False) for flag in ("doing_shutdown", "doing_pre_shutdown")):
+            return False
+        # Looked at only when a further response comes, which may never be; then it shuts itself down.
+        errors = getattr(executor, "_error_queue", None)
+        if errors is not None and not errors.empty():
+            return False
+        # Done are they only when a rank has ended. 0.20 puts no error into the queue then.
+        return not any(future.done() for future in getattr(executor, "mpi_futures", ()))
+
+    def is_of_the_request(self, error: Exception) -> bool:
+        """Whether it was raised for one request."""
+        names = {cls.__name__ for cls in type(error).__mro__}
+        return bool(names & _OF_THE_REQUEST) or isinstance(error, _BUILT_IN)
+
+    async def discard_statistics(self, llm: Llm) -> None:
+        """Read them to their end, several times a minute; TensorRT engines write some for each iteration."""
+        assert isinstance(llm, _Opened)
+        for statistics in (llm.llm.get_stats_async, llm.llm.get_kv_cache_events_async):
+            async for _ in statistics(timeout=_STATISTICS_S):
+                # Else those that are there are read without a turn for the requests.
+                await asyncio.sleep(0)
+
+    def build(self, spec: BuildSpec) -> None:
+        """Convert, quantise, build and save an engine."""
+        versions.require_flow("tensorrt", self.version, self.version_text)
+        clear_mpi()
+        api_build.build(self._package, spec)
+
+    def gpus(self) -> list[InstalledGpu]:
+        """The GPUs that this process sees."""
+        return visible_gpus()
+
+    def _require(self, options: LlmOptions) -> None:
+        versions.require_flow(options.flow, self.version, self.version_text)
+        backend = options.guided_decoding_backend
+        if backend and not self.grammar_kinds(options):
+            raise EngineLoadError(
+                f"guided_decoding_backend {backend} is not for TensorRT engines: use xgrammar, or --flow pytorch"
+            )
+        if backend and options.tokenizer is None:
+            raise EngineLoadError(f"guided_decoding_backend {backend} needs a tokenizer, and there is none")
+        dtypes = versions.kv_cache_dtypes(options.flow, self.version)
+        if options.kv_cache_dtype not in dtypes:
+            raise EngineLoadError(
+                f"--kv-cache-dtype {options.kv_cache_dtype} is not one that the PyTorch flow of TensorRT-LLM "
+                f"{self.version_text} takes: {', '.join(dtypes)}"
+            )
+
+    def _arguments(self, options: LlmOptions) -> dict[str, Any]:
+        """Of `LLM`, beside the model."""
+        arguments: dict[str, Any] = {
+            "skip_tokenizer_init": options.tokenizer is None,
+            "trust_remote_code": options.trust_remote_code,
+            "tensor_parallel_size": options.tensor_parallel_size,
+            "pipeline_parallel_size": options.pipeline_parallel_size,
+            "dtype": options.dtype,
+            "max_batch_size": options.max_batch_size,
+            "kv_cache_config": self._kv_cache(options),
+            "scheduler_config": self._scheduler(options),
+            "enable_chunked_prefill": options.enable_chunked_context,
+        }
+        if options.tokenizer is not None:
+            arguments["tokenizer"] = str(options.tokenizer)
+        if options.max_num_tokens:
+            arguments["max_num_tokens"] = options.max_num_tokens
+        if options.guided_decoding_backend:
+            arguments["guided_decoding_backend"] = options.guided_decoding_backend
+        if options.gather_generation_logits:
+            arguments["gather_generation_logits"] = True
+        fields = self._package.llm_fields(options.flow)
+        if "fail_fast_on_attention_window_too_large" in fields:
+            # Else a KV cache that holds less than one sequence shortens what the model sees.
+            arguments["fail_fast_on_attention_window_too_large"] = True
+        if options.flow == "pytorch":
+            arguments |= self._pytorch(options, fields)
+        elif options.lora and "max_loras" in fields:
+            # Later versions size their cache of adapters by the engine's configuration.
+            arguments |= {"max_loras": max(4, len(options.lora)), "max_cpu_loras": max(4, len(options.lora))}
+        self._package.require_fields("LLM", fields, arguments)
+        return arguments
+
+    def _pytorch(self, options: LlmOptions, fields: frozenset[str]) -> dict[str, Any]:
+        arguments: dict[str, Any] = {"max_seq_len": options.max_model_len}
+        if options.max_beam_width > 1:
+            arguments["max_beam_width"] = options.max_beam_width
+        if versions.cpp_sampler(self.version):
+            if "sampler_type" in fields:
+                arguments["sampler_type"] = "TRTLLMSampler"
+            elif "enable_trtllm_sampler" in fields:
+                arguments["enable_trtllm_sampler"] = True
+        if options.lora:
+            count = len(options.lora)
+            arguments["lora_config"] = self._package.make(
+                self._package.lora_config(),
+                lora_dir=[str(adapter.path) for adapter in options.lora],
+                max_lora_rank=options.max_lora_rank or 64,
+                max_loras=count,
+                max_cpu_loras=count,
+            )
+        return arguments
+
+    def _kv_cache(self, options: LlmOptions) -> Any:
+        values: dict[str, Any] = {"enable_block_reuse": options.enable_kv_cache_reuse}
+        if options.kv_cache_free_gpu_mem_fraction is not None:
+            values["free_gpu_memory_fraction"] = options.kv_cache_free_gpu_mem_fraction
+        if options.max_tokens_in_paged_kv_cache:
+            values["max_tokens"] = options.max_tokens_in_paged_kv_cache
+        if options.kv_cache_host_memory_bytes:
+            values["host_cache_size"] = options.kv_cache_host_memory_bytes
+        if options.max_attention_window_size:
+            values["max_attention_window"] = list(options.max_attention_window_size)
+        if options.flow == "pytorch" and options.kv_cache_dtype != "auto":
+            values["dtype"] = options.kv_cache_dtype
+        return self._package.make(self._package.name(f"{_LLMAPI}.KvCacheConfig"), **values)
+
+    def _scheduler(self, options: LlmOptions) -> Any:
+        policies = self._package.name(f"{_LLMAPI}.CapacitySchedulerPolicy")
+        policy = getattr(policies, options.batch_scheduler_policy.upper())
+        return self._package.make(self._package.name(f"{_LLMAPI}.SchedulerConfig"), capacity_scheduler_policy=policy)

@@ -1,0 +1,221 @@
+"""From the growing output of TensorRT-LLM's LLM API to token deltas.
+
+What `async for` gives is one object that changes. Its lists are cumulative, and each of these happens, by version, flow
+and settings (`_handle_sequence` in executor/result.py):
+
+- a step brings several tokens, or none, or only a finish reason, and several responses may be taken in at once;
+- the end token is the last of `token_ids` (PyTorch), or never appears (TensorRT);
+- a matched stop sequence is cut off again, so that the list is shorter than it was;
+- `logprobs` has those of the newest response alone (TensorRT engines, 0.20), or of more tokens than there are;
+- `finish_reason` stays None at the end.
+
+So nothing is taken from the `*_diff` attributes: a cursor over the cumulative lists tells what is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.tensorrt_llm.interface import Completion
+
+TIMED_OUT = "The engine gave the request up: it had taken too long."
+"""For the client's eyes."""
+
+_WHOLE = ("stop", "length")
+"""Finish reasons of an output in which nothing is missing."""
+
+
+class OutputError(Exception):
+    """TensorRT-LLM's output lacks what was asked for; the message is for the log."""
+
+
+class _End(NamedTuple):
+    """How a sequence ends."""
+
+    delivered: int
+    """New tokens that still are."""
+    reason: EngineFinishReason
+    stop_token_id: int | None = None
+    error: str | None = None
+
+
+class Cursor:
+    """One request's place in its output.
+
+    The token sequences of `stop_words` are matched here, since without a tokenizer the LLM API has no stops but single
+    tokens; the caller aborts what goes on after the end.
+    """
+
+    __slots__ = (
+        "_end_id",
+        "_longest_word",
+        "_observed",
+        "_places",
+        "_request",
+        "_stops",
+        "_tail",
+        "begun",
+        "count",
+    )
+
+    def __init__(self, request: GenerationRequest, end_id: int | None) -> None:
+        """Args: end_id: the token that TensorRT-LLM was told to end with; None if there is none."""
+        self._request = request
+        self._end_id = end_id
+        self._stops = frozenset(request.stop_token_ids)
+        self._longest_word = max((len(word) for word in request.stop_words), default=0)
+        self._places: list[Any] = []
+        """Log-probabilities of all tokens so far, if they were asked for."""
+        self._observed = 0
+        """The most tokens that a response has made it."""
+        self._tail: list[int] = []
+        """The last tokens, as many as a stop word can span."""
+        self.count = 0
+        """Tokens delivered so far."""
+        self.begun = False
+        """A delta was given."""
+
+    def observe(self, completion: Completion) -> None:
+        """Take in a response's log-probabilities, which the next may replace: after each, if they were asked for.
+
+        Args: completion: the output as the response left it.
+        """
+        shown = completion.logprobs or ()
+        count = len(completion.token_ids)
+        if len(shown) >= count:
+            self._places.extend(shown[len(self._places) :])
+        elif count > self._observed:
+            # Fewer than tokens: of this response alone. Those of what was cut off again are left out.
+            self._places.extend(shown)
+        self._observed = max(self._observed, count)
+
+    def advance(self, completion: Completion, *, finished: bool, cached_tokens: int = 0) -> TokenDelta | None:
+        """What is new in `completion`; None if nothing is. Not after a delta with a finish reason.
+
+        Args:
+            completion: the output as it is now.
+            finished: it will not change any more.
+            cached_tokens: prompt tokens that the KV cache held already.
+
+        Raises:
+            OutputError: it is finished and log-probabilities that were asked for are not there.
+        """
+        request = self._request
+        token_ids = completion.token_ids
+        first = self.count
+        last = min(len(token_ids), request.max_tokens)
+        logprobs: Sequence[Any] = ()
+        if request.logprobs is not None:
+            logprobs = self._places
+            if not finished or completion.finish_reason not in _WHOLE:
+                # A token waits for its log-probability; one that was cut off has none.
+                last = min(last, len(logprobs))
+        # A list that got shorter has nothing new.
+        new = list(token_ids[first:last]) if first < last else []
+        end = self._end(new)
+        if end is None and finished:
+            end = self._finished(completion, len(new))
+        if end is None:
+            if not new:
+                return None
+            self.count = first + len(new)
+        else:
+            del new[end.delivered :]
+            self.count = first + end.delivered
+        delta = TokenDelta(
+            request.request_id,
+            new,
+            None if end is None else end.reason,
+            None if end is None else end.stop_token_id,
+            None if end is None else end.error,
+            logprobs=_logprobs(new, logprobs[first : self.count], request.logprobs or 0) if logprobs and new else None,
+            cached_tokens=0 if self.begun else cached_tokens,
+        )
+        if request.logprobs is not None and new and delta.logprobs is None:
+            raise OutputError("the output has no log-probabilities, which were asked for")
+        self.begun = True
+        return delta
+
+    def _end(self, new: Sequence[int]) -> _End | None:
+        """Whether the sequence ends with, or among, its new tokens."""
+        request = self._request
+        if self._longest_word:
+            for count, token_id in enumerate(new, 1):
+                if token_id in self._stops:
+                    return _End(count - 1, "stop", token_id)
+                # Asked before there are enough tokens, too, as the tail has to go on.
+                if self._completes_word(token_id) and self.count + count >= request.min_tokens:
+                    return _End(count, "stop")
+        elif not self._stops.isdisjoint(new):
+            count = next(i for i, token_id in enumerate(new) if token_id in self._stops)
+            return _End(count, "stop", new[count])
+        if self.count + len(new) >= request.max_tokens:
+            return _End(len(new), "length")
+        return None
+
+    def _completes_word(self, token_id: int) -> bool:
+        self._tail.append(token_id)
+        del self._tail[: -self._longest_word]
+        tail = tuple(self._tail)
+        return any(tail[-len(word) :] == word for word in self._request.stop_words)
+
+    def _finished(self, completion: Completion, count: int) -> _End:
+        """How an output ended in which nothing that was asked for tells it.
+
+        Args:
+            completion: the output.
+            count: new tokens.
+        """
+        reason, cause = completion.finish_reason, completion.stop_reason
+        if reason == "stop":
+            # Without a cause it was the end token, of which TensorRT's output has no trace.
+            return _End(count, "stop", cause if isinstance(cause, int) else self._end_id)
+        if reason == "length":
+            return _End(count, "length")
+        if reason == "timeout":
+            return _End(count, "error", error=TIMED_OUT)
+        if reason is None or reason == "cancelled":
+            # Versions up to 0.16 have no name for a cancellation.
+            return _End(count, "cancelled")
+        return _End(count, "error", error=ENGINE_FAILED)
+
+
+def _logprobs(token_ids: Sequence[int], places: Sequence[Any], count: int) -> Logprobs:
+    """Log-probabilities of tokens as our messages have them.
+
+    Args:
+        token_ids: the tokens.
+        places: for each its log-probability alone, or a mapping from token id to an object with `logprob`.
+        count: likeliest tokens to tell.
+
+    Raises:
+        OutputError: a place is missing, or does not tell enough.
+    """
+    if len(places) < len(token_ids):
+        raise OutputError(f"the output has log-probabilities of {len(places)} of {len(token_ids)} tokens")
+    own: list[float] = []
+    ids: list[list[int]] = []
+    values: list[list[float]] = []
+    for token_id, place in zip(token_ids, places, strict=True):
+        if not isinstance(place, Mapping):
+            if count:
+                raise OutputError("the output tells no likeliest tokens, which were asked for")
+            own.append(float(place))
+            ids.append([])
+            values.append([])
+            continue
+        if token_id not in place:
+            raise OutputError(f"the output tells no log-probability of token {token_id} itself")
+        own.append(_value(place[token_id]))
+        # Beside the likeliest there is the token itself, wherever it ranks.
+        top = sorted(((-_value(entry), other) for other, entry in place.items()))[:count] if count else []
+        ids.append([other for _, other in top])
+        values.append([-value for value, _ in top])
+    return Logprobs(own, ids, values)
+
+
+def _value(entry: Any) -> float:
+    return float(getattr(entry, "logprob", entry))

@@ -1,0 +1,378 @@
+"""The engine `tensorrt_llm`: TensorRT-LLM's LLM API behind the `Engine` interface.
+
+One thread runs an event loop, and all bookkeeping happens there. `submit` and `cancel` put commands into the inbox and
+wake the loop once for all that came meanwhile. A request that runs is a task that iterates over its output; each step
+only marks it. What the tasks of one turn of the loop have marked is read off their outputs in the next, and told to the
+listener together, so that a frame covers a step of TensorRT-LLM's. There is no task, lock or wake-up for a token.
+
+The loop runs until TensorRT-LLM has shut down, for its threads hand responses to it to the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+from openai_bls.core.engine import EngineStats, StepListener
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.manifest import Manifest, first_line
+from openai_bls.engines import capabilities
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.command_queue import Inbox, emit
+from openai_bls.engines.tensorrt_llm import info as limits
+from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
+from openai_bls.engines.tensorrt_llm.health_watch import Upkeep
+from openai_bls.engines.tensorrt_llm.interface import Api, Llm, LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 60.0
+"""Seconds that `close` waits for TensorRT-LLM to end its ranks."""
+
+# Starting a request takes TensorRT-LLM a part of a millisecond: after so many the loop has a turn for the others.
+_STARTS_A_TURN = 16
+
+
+class _Live:
+    """A request that has not ended."""
+
+    __slots__ = ("cursor", "end_id", "ended", "finished", "marked", "output", "request", "task")
+
+    def __init__(self, request: GenerationRequest, end_id: int | None) -> None:
+        self.request = request
+        self.end_id = end_id
+        self.cursor = Cursor(request, end_id)
+        self.output: Output | None = None
+        """None until it is TensorRT-LLM's."""
+        self.task: asyncio.Task[None] | None = None
+        self.marked = False
+        """Its output may hold something new."""
+        self.finished = False
+        """Its output will not change any more."""
+        self.ended = False
+        """Its last delta was given."""
+
+
+class TrtLlmEngine:
+    """An `Engine` that runs a TensorRT-LLM engine, or a checkpoint in TensorRT-LLM's PyTorch flow."""
+
+    def __init__(
+        self,
+        api: Api,
+        llm: Llm,
+        manifest: Manifest,
+        info: EngineInfo,
+        on_step: StepListener,
+        *,
+        lora: Mapping[str, LoraAdapter] | None = None,
+        max_tokens_in_kv_cache: int = 0,
+        grammar_end_id: int | None = None,
+        chunked_context: bool = True,
+    ) -> None:
+        """Start the engine's thread.
+
+        Args:
+            api: the installed TensorRT-LLM.
+            llm: loaded by it; the engine's from now on.
+            manifest: of the engine.
+            info: what the engine says of itself.
+            on_step: the listener.
+            lora: adapters by name.
+            max_tokens_in_kv_cache: tokens of all sequences together, as far as known; 0 if not.
+            grammar_end_id: the token that ends a grammar, if known.
+            chunked_context: whether a prompt may be longer than one step.
+        """
+        self._api = api
+        self._llm = llm
+        self._manifest = manifest
+        self._info = info
+        self._on_step = on_step
+        self._lora = dict(lora or {})
+        self._cache_tokens = max_tokens_in_kv_cache
+        self._grammar_end_id = grammar_end_id
+        self._chunked_context = chunked_context
+        self._live: dict[int, _Live] = {}
+        self._starting: deque[_Live] = deque()
+        self._marked: list[_Live] = []
+        self._answers: list[TokenDelta] = []
+        """Deltas that come from no output, for the next flush."""
+        self._flush_due = False
+        self._failed = False
+        self._stopping = False
+        self._steps = 0
+        self._generated = 0
+        self._woken = False
+        self._loop = asyncio.new_event_loop()
+        self._upkeep = Upkeep(api, llm, self._loop, busy=lambda: bool(self._live), on_death=self._found_dead)
+        self._inbox: Inbox[GenerationRequest | int] = Inbox(self._wake)
+        self._thread = threading.Thread(target=self._run, name="tensorrt-llm-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What this engine is and can do."""
+        return self._info
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Take a request; an id that is already live is ignored, so that one id has one end."""
+        if not self._inbox.put(request):
+            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request soon."""
+        self._inbox.put(request_id)
+
+    def stats(self) -> EngineStats:
+        """The present load, by counts of the engine's own.
+
+        The LLM API tells of its batch and its cache only on request and with a delay, so a request counts as running as
+        long as the batch has room for it, and the cache's use, where its size is known, is that of live sequences.
+        """
+        lives = list(self._live.values())
+        running = min(len(lives), self._info.max_batch_size)
+        used = (
+            sum(len(live.request.prompt_token_ids) + live.cursor.count for live in lives) if self._cache_tokens else 0
+        )
+        return EngineStats(
+            running=running,
+            waiting=len(lives) - running,
+            kv_cache_usage=min(1.0, used / self._cache_tokens) if self._cache_tokens else 0.0,
+            steps=self._steps,
+            generated_tokens=self._generated,
+            failed=self._failed,
+        )
+
+    def close(self) -> None:
+        """End every live request with "cancelled", shut TensorRT-LLM down and end the thread.
+
+        If TensorRT-LLM does not shut down within `CLOSE_S`, its threads are left behind.
+        """
+        self._inbox.close()
+        if threading.current_thread() is self._thread:
+            return
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            logger.error("TensorRT-LLM does not shut down; its threads are left behind")
+
+    def _wake(self) -> None:
+        # A second wake-up by a thread that sees the flag too late does no harm.
+        if not self._woken:
+            self._woken = True
+            # Closed is the loop once the engine is.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._take_commands)
+
+    # Everything below runs on the engine's thread.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._upkeep.start()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._wind_up())
+            self._loop.close()
+
+    async def _wind_up(self) -> None:
+        self._upkeep.stop()
+        await _end_tasks()
+        done = asyncio.Event()
+
+        def shut_down() -> None:
+            try:
+                self._llm.shutdown()
+            except Exception:
+                logger.exception("TensorRT-LLM did not shut down cleanly")
+            finally:
+                self._loop.call_soon_threadsafe(done.set)
+
+        # The requests that were aborted have responses to come, which TensorRT-LLM's threads fail on without a loop.
+        threading.Thread(target=shut_down, name="tensorrt-llm-shutdown", daemon=True).start()
+        await done.wait()
+
+    def _take_commands(self) -> None:
+        if self._stopping:
+            # Woken by a further `close`.
+            return
+        # First, so that whatever comes after the inbox was emptied wakes the loop again.
+        self._woken = False
+        closed = self._inbox.closed
+        for command in self._inbox.drain():
+            if isinstance(command, int):
+                live = self._live.get(command)
+                if live is not None:
+                    self._end(live)
+                    self._answer(TokenDelta(command, [], "cancelled"))
+            else:
+                self._take(command)
+        if closed:
+            for live in list(self._live.values()):
+                self._end(live)
+                self._answer(TokenDelta(live.request.request_id, [], "cancelled"))
+            self._flush()
+            self._stopping = True
+            self._loop.stop()
+        else:
+            self._start_some()
+
+    def _take(self, request: GenerationRequest) -> None:
+        request_id = request.request_id
+        if request_id in self._live:
+            logger.warning("request id %d is already live: ignored", request_id)
+            return
+        problem = capabilities.refusal(request, self._info) or limits.refusal(
+            request, self._manifest, self._info, chunked_context=self._chunked_context
+        )
+        if problem:
+            self._answer(TokenDelta(request_id, [], "error", error=problem, invalid=True))
+        elif self._failed:
+            self._answer(TokenDelta(request_id, [], "error", error=ENGINE_FAILED))
+        elif not request.max_tokens:
+            self._answer(TokenDelta(request_id, [], "length"))
+        else:
+            live = _Live(request, end_token(request, self._info, self._grammar_end_id))
+            self._live[request_id] = live
+            self._starting.append(live)
+
+    def _start_some(self) -> None:
+        for _ in range(min(_STARTS_A_TURN, len(self._starting))):
+            live = self._starting.popleft()
+            if not live.ended:
+                self._start(live)
+        if self._starting:
+            self._loop.call_soon(self._start_some)
+
+    def _start(self, live: _Live) -> None:
+        request = live.request
+        if not self._api.healthy(self._llm):
+            # 0.20 would wait for the answer of a dead one for ever.
+            self._found_dead()
+            return
+        self._upkeep.used()
+        try:
+            live.output = self._api.generate(
+                self._llm,
+                request.prompt_token_ids,
+                sampling(request, self._info, live.end_id, self._grammar_end_id),
+                self._lora[request.lora_name] if request.lora_name is not None else None,
+            )
+        except ValueError as error:
+            self._end(live)
+            self._answer(TokenDelta(request.request_id, [], "error", error=first_line(error), invalid=True))
+        except Exception as error:
+            self._fail(live, error)
+        else:
+            live.task = self._loop.create_task(self._follow(live, live.output))
+
+    async def _follow(self, live: _Live, output: Output) -> None:
+        try:
+            async for _ in output:
+                if live.request.logprobs is not None:
+                    live.cursor.observe(output.outputs[0])
+                self._mark(live)
+        except Exception as error:
+            if not live.ended:
+                self._fail(live, error)
+            return
+        live.finished = True
+        self._mark(live)
+
+    def _mark(self, live: _Live) -> None:
+        if not live.marked:
+            live.marked = True
+            self._marked.append(live)
+            self._flush_soon()
+
+    def _answer(self, delta: TokenDelta) -> None:
+        self._answers.append(delta)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            # Behind the tasks that this turn has still to resume.
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        marked, self._marked = self._marked, []
+        deltas: list[TokenDelta] = []
+        for live in marked:
+            live.marked = False
+            if live.ended:
+                continue
+            delta = self._read(live)
+            if delta is None:
+                continue
+            if delta.finish_reason is not None:
+                self._end(live)
+            self._generated += len(delta.token_ids) + (delta.stop_token_id is not None)
+            deltas.append(delta)
+        self._steps += bool(deltas)
+        # After the outputs': failures end what had tokens in this very turn.
+        answers, self._answers = self._answers, []
+        emit(self._on_step, deltas + answers)
+
+    def _read(self, live: _Live) -> TokenDelta | None:
+        """What a request's output holds that is new; whatever goes wrong ends this request alone."""
+        output = live.output
+        assert output is not None
+        try:
+            return live.cursor.advance(
+                output.outputs[0],
+                finished=live.finished or output.finished,
+                cached_tokens=getattr(output, "cached_tokens", 0) or 0,
+            )
+        except OutputError as error:
+            logger.error("a request failed: %s", error)
+        except Exception:
+            logger.exception("a request's output could not be read")
+        return TokenDelta(live.request.request_id, [], "error", error=ENGINE_FAILED)
+
+    def _end(self, live: _Live) -> None:
+        """Forget a request whose last delta is on its way; stop it if it still runs."""
+        live.ended = True
+        del self._live[live.request.request_id]
+        if live.task is None or live.output is None:
+            return
+        if not live.finished and not live.output.finished:
+            try:
+                live.output.abort()
+            except Exception:
+                logger.warning("TensorRT-LLM did not abort a request", exc_info=True)
+        if live.task is not asyncio.current_task(self._loop):
+            live.task.cancel()
+
+    def _fail(self, live: _Live, error: Exception) -> None:
+        """End a request that `error` came from, and all others if the executor is at its end."""
+        # 1.0 and later shut all down for a request that a rank refuses, with an error of the request's kind.
+        if self._api.is_of_the_request(error) and self._api.healthy(self._llm):
+            logger.error("TensorRT-LLM failed a request", exc_info=error)
+            self._end_with_error(live)
+        else:
+            self._fail_all("TensorRT-LLM failed; no request can be served any more", error)
+
+    def _found_dead(self) -> None:
+        if not self._failed:
+            self._fail_all("TensorRT-LLM's executor has ended; no request can be served any more")
+
+    def _fail_all(self, what: str, error: Exception | None = None) -> None:
+        logger.error(what, exc_info=error)
+        self._failed = True
+        for live in list(self._live.values()):
+            self._end_with_error(live)
+
+    def _end_with_error(self, live: _Live) -> None:
+        self._end(live)
+        self._answer(TokenDelta(live.request.request_id, [], "error", error=ENGINE_FAILED))
+
+
+async def _end_tasks() -> None:
+    """Let tasks that were cancelled see it, or the loop warns of them."""
+    current = asyncio.current_task()
+    await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not current), return_exceptions=True)

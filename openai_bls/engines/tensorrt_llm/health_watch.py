@@ -1,0 +1,77 @@
+"""What a loaded model needs while it serves: a look at its health, and that nobody keeps its statistics.
+
+An executor that dies tells nobody: the requests that wait for it would wait for ever. And what it tells of each of its
+iterations piles up in this process until somebody reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from openai_bls.engines.tensorrt_llm.interface import Api, Llm
+
+logger = logging.getLogger(__name__)
+
+WATCH_S = 1.0
+"""Seconds from one look to the next."""
+
+
+class Upkeep:
+    """Belongs to an event loop, where everything happens."""
+
+    def __init__(
+        self,
+        api: Api,
+        llm: Llm,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        busy: Callable[[], bool],
+        on_death: Callable[[], None],
+    ) -> None:
+        """Args: busy: whether requests run; on_death: called once, when the executor has ended."""
+        self._api = api
+        self._llm = llm
+        self._loop = loop
+        self._busy = busy
+        self._on_death = on_death
+        self._used = False
+        self._dead = False
+        self._stopped = False
+        self._discarding: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; before the loop runs."""
+        self._loop.call_later(WATCH_S, self._look)
+
+    def stop(self) -> None:
+        """Do nothing any more."""
+        self._stopped = True
+        if self._discarding is not None:
+            self._discarding.cancel()
+
+    def used(self) -> None:
+        """TensorRT-LLM gets a request: from now on it has statistics."""
+        self._used = True
+
+    def _look(self) -> None:
+        if self._stopped:
+            return
+        if not self._dead and not self._api.healthy(self._llm):
+            self._dead = True
+            self._on_death()
+        if self._used and self._discarding is None:
+            # Once more after the last request.
+            self._used = self._busy()
+            self._discarding = self._loop.create_task(self._discard())
+        self._loop.call_later(WATCH_S, self._look)
+
+    async def _discard(self) -> None:
+        try:
+            await self._api.discard_statistics(self._llm)
+        except Exception:
+            # Not again, and nothing is lost but memory.
+            logger.warning("TensorRT-LLM's statistics cannot be thrown away; they take memory", exc_info=True)
+        else:
+            self._discarding = None

@@ -1,0 +1,114 @@
+"""What a TensorRT-LLM engine says of itself, whichever Triton backend runs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
+from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
+from openai_bls.engines.capabilities import ALL_FIELDS
+
+logger = logging.getLogger(__name__)
+
+GrammarBackend = Literal["xgrammar", "llguidance"]
+
+
+def engine_info(
+    manifest: Manifest,
+    facts: CheckpointFacts,
+    *,
+    version: str,
+    supported: Iterable[str],
+    max_logprobs: int,
+    grammar_backends: tuple[GrammarBackend, ...],
+    grammar_kinds: tuple[str, ...],
+) -> EngineInfo:
+    """The engine of `manifest`, which is of the kind `tensorrt_llm`.
+
+    Args:
+        manifest: what the builder left.
+        facts: of its checkpoint.
+        version: of TensorRT-LLM.
+        supported: fields that requests may use, as `admission` names them. `grammar` and `lora_name` go by what there
+            is of grammars and adapters, whatever is said of them here.
+        max_logprobs: the most likeliest tokens a place.
+        grammar_backends: libraries that hold outputs to a grammar.
+        grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
+    """
+    record = manifest.tensorrt_llm
+    assert record is not None
+    names = set(supported) - {"grammar", "lora_name"}
+    if grammar_backends:
+        names.add("grammar")
+    if record.lora:
+        names.add("lora_name")
+    fields = tuple(field for field in ALL_FIELDS if field in names)
+    return EngineInfo(
+        engine="tensorrt_llm",
+        model_name=manifest.model_name,
+        max_model_len=manifest.max_model_len,
+        max_batch_size=manifest.max_batch_size,
+        vocab_size=facts.vocab_size,
+        eos_token_ids=facts.eos_token_ids,
+        pad_token_id=facts.pad_token_id,
+        sampling_defaults=_honoured(facts.sampling_defaults, fields),
+        supported=fields,
+        version=f"tensorrt_llm {version}",
+        created=manifest.created,
+        max_logprobs=max_logprobs,
+        grammar_backends=grammar_backends,
+        grammar_kinds=grammar_kinds if grammar_backends else (),
+        lora_names=tuple(record.lora),
+    )
+
+
+def longest_prompt(record: TensorRtLlmRecord, *, chunked_context: bool) -> int:
+    """Tokens of the longest prompt that an engine takes: without chunks it must fit one step."""
+    if chunked_context or not record.max_num_tokens:
+        return record.max_input_len
+    return min(record.max_input_len, record.max_num_tokens)
+
+
+def refusal(
+    request: GenerationRequest, manifest: Manifest, info: EngineInfo, *, chunked_context: bool = True
+) -> str | None:
+    """Why TensorRT-LLM cannot honour a request that `admission.refusal` lets pass, naming the field; None if it can."""
+    record = manifest.tensorrt_llm
+    assert record is not None
+    length = len(request.prompt_token_ids)
+    if length > longest_prompt(record, chunked_context=chunked_context):
+        why = "enable_chunked_context is off" if length <= record.max_input_len else "--max-input-len of its build"
+        return (
+            f"prompt_token_ids has {length} tokens: this engine takes prompts of at most "
+            f"{longest_prompt(record, chunked_context=chunked_context)} ({why})"
+        )
+    if request.min_tokens and len(request.stop_token_ids) > 1:
+        # Only the end token's score is held down until there are enough tokens.
+        return (
+            f"min_tokens is not supported by the engine {info.engine} where there are several end tokens "
+            f"({len(request.stop_token_ids)} here, the model's own among them): it can hold back one"
+        )
+    if request.grammar is not None and info.grammar_kinds and request.grammar.kind not in info.grammar_kinds:
+        return (
+            f"grammar of the kind {request.grammar.kind} is not supported by the engine {info.engine}: "
+            f"it takes {', '.join(info.grammar_kinds)}"
+        )
+    return None
+
+
+def _honoured(defaults: SamplingParams, supported: tuple[str, ...]) -> SamplingParams:
+    """The checkpoint's own sampling parameters without those that the engine lacks, which every request would have."""
+    neutral = SamplingParams()
+    changes = {
+        name: getattr(neutral, name)
+        for name in SamplingParams.__struct_fields__
+        if name not in supported and getattr(defaults, name) != getattr(neutral, name)
+    }
+    if changes:
+        logger.warning("generation_config.json sets %s, which this engine does not honour", ", ".join(sorted(changes)))
+    return msgspec.structs.replace(defaults, **changes)

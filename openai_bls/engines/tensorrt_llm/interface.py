@@ -1,0 +1,285 @@
+"""What builder and engine ask of TensorRT-LLM: plain values in, and the few attributes of its objects that they read.
+
+Nothing here imports tensorrt_llm. `api` is the one module that does; the engine, the builder and `build/verify.py` see
+it through these types, and tests put a fake `tensorrt_llm` package underneath `api` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from openai_bls.core.engine_types import Grammar
+from openai_bls.core.manifest import Dtype, NotNegative, Positive
+
+Flow = Literal["tensorrt", "pytorch"]
+"""`tensorrt` runs engines that were built ahead; `pytorch` loads the checkpoint itself (TensorRT-LLM 1.0 and later)."""
+SchedulerPolicy = Literal["guaranteed_no_evict", "max_utilization"]
+GuidedDecodingBackend = Literal["", "xgrammar", "llguidance"]
+Quant = Literal[
+    "fp8",
+    "fp8_rowwise",
+    "fp8_block",
+    "int8_weight_only",
+    "int4_weight_only",
+    "int8_sq",
+    "awq",
+    "w4a8_awq",
+    "gptq",
+    "int8_gptq",
+    "nvfp4",
+]
+"""As on the command line; `api` knows the `QuantAlgo` of each."""
+KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
+
+
+class Version(msgspec.Struct, frozen=True, order=True):
+    """Of TensorRT-LLM; compared by the numbers alone."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """From `1.2.0`, `1.2.0rc6.post2` and the like.
+
+        Raises:
+            ValueError: it does not begin with two numbers.
+        """
+        parts = text.split(".")
+        if len(parts) < 2:
+            raise ValueError(text)
+        patch = "".join(_leading_digits(parts[2])) if len(parts) > 2 else ""
+        return cls(int(parts[0]), int(_leading_digits(parts[1]) or "x"), int(patch or 0))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+def _leading_digits(text: str) -> str:
+    return text[: len(text) - len(text.lstrip("0123456789"))]
+
+
+class LoraAdapter(msgspec.Struct, frozen=True):
+    """An adapter that requests may name."""
+
+    name: str
+    path: Path
+    """A Hugging Face PEFT directory."""
+    number: Positive
+    """Unique among the engine's adapters: `LoRARequest`'s `lora_int_id`."""
+
+
+class LlmOptions(msgspec.Struct, frozen=True):
+    """How an engine or a checkpoint is loaded for serving."""
+
+    model: Path
+    """The engine's directory (flow `tensorrt`) or the checkpoint's (`pytorch`)."""
+    flow: Flow
+    max_batch_size: Positive
+    max_model_len: Positive
+    """Tokens of prompt and output together."""
+    max_num_tokens: NotNegative = 0
+    """Tokens of one step; 0 leaves it to TensorRT-LLM (`pytorch`) or to what the engine was built with."""
+    max_beam_width: Positive = 1
+    dtype: Dtype = "auto"
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    tokenizer: Path | None = None
+    """For guided decoding; text goes in and out as token ids all the same."""
+    trust_remote_code: bool = False
+    kv_cache_dtype: KvCacheDtype = "auto"
+    kv_cache_free_gpu_mem_fraction: float | None = None
+    """Share of the GPU memory left beside the weights, above 0 up to 1."""
+    max_tokens_in_paged_kv_cache: NotNegative = 0
+    """0 goes by the fraction."""
+    kv_cache_host_memory_bytes: NotNegative = 0
+    enable_kv_cache_reuse: bool = True
+    max_attention_window_size: tuple[int, ...] = ()
+    """One for all layers, or one each, cyclically; empty is the model's own."""
+    enable_chunked_context: bool = False
+    batch_scheduler_policy: SchedulerPolicy = "guaranteed_no_evict"
+    guided_decoding_backend: GuidedDecodingBackend = ""
+    """Empty is none."""
+    gather_generation_logits: bool = False
+    """An engine of the flow `tensorrt` can give log-probabilities only with it."""
+    lora: tuple[LoraAdapter, ...] = ()
+    max_lora_rank: NotNegative = 0
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """One request's `SamplingParams`, in our terms; `api` writes them in the installed version's."""
+
+    max_tokens: Positive
+    end_id: int | None
+    """None and `ignore_eos`: nothing ends it but `max_tokens`."""
+    pad_id: int | None
+    stop_token_ids: tuple[int, ...] = ()
+    """Beside `end_id`."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: NotNegative = 0
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    embedding_bias: dict[int, float] = {}
+    """Token id to what is added to its score."""
+    vocab_size: Positive = 1
+    """Length of the bias tensor."""
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+
+
+class Completion(Protocol):
+    """What is read of a `CompletionOutput`. The object changes while a stream runs."""
+
+    index: int
+    token_ids: Sequence[int]
+    """All so far; a matched stop sequence is cut off **after** it was streamed."""
+    logprobs: Any
+    """One entry a token: `{token_id: Logprob(logprob, rank)}`, or plain floats. Of all tokens so far, or in
+    0.20 of those alone that the newest response brought to a TensorRT engine's output."""
+    finish_reason: str | None
+    """`stop`, `length`, `timeout` or `cancelled`."""
+    stop_reason: int | str | None
+
+
+class Output(Protocol):
+    """What is read of a `RequestOutput`, which is also the handle of the running request."""
+
+    outputs: Sequence[Completion]
+    finished: bool
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        """Yields itself, changed, after every step that brought something."""
+        ...
+
+    def abort(self) -> None:
+        """Stop the request; the iteration ends soon after. On one that has ended it does nothing."""
+        ...
+
+
+class Llm(Protocol):
+    """A loaded `LLM`."""
+
+    def shutdown(self) -> None:
+        """Free the GPUs and end the ranks. The process does not exit before."""
+        ...
+
+
+class BuildSpec(msgspec.Struct, frozen=True):
+    """An engine of the flow `tensorrt` to build. Written as JSON for the process that builds."""
+
+    model: Path
+    """The checkpoint's directory."""
+    output: Path
+    """An empty directory for the engine."""
+    workspace: Path
+    """A directory on the same disk for what is in hand."""
+    max_batch_size: Positive
+    max_input_len: Positive
+    max_seq_len: Positive
+    max_num_tokens: Positive
+    max_beam_width: Positive = 1
+    dtype: Dtype = "auto"
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    quant: Quant | None = None
+    kv_cache_dtype: KvCacheDtype = "auto"
+    calib_dataset: str = ""
+    """A local directory, or the name of a data set on the hub; empty is TensorRT-LLM's own choice."""
+    calib_size: Positive = 512
+    calib_max_seq_length: Positive = 512
+    workers: Positive = 1
+    """Processes that build ranks side by side."""
+    plugins: dict[str, str] = {}
+    """`PluginConfig` fields by their names: `gemm_plugin: auto`, `use_paged_context_fmha: enable`."""
+    multiple_profiles: bool = False
+    gather_logits: bool = False
+    lora_dirs: tuple[Path, ...] = ()
+    max_lora_rank: NotNegative = 0
+    trust_remote_code: bool = False
+
+
+class Api(Protocol):
+    """The installed TensorRT-LLM; `api.installed()` gives it."""
+
+    version: Version
+    version_text: str
+
+    def open(self, options: LlmOptions) -> Llm:
+        """Load a model for serving. Takes minutes; from any thread.
+
+        Raises:
+            EngineLoadError: this version cannot honour `options`; one sentence.
+            Exception: TensorRT-LLM's own.
+        """
+        ...
+
+    def supported(self, options: LlmOptions) -> tuple[str, ...]:
+        """Names of the `SamplingParams` and `GenerationRequest` fields that requests to such a model may use."""
+        ...
+
+    def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
+        """Of `messages.Grammar.kind`, those it takes."""
+        ...
+
+    def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:
+        """Start a streamed request. From the thread of the event loop that will iterate over it.
+
+        Raises:
+            ValueError: this version cannot honour `sampling`; the message names the field.
+        """
+        ...
+
+    def healthy(self, llm: Llm) -> bool:
+        """Whether the executor still serves, as far as this process knows without asking it: at once, from any thread.
+
+        An executor that dies tells nobody: requests that wait for it would wait for ever.
+        """
+        ...
+
+    def is_of_the_request(self, error: Exception) -> bool:
+        """Whether `error` was raised for one request. The executor may have ended by it all the same: see `healthy`."""
+        ...
+
+    async def discard_statistics(self, llm: Llm) -> None:
+        """Throw away what the executor has told of its iterations, which else piles up in this process.
+
+        Takes some milliseconds. From the event loop that requests are started on, once one was.
+        """
+        ...
+
+    def build(self, spec: BuildSpec) -> None:
+        """Convert, quantise, build and save an engine into `spec.output`. Takes minutes to hours.
+
+        Raises:
+            EngineLoadError: this version cannot build it; one sentence.
+            Exception: TensorRT-LLM's own.
+        """
+        ...
+
+    def gpus(self) -> list[InstalledGpu]:
+        """The GPUs that this process sees."""
+        ...
+
+
+class InstalledGpu(msgspec.Struct, frozen=True):
+    """One GPU of this machine."""
+
+    name: str
+    """E.g. `NVIDIA H100 80GB HBM3`."""
+    compute_capability: str
+    """E.g. `9.0`."""
+    memory_bytes: NotNegative

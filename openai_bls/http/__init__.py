@@ -1,1 +1,0 @@
-"""/v1: an ASGI server inside the `openai_bls` model process."""

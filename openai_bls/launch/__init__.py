@@ -1,1 +1,0 @@
-"""Starting a tritonserver: finding one, preparing it, running it, and leaving nothing behind."""

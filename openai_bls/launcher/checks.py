@@ -1,0 +1,224 @@
+"""What must hold before a server is started.
+
+Each check says in a line what it found, or raises `LaunchError` with one that says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_bls.core.manifest import BUILD_HINT
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.ports import is_free
+from openai_bls.launcher.server import backends_folder, library_folder, python_version, stub_versions, wheel_root
+from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openai_bls.launcher.ports import Ports
+    from openai_bls.launcher.server import Server
+
+ENGINE_MODEL = "tensorrt_llm"
+OPENAI_MODEL = "openai_bls"
+
+# Each Python model starts with 1 MB and grows by 1 MB; Docker gives a container 64 MB unless told
+# otherwise.
+MINIMUM_SHM_BYTES = 32 * 2**20
+
+_SHM = Path("/dev/shm")
+
+# Triton's Python backend starts each model by a line of bash, with the paths of the stub and of the model unquoted.
+_OF_BASH = frozenset(" \t\n\"'$&;()<>|\\`")
+_CHARACTER_NAMES = {" ": "space", "\t": "tab", "\n": "line break"}
+
+# How to move each port: the launcher's flag, then its environment variable.
+PORT_SETTINGS = {
+    "http": ("HTTP", "--http-port", "OPENAI_BLS_TRITON_HTTP_PORT"),
+    "grpc": ("gRPC", "--grpc-port", "OPENAI_BLS_TRITON_GRPC_PORT"),
+    "metrics": ("metrics", "--metrics-port", "OPENAI_BLS_TRITON_METRICS_PORT"),
+    "openai": ("/v1", "--openai-port", "OPENAI_BLS_HTTP_PORT"),
+}
+
+
+def check_platform() -> str:
+    """Linux on x86-64: the wheel holds no other server."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise LaunchError(
+            f"tritonserver needs Linux on x86-64, this is {platform.system()} on"
+            f" {platform.machine()}: use a container or another machine"
+        )
+    return f"Linux on {platform.machine()}"
+
+
+def check_python(server: Server) -> str:
+    """The wheel has a stub for this Python, and the stub finds libpython."""
+    version = python_version()
+    if server.kind == "wheel":
+        root = wheel_root()
+        versions = stub_versions(root) if root else []
+        if version not in versions:
+            raise LaunchError(
+                f"the wheel's tritonserver runs Python {' '.join(versions)}, this is {version}:"
+                " make the environment with one of these (make PYTHON=python3.11 env)"
+            )
+        if library_folder() is None:
+            raise LaunchError(
+                f"this Python lacks libpython{version}.so.1.0, which the Python backend loads:"
+                f" install libpython{version}, or use a Python configured with --enable-shared"
+            )
+        unfit = _unfit_character(str(backends_folder()), decoded=False)
+        if unfit is not None:
+            raise LaunchError(
+                f"Triton's Python backend cannot be started from {backends_folder()}, since that path has a {unfit}:"
+                " make the environment in another folder"
+            )
+    return f"Python {platform.python_version()} at {sys.executable}"
+
+
+def check_numpy(server: Server, version: str | None = None) -> str:
+    """Below 2 for the wheel's server: with numpy 2 its stub silently returns wrong bytes."""
+    if version is None:
+        try:
+            version = metadata.version("numpy")
+        except metadata.PackageNotFoundError:
+            raise LaunchError("numpy is missing: pip install 'numpy<2'") from None
+    if server.kind == "wheel" and int(version.split(".")[0]) >= 2:
+        raise LaunchError(f"numpy {version} makes the wheel's tritonserver return wrong outputs: pip install 'numpy<2'")
+    return f"numpy {version}"
+
+
+def check_shm(folder: Path = _SHM, minimum: int = MINIMUM_SHM_BYTES) -> str:
+    """Writable and not full: tensors travel through it between tritonserver and the models."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        usage = os.statvfs(folder)
+    except OSError as error:
+        raise LaunchError(
+            f"{folder} is not writable ({error.strerror}): mount a tmpfs there, or run the container with --shm-size=1g"
+        ) from None
+    free = usage.f_bavail * usage.f_frsize
+    if free < minimum:
+        raise LaunchError(
+            f"{folder} has {free >> 20} MiB free, {minimum >> 20} are needed: run the container"
+            " with --shm-size=1g, or remove what fills it"
+        )
+    return f"{folder} with {free >> 20} MiB free"
+
+
+def check_runtime(server: Server) -> list[str]:
+    """Everything about the machine and the environment; what was found, a line each."""
+    return [check_platform(), check_python(server), check_numpy(server), check_shm()]
+
+
+def check_ports(ports: Ports, host: str = "127.0.0.1") -> str:
+    """Every port is free, and no two are the same."""
+    owners: dict[int, str] = {}
+    for name, (label, flag, variable) in PORT_SETTINGS.items():
+        port = getattr(ports, name)
+        if port == 0 and name == "openai":
+            continue
+        if not 0 < port < 65536:
+            raise LaunchError(f"{flag} {port} is not a TCP port: give one between 1 and 65535")
+        if port in owners:
+            raise LaunchError(f"port {port} is given to both {owners[port]} and {label}: change {flag}")
+        owners[port] = label
+        if not is_free(port, host):
+            raise LaunchError(
+                f"port {port} ({label}) is taken on {host}: stop what listens there, or choose"
+                f" another with {flag} or {variable}"
+            )
+    return "ports " + ", ".join(f"{port} ({label})" for port, label in owners.items())
+
+
+def model_names(repository: Path) -> list[str]:
+    """The models of a repository: Triton loads every folder that lies directly in it."""
+    return sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
+
+
+def check_repository(repository: Path) -> str:
+    """The folder exists, holds at least one model, and Triton can start models from it."""
+    if not repository.is_dir():
+        raise LaunchError(
+            f"there is no model repository at {repository}: run from the project's folder, or give --model-repository"
+        )
+    names = model_names(repository)
+    if not names:
+        raise LaunchError(f"the model repository {repository} is empty: give another --model-repository")
+    # The path as it is given, which is the one that Triton passes on: a link to it helps.
+    unfit = _unfit_character(str(repository))
+    if unfit is not None:
+        raise LaunchError(
+            f"Triton cannot start Python models from {repository}, since that path has a {unfit}: give"
+            " --model-repository a link to it whose own path has none, or move the folder"
+        )
+    for name in names:
+        unfit = _unfit_character(name)
+        if unfit is not None and any((repository / name).glob("*/model.py")):
+            raise LaunchError(f"Triton cannot start the Python model {name!r}, since its name has a {unfit}: rename it")
+    return f"models {', '.join(names)} in {repository}"
+
+
+def check_engine(repository: Path) -> str | None:
+    """Every engine has been built, where the repository has models that run one."""
+    if not (repository / ENGINE_MODEL).is_dir():
+        return None
+    manifest = repository / ENGINE_MODEL / "1" / "engine.json"
+    if not manifest.is_file():
+        raise LaunchError(f"there is no engine ({manifest} is missing): {BUILD_HINT}")
+    further = _further_engines(repository)
+    for folder, name in further.items():
+        if not any(folder.glob("*/engine.json")):
+            raise LaunchError(
+                f"there is no engine in {folder}: build it with `python build/engine.py --name {name} --model"
+                f" <checkpoint>`, or take it away with `python build/engine.py --remove {name}`"
+            )
+        if not (repository / f"preprocessing_{name}").is_dir():
+            raise LaunchError(
+                f"the engine in {folder} has no preprocessing_{name} beside it: build it with `python build/engine.py"
+                f" --name {name} --model <checkpoint>`"
+            )
+    for folder in (repository / ENGINE_MODEL, *further):
+        _check_paths(folder, repository)
+    return ", ".join([f"engine {manifest}", *map(str, further)])
+
+
+def engine_models(names: Sequence[str]) -> list[str]:
+    """Those of a repository's models that hold an engine: the default one, and each with a preprocessing of its own."""
+    further = [name.removeprefix(ENGINE_MODEL) for name in names if name.startswith(f"{ENGINE_MODEL}_")]
+    suffixes = ["", *(suffix for suffix in further if f"preprocessing{suffix}" in names)]
+    return [f"{ENGINE_MODEL}{suffix}" for suffix in suffixes if f"{ENGINE_MODEL}{suffix}" in names]
+
+
+def _further_engines(repository: Path) -> dict[Path, str]:
+    """Their folders, and what they are called; an ensemble whose name begins alike runs nothing."""
+    return {
+        folder: folder.name.removeprefix(f"{ENGINE_MODEL}_")
+        for folder in sorted(repository.glob(f"{ENGINE_MODEL}_*"))
+        if any(folder.glob("*/model.py")) or cpp_parameters(folder) is not None
+    }
+
+
+def _check_paths(model: Path, repository: Path) -> None:
+    """The C++ backend loads the engine that the model has, if it has one."""
+    parameters = cpp_parameters(model) or {}
+    for name, own in strayed(model, parameters).items():
+        raise LaunchError(
+            f"{name} in {model / 'config.pbtxt'} is {parameters[name]}, not {own}, as if the repository had been copied"
+            f" or moved: run `python -m openai_bls render --model-repository {repository}`"
+        )
+
+
+def _unfit_character(path: str, *, decoded: bool = True) -> str | None:
+    """What a path has that must not be there, in words; `decoded` by the stub's Python, it must be ASCII."""
+    for character in path:
+        if character in _OF_BASH or (decoded and not character.isascii()):
+            return _CHARACTER_NAMES.get(character, f"character {character!r}")
+    return None

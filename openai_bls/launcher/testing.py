@@ -1,0 +1,202 @@
+"""A real tritonserver for tests and benchmarks."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_bls.core.manifest import MANIFEST_NAME
+from openai_bls.launcher import checks
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.logs import LoadWatcher, tail
+from openai_bls.launcher.ports import PortLease, Ports
+from openai_bls.launcher.process import ServerProcess
+from openai_bls.launcher.rank_plan import plan_ranks
+from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.readiness import expected_models, not_ready
+from openai_bls.launcher.server import prepare
+from openai_bls.triton_models.tensors import MODELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_HOST = "127.0.0.1"
+_POLL_SECONDS = 0.05
+_ATTEMPTS = 3
+_PORT_TAKEN = ("already in use", "Address already in use", "failed to bind")
+
+
+class ServerFailedError(LaunchError):
+    """The server ended, or was not ready in time; the message ends with its log's last lines."""
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that is ready, on free ports of 127.0.0.1."""
+
+    process: ServerProcess
+    ports: Ports
+
+    @property
+    def http_url(self) -> str:
+        """Triton's HTTP endpoint, such as http://127.0.0.1:21000."""
+        return f"http://{_HOST}:{self.ports.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Triton's gRPC endpoint as tritonclient wants it: host and port without a scheme."""
+        return f"{_HOST}:{self.ports.grpc}"
+
+    @property
+    def metrics_url(self) -> str:
+        """The Prometheus page."""
+        return f"http://{_HOST}:{self.ports.metrics}/metrics"
+
+    @property
+    def openai_url(self) -> str:
+        """The base URL for OpenAI clients, ending in /v1."""
+        return f"http://{_HOST}:{self.ports.openai}/v1"
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver itself, or of the mpirun that started several."""
+        return self.process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """The file with everything that the server and its models printed."""
+        return self.process.log_path
+
+
+@contextlib.contextmanager
+def run_server(
+    repository: Path,
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str] = (),
+    wait_openai: bool | None = None,
+    *,
+    log_path: Path | None = None,
+    timeout: float = 300.0,
+) -> Iterator[RunningServer]:
+    """Run a tritonserver on free ports until the block ends; as many of them as the engine has ranks.
+
+    Args:
+        repository: the model repository.
+        env: environment variables added to this process's own.
+        args: further tritonserver flags.
+        wait_openai: whether readiness includes /v1; by default it does when `repository` has an
+            `openai_bls` model.
+        log_path: the log file to write; by default a temporary one, removed at the end.
+        timeout: seconds until the server must be ready.
+
+    Raises:
+        ServerFailedError: the server ended or was not ready in time, or left a process behind.
+    """
+    with contextlib.ExitStack() as stack:
+        if log_path is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="openai_bls-"))
+            log_path = Path(folder) / "tritonserver.log"
+        # Not resolved: a link can stand for a path that Triton cannot take.
+        repository = repository.absolute()
+        names = expected_models(repository, args)
+        plan = _Plan(
+            repository=repository,
+            args=args,
+            env=env or {},
+            log_path=log_path,
+            names=names,
+            openai=checks.OPENAI_MODEL in names if wait_openai is None else wait_openai,
+            deadline=time.monotonic() + timeout,
+        )
+        running = plan.start(stack)
+        try:
+            yield running
+        finally:
+            running.process.stop()
+            left = running.process.leftovers()
+            if left:
+                raise ServerFailedError(f"processes left behind by tritonserver: {left}")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    repository: Path
+    args: Sequence[str]
+    env: Mapping[str, str]
+    log_path: Path
+    names: Sequence[str]
+    openai: bool
+    deadline: float
+
+    def start(self, stack: contextlib.ExitStack) -> RunningServer:
+        for attempt in range(_ATTEMPTS):
+            ports = stack.enter_context(PortLease()).ports
+            running = RunningServer(self._spawn(ports), ports)
+            try:
+                self._await_ready(running)
+            except BaseException as error:
+                running.process.stop()
+                # The lease keeps our own servers apart; a stranger may still have taken a port.
+                taken = any(sign in str(error) for sign in _PORT_TAKEN)
+                if isinstance(error, ServerFailedError) and taken and attempt + 1 < _ATTEMPTS:
+                    continue
+                raise
+            return running
+        raise AssertionError
+
+    def _spawn(self, ports: Ports) -> ServerProcess:
+        flags = [
+            *(f"--{name}-address={_HOST}" for name in ("http", "grpc", "metrics")),
+            f"--http-port={ports.http}",
+            f"--grpc-port={ports.grpc}",
+            f"--metrics-port={ports.metrics}",
+            f"--model-repository={self.repository}",
+            *self.args,
+        ]
+        server, command, environment = prepare(flags)
+        checks.check_runtime(server)
+        environment["OPENAI_BLS_HTTP_HOST"] = _HOST
+        environment["OPENAI_BLS_HTTP_PORT"] = str(ports.openai)
+        job, environment = plan_ranks(RankOptions(), self.repository, self.names, self.args, environment)
+        self.log_path.unlink(missing_ok=True)
+        return ServerProcess(command, {**environment, **self.env}, self.log_path, job)
+
+    def _await_ready(self, running: RunningServer) -> None:
+        while True:
+            code = running.process.poll()
+            if code is not None:
+                raise self._failure(f"tritonserver ended with code {code}")
+            missing = not_ready(_HOST, running.ports, self.names, openai=self.openai)
+            if not missing:
+                return
+            if time.monotonic() > self.deadline:
+                raise self._failure(f"not ready in time: {', '.join(missing)}")
+            time.sleep(_POLL_SECONDS)
+
+    def _failure(self, message: str) -> ServerFailedError:
+        watcher = LoadWatcher()
+        with self.log_path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                watcher.feed(line.rstrip("\n"))
+        reason = watcher.reason()
+        cause = f": {reason}" if reason else ""
+        return ServerFailedError(f"{message}{cause}\n{tail(self.log_path)}")
+
+
+def copy_models(source: Path, target: Path, *, tokenizers: bool = False) -> None:
+    """Copy this project's models to a repository of their own, without engines, and without further ones.
+
+    Args:
+        source: a model repository.
+        target: must not exist.
+        tokenizers: copy them, too.
+    """
+    left_out = [MANIFEST_NAME, "checkpoint", "tokenizer_*", "__pycache__", ".*-*"]
+    ignored = shutil.ignore_patterns(*left_out, *(() if tokenizers else ("tokenizer",)))
+    for model in MODELS:
+        shutil.copytree(source / model, target / model, ignore=ignored)

@@ -1,0 +1,185 @@
+"""Which forms a model uses for tool calls and reasoning: found in its chat template, or named by the settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from openai_bls.output.events import OutputParser
+from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
+from openai_bls.output.tool_parsers import formats
+from openai_bls.output.tool_parsers.formats import ToolFormat
+
+__all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
+
+TOOL_FORMATS: dict[str, ToolFormat] = {
+    tool_format.name: tool_format
+    for tool_format in (
+        formats.HERMES_FORMAT,
+        formats.LLAMA3_JSON,
+        formats.MISTRAL,
+        formats.MISTRAL_TEKKEN,
+        formats.MISTRAL_V11,
+        formats.MISTRAL_V13,
+        formats.DEEPSEEK_V3,
+        formats.DEEPSEEK_V31,
+        formats.QWEN3_CODER,
+        formats.SEED_OSS,
+    )
+}
+
+REASONINGS: dict[str, Reasoning] = {
+    "think": Reasoning("<think>", "</think>"),
+    "mistral": Reasoning("[THINK]", "[/THINK]"),
+    "seed_oss": Reasoning("<seed:think>", "</seed:think>", also="<seed:cot_budget_reflect>"),
+    "reasoning": Reasoning("<reasoning>", "</reasoning>"),
+}
+
+
+class _Sign(NamedTuple):
+    """What tells a form by the template."""
+
+    name: str
+    has: tuple[str, ...]
+    """All of these,"""
+    lacks: tuple[str, ...] = ()
+    """and none of these."""
+
+    def fits(self, template: str) -> bool:
+        return all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
+
+
+# The first that fits counts. What a form lacks are signs of others that look like it: GLM's <arg_key>, DeepSeek-V3.2's
+# DSML, the channels of gpt-oss.
+_TOOL_SIGNS = (
+    _Sign("deepseek_v3", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json"), ("DSML",)),
+    _Sign("deepseek_v31", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"), ("DSML",)),
+    _Sign("seed_oss", ("<seed:tool_call>", "<function=")),
+    _Sign("qwen3_coder", ("<tool_call>", "<function=", "<parameter="), ("<arg_key>",)),
+    _Sign("hermes", ("<tool_call>", "</tool_call>", "arguments"), ("<arg_key>", "<function=")),
+    _Sign("mistral_v11", ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")),
+    _Sign("mistral_v13", ("[TOOL_CALLS]", "[ARGS]")),
+    _Sign("mistral", ("[TOOL_CALLS] [",)),
+    _Sign("mistral_tekken", ("[TOOL_CALLS]",)),
+    _Sign("llama3_json", ("<|python_tag|>", '"parameters": ')),
+    _Sign("llama3_json", ("<|start_header_id|>", '{"name": ', '"parameters": ')),
+)
+_REASONING_SIGNS = (
+    _Sign("seed_oss", ("<seed:think>",)),
+    _Sign("mistral", ("[THINK]", "[/THINK]")),
+    _Sign("think", ("</think>",), ("<|channel|>",)),
+    _Sign("reasoning", ("<reasoning>", "</reasoning>")),
+)
+
+# What is not closed goes on to the end, so that none of it is looked at twice.
+_COMMENT = re.compile(r"\{#.*?(?:#\}|\Z)", re.DOTALL)
+_BLOCK = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
+_STRING = re.compile(r"'(?:\\.|[^'\\])*'?|\"(?:\\.|[^\"\\])*\"?", re.DOTALL)
+_TOOLS = re.compile(r"(?<![\w.])tools\b")
+
+
+class ModelFormats(msgspec.Struct, frozen=True):
+    """How a model writes what a client wants to have apart."""
+
+    tool_format: ToolFormat | None = None
+    """None: calls cannot be told from text."""
+    reasoning: Reasoning | None = None
+    """None: the model does not think, or not between markers."""
+    takes_tools: bool = False
+    """The chat template has a place for tools."""
+
+    def parser(self, *, tools: Sequence[dict[str, Any]] | None, reasoning_open: bool) -> OutputParser | None:
+        """What splits one answer; None if there is nothing to be found.
+
+        Args:
+            tools: OpenAI's tools, of a request that may be answered with calls.
+            reasoning_open: the prompt has begun the reasoning: `Reasoning.opened_by`.
+        """
+        calls = self.tool_format.parser(tools) if self.tool_format is not None and tools else None
+        if self.reasoning is None:
+            return calls
+        return ReasoningParser(self.reasoning, opened=reasoning_open, inner=calls)
+
+    def kept_special(self, tools: bool) -> frozenset[str]:
+        """What must stay in the text to be found, although it may be a special token.
+
+        Args:
+            tools: calls are to be found.
+        """
+        kept = frozenset[str]()
+        if self.reasoning is not None:
+            kept |= {self.reasoning.begin, self.reasoning.end}
+        if tools and self.tool_format is not None:
+            kept |= self.tool_format.special
+        return kept
+
+
+def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_parser: str = "auto") -> ModelFormats:
+    """The forms of a model.
+
+    Args:
+        chat_template: its template's text.
+        tool_call_parser: a name in `TOOL_FORMATS`; `auto` goes by the template, `none` is none.
+        reasoning_parser: likewise, in `REASONINGS`.
+
+    Raises:
+        ValueError: no form has that name.
+    """
+    template = chat_template or ""
+    tool_name = _choose("tool_call_parser", tool_call_parser, TOOL_FORMATS, _TOOL_SIGNS, template)
+    reasoning_name = _choose("reasoning_parser", reasoning_parser, REASONINGS, _REASONING_SIGNS, template)
+    return ModelFormats(
+        TOOL_FORMATS[tool_name] if tool_name is not None else None,
+        REASONINGS[reasoning_name] if reasoning_name is not None else None,
+        takes_tools(template),
+    )
+
+
+def _choose(setting: str, value: str, known: dict[str, Any], signs: tuple[_Sign, ...], template: str) -> str | None:
+    if value == "auto":
+        return next((sign.name for sign in signs if sign.fits(template)), None)
+    if value != "none" and value not in known:
+        raise ValueError(f"{setting} is {value!r}; known are auto, none, {', '.join(sorted(known))}")
+    return None if value == "none" else value
+
+
+def takes_tools(template: str) -> bool:
+    """Whether a template uses the variable `tools`, as its code says; text, strings and comments do not count."""
+    blocks = _BLOCK.findall(_COMMENT.sub("", template))
+    return any(_TOOLS.search(_STRING.sub("", block)) for block in blocks)
+
+
+def chat_template(tokenizer_dir: Path) -> str | None:
+    """The text of the chat template in a tokenizer's folder, the one for tools if there are several.
+
+    Raises:
+        ValueError: tokenizer_config.json is not JSON, or its template is neither text nor a list of named texts.
+    """
+    for name in ("additional_chat_templates/tool_use.jinja", "chat_template.jinja"):
+        file = tokenizer_dir / name
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    file = tokenizer_dir / "tokenizer_config.json"
+    if not file.is_file():
+        return None
+    try:
+        template = msgspec.json.decode(file.read_bytes(), type=_Config).chat_template
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{file}: {error}") from None
+    if isinstance(template, list):
+        named = {entry.name: entry.template for entry in template}
+        return named.get("tool_use", named.get("default"))
+    return template
+
+
+class _Named(msgspec.Struct):
+    name: str
+    template: str
+
+
+class _Config(msgspec.Struct):
+    chat_template: str | list[_Named] | None = None

@@ -1,0 +1,1 @@
+"""Detokenizers: token ids to text, exact at every step."""

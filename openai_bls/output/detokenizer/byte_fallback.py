@@ -1,0 +1,328 @@
+"""Detokenization for sentencepiece-like tokenizers: Llama 2, Mistral 7B, Gemma, T5, XLM-R.
+
+Their tokens are text with `▁` for a space. A character outside the vocabulary comes as one token
+for each byte, `<0xE4>`. What the decoder makes of these:
+
+- a run of byte tokens that is valid UTF-8 as a whole becomes that text; any other run becomes one
+  U+FFFD for each of its bytes, the valid characters among them included. So the text of a run is
+  certain only when the run ends, or as soon as it cannot become valid any more;
+- the space that begins the first word is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import utf_8_decode
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from openai_bls.output.detokenizer.base import REPLACEMENT, Detokenizer, SharedFactory, continuation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from openai_bls.output.detokenizer.base import Vocabulary
+
+# Rust's integer parser, which reads the two digits, also takes a plus sign.
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")
+_STEP_CODE = {"Replace": "R", "Metaspace": "M", "ByteFallback": "B", "Fuse": "F", "Strip": "S"}
+
+
+class Recipe(NamedTuple):
+    """What a tokenizer.json's decoder does, brought to one form."""
+
+    replacements: tuple[tuple[str, str], ...] = ()
+    """(old, new) pairs, applied to every token in this order."""
+    metaspace: str = ""
+    """The stand-in for a space, dropped from the first token if `drop_first` is set."""
+    drop_first: bool = False
+    byte_fallback: bool = False
+    strip: str = ""
+    """The character dropped from the beginning of the whole text,"""
+    strip_count: int = 0
+    """up to this many times."""
+
+    @classmethod
+    def parse(cls, decoder: Mapping[str, Any]) -> Recipe | None:
+        """Read a decoder's JSON; None if it does what this module does not.
+
+        Understood are sequences of `Replace` (of a string), `Metaspace`, `ByteFallback`, `Fuse`
+        and `Strip` (at the beginning) in this order, each of which may be missing, but no `Strip`
+        without a `Fuse`.
+        """
+        steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+        if not re.fullmatch("R*M?B?(F+S?)?", "".join(_STEP_CODE.get(s["type"], "?") for s in steps)):
+            return None
+        recipe: Recipe | None = cls()
+        for step in steps:
+            if recipe is not None:
+                recipe = recipe._with(step)
+        return recipe
+
+    def _with(self, step: Mapping[str, Any]) -> Recipe | None:
+        match step:
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
+                return self._replace(replacements=(*self.replacements, (old, new)))
+            case {"type": "Metaspace", "replacement": str(stand_in), "prepend_scheme": scheme}:
+                return self._replace(metaspace=stand_in, drop_first=scheme != "never")
+            case {"type": "ByteFallback"}:
+                return self._replace(byte_fallback=True)
+            case {"type": "Strip", "content": str(char), "start": int(count), "stop": 0}:
+                return self._replace(strip=char, strip_count=count)
+            case {"type": "Fuse"}:
+                return self
+        return None
+
+    def read(self, token: str, first: bool = False) -> str | int:
+        """A token's text, or the byte that it stands for."""
+        for old, new in self.replacements:
+            token = token.replace(old, new)
+        if self.metaspace:
+            token = token.replace(self.metaspace, "" if first and self.drop_first else " ")
+        match = _BYTE_TOKEN.fullmatch(token) if self.byte_fallback else None
+        return int(match[1], 16) if match else token
+
+    def stripped(self, text: str, count: int) -> str:
+        """The text less at most `count` strip characters at its beginning."""
+        start = 0
+        while start < count and text.startswith(self.strip, start):
+            start += 1
+        return text[start:]
+
+
+class _Table(NamedTuple):
+    """The vocabulary split in two; skipped ids and ids outside it are in neither part."""
+
+    whole: dict[int, str]
+    """Tokens of text, as they decode anywhere but at the beginning."""
+    byte_of: dict[int, int]
+    """Byte tokens."""
+    tokens: dict[int, str]
+    """All tokens, as the vocabulary has them, if the first of a text is read differently."""
+    special: dict[int, str | int]
+    """Special tokens that are kept: text, or a byte."""
+
+    def is_text(self, token_id: int) -> bool:
+        return token_id in self.whole or isinstance(self.special.get(token_id), str)
+
+
+class ByteFallbackFactory(SharedFactory[_Table]):
+    """Makes detokenizers for sentencepiece-like tokenizers.
+
+    The law is exact. Without a prompt the text is `decode(ids)`. With one it is
+    `decode(prompt + ids)` less the beginning it shares with `decode(prompt)`, which is all of
+    `decode(prompt)` unless the prompt ends within a run of byte tokens.
+
+    `decode_chunk` gives out characters as soon as their bytes are there, not at the end of the
+    run, since a run may be longer than the context. It equals the whole decode for every sequence
+    whose runs of byte tokens are valid UTF-8. In an invalid run, valid characters stay and the
+    other bytes become a U+FFFD each. A context without text means the text's beginning.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, recipe: Recipe) -> None:
+        self._recipe = recipe
+        # Only the first token of a text is read again, and only where it is read differently.
+        self._tokens = vocabulary.tokens if recipe.drop_first else {}
+        super().__init__(self._table(vocabulary.kept(skip_special_tokens=True)), vocabulary.special)
+
+    def _extended(self, special: dict[int, str]) -> _Table:
+        """The plain table's large part serves for all."""
+        return self._plain._replace(special={token_id: self._recipe.read(token) for token_id, token in special.items()})
+
+    def _table(self, tokens: Iterable[tuple[int, str]]) -> _Table:
+        whole: dict[int, str] = {}
+        byte_of: dict[int, int] = {}
+        for token_id, token in tokens:
+            value = self._recipe.read(token)
+            if isinstance(value, str):
+                whole[token_id] = value
+            else:
+                byte_of[token_id] = value
+        return _Table(whole, byte_of, self._tokens, {})
+
+    def new(
+        self,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        keep_special: frozenset[str] = frozenset(),
+    ) -> Detokenizer:
+        """Start a sequence."""
+        table = self._shown(skip_special_tokens, keep_special)
+        detokenizer = ByteFallbackDetokenizer(table, self._recipe, _Run())
+        if prompt_token_ids:
+            detokenizer.prime(prompt_token_ids)
+        return detokenizer
+
+    def decode_chunk(
+        self,
+        context: Sequence[int],
+        new: Sequence[int],
+        final: bool,
+        skip_special_tokens: bool = True,
+    ) -> str:
+        """The text that one chunk of a stream adds."""
+        detokenizer = ByteFallbackDetokenizer(self._shown(skip_special_tokens), self._recipe, _EagerRun())
+        detokenizer.push(context)
+        text = detokenizer.push(new)
+        return text + detokenizer.finish() if final else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """One byte of a byte token; else the text, its leading space included."""
+        value: str | int | None = None
+        parts: tuple[Mapping[int, str | int], ...] = (self._all.whole, self._all.byte_of, self._all.special)
+        for part in parts:
+            value = part.get(token_id) if value is None else value
+        if value is None:
+            return b""
+        return bytes((value,)) if isinstance(value, int) else value.encode()
+
+
+class _Run:
+    """A run of byte tokens as the decoder reads it: valid as a whole, or U+FFFD throughout."""
+
+    __slots__ = ("_broken", "_chars", "_tail", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.size = 0
+        self._broken = False
+        self._chars: list[str] = []
+        self._tail = b""
+
+    def add(self, byte: int) -> str:
+        """Return the text that has become certain: none until the run cannot be valid."""
+        self.size += 1
+        if self._broken:
+            return REPLACEMENT
+        raw = self._tail + bytes((byte,))
+        try:
+            chars, used = utf_8_decode(raw, "strict", False)
+        except UnicodeDecodeError:
+            self._broken = True
+            return REPLACEMENT * self.size
+        self._chars.append(chars)
+        self._tail = raw[used:]
+        return ""
+
+    def held(self) -> str:
+        """The text still to come if the run ends here."""
+        if self._broken:
+            return ""
+        return REPLACEMENT * self.size if self._tail else "".join(self._chars)
+
+    def end(self) -> str:
+        text = self.held()
+        self._reset()
+        return text
+
+
+class _EagerRun(_Run):
+    """A run read character by character, so that its text depends on the last three bytes only."""
+
+    __slots__ = ()
+
+    def add(self, byte: int) -> str:
+        self.size += 1
+        for raw in (self._tail + bytes((byte,)), bytes((byte,))):
+            try:
+                chars, used = utf_8_decode(raw, "strict", False)
+            except UnicodeDecodeError:
+                continue
+            lost = len(self._tail) + 1 - len(raw)
+            self._tail = raw[used:]
+            return REPLACEMENT * lost + chars
+        lost = len(self._tail) + 1
+        self._tail = b""
+        return REPLACEMENT * lost
+
+    def held(self) -> str:
+        return REPLACEMENT * len(self._tail)
+
+
+class ByteFallbackDetokenizer(Detokenizer):
+    """Holds back the run of byte tokens that the sequence ends with, if it can still be valid."""
+
+    __slots__ = ("_first", "_plain", "_recipe", "_run", "_seen", "_strip", "_table", "_text_of")
+
+    def __init__(self, table: _Table, recipe: Recipe, run: _Run) -> None:
+        self._table = table
+        self._text_of = table.whole.get
+        self._recipe = recipe
+        self._run = run
+        self._first = recipe.drop_first
+        self._strip = recipe.strip_count
+        # The text of the prompt's last run of bytes, which is not to be given out again.
+        self._seen = ""
+        # Neither at the beginning nor within a run: a token's text is what the table says.
+        self._plain = not self._first and not self._strip
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take the next ids; return all text up to the last run of byte tokens."""
+        if self._plain:
+            if len(token_ids) == 1:
+                text = self._text_of(token_ids[0])
+                if text is not None:
+                    return text
+            else:
+                try:
+                    return "".join(map(self._text_of, token_ids))  # type: ignore[arg-type]
+                except TypeError:
+                    pass  # One of them is a byte token or skipped.
+        parts: list[str] = []
+        for token_id in token_ids:
+            self._add(token_id, parts)
+        return self._release("".join(parts))
+
+    def finish(self) -> str:
+        """Return the text of the last run of byte tokens."""
+        return self._release(self._run.end())
+
+    def prime(self, prompt: Sequence[int]) -> None:
+        """Get into the state after a prompt; its text is dropped.
+
+        Looks at the prompt's first tokens, until the beginning is dealt with, and at its last, back
+        to where a run of byte tokens begins; rarely more than one of either.
+        """
+        place = 0
+        while place < len(prompt) and (self._first or self._strip):
+            self.push(prompt[place : place + 1])
+            place += 1
+        run_start = len(prompt)
+        while run_start > place and not self._table.is_text(prompt[run_start - 1]):
+            run_start -= 1
+        if run_start > place:
+            self._run.end()
+        self.push(prompt[run_start:])
+        self._seen = self._recipe.stripped(self._run.held(), self._strip)
+
+    def _add(self, token_id: int, parts: list[str]) -> None:
+        value: str | int | None = self._text_of(token_id)
+        if value is None:
+            value = self._table.byte_of.get(token_id)
+            if value is None:
+                value = self._table.special.get(token_id)
+                if value is None:
+                    return
+        if self._first:
+            self._first = False
+            value = self._recipe.read(self._table.tokens[token_id], first=True)
+        if isinstance(value, int):
+            parts.append(self._run.add(value))
+            return
+        if self._run.size:
+            parts.append(self._run.end())
+        parts.append(value)
+
+    def _release(self, text: str) -> str:
+        if text and self._strip:
+            rest = self._recipe.stripped(text, self._strip)
+            self._strip = 0 if rest else self._strip - len(text)
+            text = rest
+        if text and self._seen:
+            text = continuation(self._seen, text)
+            self._seen = ""
+        self._plain = not self._first and not self._strip and not self._run.size
+        return text

@@ -1,0 +1,260 @@
+"""The forms in which models write tool calls: how each is read, and the grammar that makes a model write it."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from openai_bls.output.tool_parsers import llama_mistral_deepseek
+from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
+from openai_bls.output.tool_parsers.xml import xml_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_ALPHANUMERIC = string.ascii_letters + string.digits
+_NAME = "{name}"
+# OpenAI's meaning of a function without any.
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+_CALL_ID_FORMAT = {"type": "regex", "pattern": "[a-zA-Z0-9]{9}"}
+
+
+def short_call_id() -> str:
+    """Nine random letters and digits: Mistral's templates take no other ids."""
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+
+
+class ToolFormat(NamedTuple):
+    """One form of tool calls. `begin`, `end` and so on are as the model's template writes them."""
+
+    name: str
+    syntax: Callable[[Sequence[dict[str, Any]]], Syntax]
+    """Made for a request's tools."""
+    begin: str
+    """What stands before a call's arguments, `{name}` for the name."""
+    end: str
+    """What stands after them."""
+    trigger: str
+    """What a call begins with, whichever tool it is of."""
+    excludes: tuple[str, ...] = ()
+    """What may begin a call, too, and must not where calls are to be checked."""
+    separator: str = "\n"
+    """Between two calls."""
+    open: str = ""
+    """Before the first call,"""
+    close: str = ""
+    """and after the last."""
+    special: frozenset[str] = frozenset()
+    """Markers that may be special tokens."""
+    new_id: Callable[[], str] = new_call_id
+    call_id: bool = False
+    """Between the name and the arguments there is an id, between markers."""
+    style: str = "json"
+    """Of the arguments: xgrammar's name for it."""
+    only_at_start: tuple[str, ...] = ()
+    """If set, a call is one only at the beginning of the text, and begins with one of these; a space stands for any
+    white space, or none."""
+
+    def parser(self, tools: Sequence[dict[str, Any]]) -> ToolCallParser:
+        """Finds calls in an answer to a request with these tools."""
+        return ToolCallParser(self.new_id, self.syntax(tools))
+
+    def constraint(
+        self, tools: Sequence[dict[str, Any]], *, at_least_one: bool, name: str | None, parallel: bool
+    ) -> dict[str, Any]:
+        """What the model may write, as a format of xgrammar's structural tags.
+
+        Args:
+            tools: OpenAI's tools, at least one.
+            at_least_one: nothing but calls; else calls are checked wherever the model begins one in a text.
+            name: only this tool, and only one call.
+            parallel: allow several calls.
+
+        Raises:
+            ValueError: there is no tool, or none of this name.
+        """
+        functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
+        if not functions:
+            raise ValueError("there are no tools" if name is None else f"there is no tool {name!r}")
+        tags = [self._tag(function) for function in functions]
+        one = name is not None or not parallel
+        if at_least_one:
+            return self._calls(tags, one)
+        if self.only_at_start:
+            others = _text_that_begins_otherwise(self.only_at_start, sorted(self.special))
+            return {"type": "or", "elements": [self._calls(tags, one), others]}
+        whole = self._calls(tags, one)
+        return {
+            "type": "triggered_tags",
+            "triggers": [self.trigger],
+            "tags": [whole] if self.open else tags,
+            "excludes": list(self.excludes),
+            "stop_after_first": bool(self.open) or one,
+        }
+
+    def _tag(self, function: dict[str, Any]) -> dict[str, Any]:
+        # Within JSON the name is escaped; names that need it are refused long before.
+        begin = self.begin.replace(_NAME, json.dumps(function["name"], ensure_ascii=False)[1:-1])
+        content: dict[str, Any] = {
+            "type": "json_schema",
+            "json_schema": function.get("parameters") or _NO_PARAMETERS,
+        }
+        if self.style != "json":
+            content["style"] = self.style
+        if self.call_id:
+            separator = {"type": "const_string", "value": llama_mistral_deepseek.ARGS}
+            content = {"type": "sequence", "elements": [_CALL_ID_FORMAT, separator, content]}
+        return {"type": "tag", "begin": begin, "content": content, "end": self.end}
+
+    def _calls(self, tags: list[dict[str, Any]], one: bool) -> dict[str, Any]:
+        calls = {
+            "type": "tags_with_separator",
+            "tags": tags,
+            "separator": self.separator,
+            "at_least_one": True,
+            "stop_after_first": one,
+        }
+        return {"type": "tag", "begin": self.open, "content": calls, "end": self.close} if self.open else calls
+
+
+def _text_that_begins_otherwise(beginnings: Sequence[str], excludes: Sequence[str]) -> dict[str, Any]:
+    """Any text, or none, but one that begins with any of these, space aside.
+
+    Args:
+        beginnings: a space in them stands for any white space, or none.
+        excludes: what must not be anywhere in the text either.
+    """
+    atoms = [re.findall(" ?[^ ]", beginning) for beginning in beginnings]
+    following: dict[tuple[str, ...], set[str]] = {}
+    for one in atoms:
+        for place, atom in enumerate(one):
+            following.setdefault(tuple(one[:place]), set()).add(atom)
+    deviations = []
+    for prefix, nexts in following.items():
+        spaced = any(atom[0] == " " for atom in nexts)
+        others = "".join(_escaped(atom[-1], r"\]^-") for atom in sorted(nexts))
+        deviation = r"\s*[^\s" + others + "]" if spaced else f"[^{others}]"
+        deviations.append("".join(map(_pattern, prefix)) + deviation)
+    first = {"type": "regex", "pattern": "|".join(f"({deviation})" for deviation in deviations)}
+    rest = {"type": "any_text", "excludes": list(excludes)}
+    return {"type": "optional", "content": {"type": "sequence", "elements": [first, rest]}}
+
+
+def _pattern(atom: str) -> str:
+    return atom.replace(" ", r"\s*")[:-1] + _escaped(atom[-1], r"\^$.*+?()[]{}|")
+
+
+def _escaped(char: str, special: str) -> str:
+    return "\\" + char if char in special else char
+
+
+def _names(tools: Sequence[dict[str, Any]]) -> list[str]:
+    return [tool["function"]["name"] for tool in tools]
+
+
+def _schemas(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+
+
+_DEEPSEEK_MARKERS = frozenset(
+    {
+        llama_mistral_deepseek.CALLS_BEGIN,
+        llama_mistral_deepseek.CALLS_END,
+        llama_mistral_deepseek.CALL_BEGIN,
+        llama_mistral_deepseek.CALL_END,
+        llama_mistral_deepseek.SEPARATOR,
+    }
+)
+_MISTRAL_MARKERS = frozenset(
+    {llama_mistral_deepseek.TOOL_CALLS, llama_mistral_deepseek.CALL_ID, llama_mistral_deepseek.ARGS}
+)
+
+HERMES_FORMAT = ToolFormat(
+    "hermes",
+    lambda _: HERMES,
+    begin='<tool_call>\n{"name": "{name}", "arguments": ',
+    end="}\n</tool_call>",
+    trigger="<tool_call>",
+    special=frozenset({"<tool_call>", "</tool_call>"}),
+)
+LLAMA3_JSON = ToolFormat(
+    "llama3_json",
+    lambda tools: llama_mistral_deepseek.llama3_json(_names(tools)),
+    begin='{"name": "{name}", "parameters": ',
+    end="}",
+    trigger='{"name"',
+    separator="; ",
+    special=frozenset({llama_mistral_deepseek.PYTHON_TAG}),
+    only_at_start=(' { "name"', ' { "type" : "function"', " <|python_tag|>"),
+)
+MISTRAL = ToolFormat(
+    "mistral",
+    lambda _: llama_mistral_deepseek.MISTRAL,
+    open="[TOOL_CALLS] [",
+    begin='{"name": "{name}", "arguments": ',
+    end="}",
+    separator=", ",
+    close="]",
+    trigger="[TOOL_CALLS]",
+    special=_MISTRAL_MARKERS,
+    new_id=short_call_id,
+)
+MISTRAL_TEKKEN = MISTRAL._replace(name="mistral_tekken", open="[TOOL_CALLS][")
+MISTRAL_V13 = ToolFormat(
+    "mistral_v13",
+    lambda _: llama_mistral_deepseek.MISTRAL,
+    begin="[TOOL_CALLS]{name}[ARGS]",
+    end="",
+    separator="",
+    trigger="[TOOL_CALLS]",
+    special=_MISTRAL_MARKERS,
+    new_id=short_call_id,
+)
+MISTRAL_V11 = MISTRAL_V13._replace(name="mistral_v11", begin="[TOOL_CALLS]{name}[CALL_ID]", call_id=True)
+DEEPSEEK_V3 = ToolFormat(
+    "deepseek_v3",
+    lambda _: llama_mistral_deepseek.DEEPSEEK,
+    open=llama_mistral_deepseek.CALLS_BEGIN,
+    begin=f"{llama_mistral_deepseek.CALL_BEGIN}function{llama_mistral_deepseek.SEPARATOR}{_NAME}\n```json\n",
+    end=f"\n```{llama_mistral_deepseek.CALL_END}",
+    close=llama_mistral_deepseek.CALLS_END,
+    trigger=llama_mistral_deepseek.CALLS_BEGIN,
+    excludes=(llama_mistral_deepseek.CALL_BEGIN,),
+    special=_DEEPSEEK_MARKERS,
+)
+DEEPSEEK_V31 = ToolFormat(
+    "deepseek_v31",
+    lambda _: llama_mistral_deepseek.DEEPSEEK,
+    open=llama_mistral_deepseek.CALLS_BEGIN,
+    begin=f"{llama_mistral_deepseek.CALL_BEGIN}{_NAME}{llama_mistral_deepseek.SEPARATOR}",
+    end=llama_mistral_deepseek.CALL_END,
+    separator="",
+    close=llama_mistral_deepseek.CALLS_END,
+    trigger=llama_mistral_deepseek.CALLS_BEGIN,
+    excludes=(llama_mistral_deepseek.CALL_BEGIN,),
+    special=_DEEPSEEK_MARKERS,
+)
+QWEN3_CODER = ToolFormat(
+    "qwen3_coder",
+    lambda tools: xml_calls(_schemas(tools)),
+    # The grammar of the parameters has the line breaks around them.
+    begin="<tool_call>\n<function={name}>",
+    end="</function>\n</tool_call>",
+    trigger="<tool_call>",
+    excludes=("<function=",),
+    special=frozenset({"<tool_call>", "</tool_call>"}),
+    style="qwen_xml",
+)
+SEED_OSS = ToolFormat(
+    "seed_oss",
+    lambda tools: xml_calls(_schemas(tools), "seed:tool_call"),
+    begin="<seed:tool_call>\n<function={name}>",
+    end="</function>\n</seed:tool_call>",
+    trigger="<seed:tool_call>",
+    excludes=("<function=",),
+    special=frozenset({"<seed:tool_call>", "</seed:tool_call>"}),
+    style="qwen_xml",
+)

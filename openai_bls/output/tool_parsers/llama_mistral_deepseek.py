@@ -1,0 +1,186 @@
+"""Tool calls as Llama 3, Mistral and DeepSeek write them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openai_bls.output.tool_parsers.parser import Syntax
+from openai_bls.output.tool_parsers.scanner import (
+    SPACE,
+    CallReader,
+    CallScanner,
+    MalformedError,
+    after_space,
+    expect,
+    structure,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Set
+
+    from openai_bls.output.tool_parsers.scanner import Reader
+
+PYTHON_TAG = "<|python_tag|>"
+TOOL_CALLS = "[TOOL_CALLS]"
+CALL_ID = "[CALL_ID]"
+ARGS = "[ARGS]"
+CALLS_BEGIN = "<｜tool▁calls▁begin｜>"
+CALLS_END = "<｜tool▁calls▁end｜>"
+CALL_BEGIN = "<｜tool▁call▁begin｜>"
+CALL_END = "<｜tool▁call▁end｜>"
+SEPARATOR = "<｜tool▁sep｜>"
+
+
+class LlamaReader(CallScanner):
+    """Reads `{"name": ..., "parameters": ...}`, at the beginning or after `<|python_tag|>`; more may follow, after a
+    semicolon or as they are.
+
+    As nothing but its form tells a call from any other JSON, it must have a tool's name.
+    """
+
+    __slots__ = ("_marked",)
+
+    def __init__(self, names: Set[str], *, marked: bool, follows: bool = False) -> None:
+        self._names: Set[str]
+        self._marked = marked
+        super().__init__(names)
+        self.idle = follows
+
+    def _block(self) -> Reader:
+        char = yield from after_space()
+        if char == ";" and self.idle:
+            char = yield from after_space()
+        if char == "<" and not self._marked:
+            yield from self._literal(PYTHON_TAG, read="<")
+            self.idle = False
+            char = yield from after_space()
+        expect(char, "{")
+        self.idle = False
+        yield from self._members()
+
+    def following(self) -> CallReader:
+        """The next call."""
+        return LlamaReader(self._names, marked=False, follows=True)
+
+
+def llama3_json(names: Iterable[str]) -> Syntax:
+    """Of Llama 3.1 and later; `names` of the request's tools."""
+    known = frozenset(names)
+    return Syntax(lambda marker: LlamaReader(known, marked=bool(marker)), begins=(PYTHON_TAG,), at_start=True)
+
+
+class MistralReader(CallScanner):
+    """Reads what stands after `[TOOL_CALLS]`: a JSON list of calls, or one call `name[CALL_ID]id[ARGS]{...}`, in which
+    the id, or all up to the arguments, may be missing.
+
+    Ids that the model writes are not used: it repeats them from one turn to the next.
+    """
+
+    __slots__ = ("_in_list",)
+
+    def __init__(self, *, in_list: bool = False) -> None:
+        self._in_list = in_list
+        super().__init__()
+        self.idle = in_list
+
+    def _block(self) -> Reader:
+        char = yield from after_space()
+        if self._in_list:
+            if char == "]":
+                return
+            expect(char, ",")
+            expect((yield from after_space()), "{")
+            self.idle = False
+            yield from self._members()
+        elif char == "{":
+            yield from self._members()
+        elif char == "[":
+            # It may be the next marker's.
+            self.put_back = char
+            char = yield
+            if char in SPACE:
+                self.put_back = ""
+                char = yield from after_space()
+            expect(char, "{")
+            self.put_back = ""
+            self._in_list = True
+            yield from self._members()
+        else:
+            yield from self._named(char)
+
+    def _named(self, char: str) -> Reader:
+        name: list[str] = []
+        while char not in "[{" + SPACE:
+            name.append(char)
+            char = yield
+        if char in SPACE:
+            char = yield from after_space()
+        if char == "[":
+            if (yield from self._literal(CALL_ID, ARGS, read="[")) == CALL_ID:
+                while (char := (yield)) != "[":
+                    if not char.isalnum():
+                        raise MalformedError
+                yield from self._literal(ARGS, read="[")
+            char = yield from after_space()
+        expect(char, "{")
+        self.name = "".join(name)
+        self._begin(char)
+        yield from structure(self._arguments)
+
+    def following(self) -> CallReader | None:
+        """The next call of a list."""
+        return MistralReader(in_list=True) if self._in_list else None
+
+
+MISTRAL = Syntax(lambda _: MistralReader(), begins=(TOOL_CALLS,))
+
+
+class DeepSeekReader(CallReader):
+    """Reads `function<｜tool▁sep｜>NAME`, a line break and the arguments in a Markdown fence (DeepSeek-V3 and R1), or
+    `NAME<｜tool▁sep｜>` and the arguments (V3.1)."""
+
+    __slots__ = ("_outer",)
+
+    def __init__(self, marker: str) -> None:
+        self._outer = marker == CALLS_BEGIN
+        super().__init__()
+
+    def _block(self) -> Reader:
+        if self._outer:
+            expect((yield from after_space()), "<")
+            yield from self._literal(CALL_BEGIN, read="<")
+        head: list[str] = []
+        while (char := (yield)) != "<":
+            head.append(char)
+        yield from self._literal(SEPARATOR, read="<")
+        char = yield from after_space()
+        if char != "{":
+            head.clear()
+            while char not in "\n`{<":
+                head.append(char)
+                char = yield
+            if char == "\n":
+                char = yield from after_space()
+        fenced = char == "`"
+        if fenced:
+            yield from self._literal("```", read="`")
+            while (char := (yield)).isalnum():
+                pass
+            if char in SPACE:
+                char = yield from after_space()
+        name = "".join(head).strip()
+        expect(char if name else "", "{")
+        self.name = name
+        self._begin(char)
+        yield from structure(self._arguments)
+        if fenced:
+            expect((yield from after_space()), "`")
+            yield from self._literal("```", read="`")
+
+
+DEEPSEEK = Syntax(
+    DeepSeekReader,
+    begins=(CALLS_BEGIN, CALL_BEGIN),
+    ends=(CALL_END, CALLS_END),
+    closers=(CALLS_END,),
+)

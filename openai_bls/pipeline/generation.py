@@ -1,0 +1,142 @@
+"""One request while it runs: its sequences, from submission to the last answer.
+
+Everything here runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from openai_bls.api.chat.chunks import FinishReason, Usage
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.engine_types import GenerationRequest, TokenDelta
+from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.pipeline.sequence import Sequence, Writer
+
+logger = logging.getLogger(__name__)
+
+Outcome = Literal["done", "cancelled"] | ApiError
+"""How a request ended: with an answer, by its client's going, or with an error."""
+
+
+class EngineClient(Protocol):
+    """The way to an engine; see `exchange.client.ExchangeClient`."""
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """The engine's load, about a second old; None if it is not known."""
+        ...
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine is there."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
+        ...
+
+    def new_request_id(self) -> int:
+        """An id that is unique among the engine's requests."""
+        ...
+
+    def submit(self, request: GenerationRequest, listener: Callable[[TokenDelta], None]) -> None:
+        """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request; its listener hears nothing more."""
+        ...
+
+
+class Generation:
+    """All sequences of one request, from submission to the last answer.
+
+    Args:
+        engine: the way to the engine.
+        sequences: of the request.
+        writer: theirs.
+        prompt_tokens: of each prompt; the sequences of a prompt follow each other.
+        on_end: called once, however it ends, with the error if that is how.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        sequences: list[Sequence],
+        writer: Writer,
+        prompt_tokens: list[int],
+        on_end: Callable[[Generation, Outcome], None],
+    ) -> None:
+        self._engine = engine
+        self._sequences = sequences
+        self._writer = writer
+        self._prompt_tokens = sum(prompt_tokens)
+        self._per_prompt = len(sequences) // len(prompt_tokens)
+        self._on_end = on_end
+        self._running = len(sequences)
+        self._ended = False
+        self.first_token_at: float | None = None
+        """`time.monotonic()` of the first new token."""
+
+    def start(self) -> None:
+        """Submit every sequence to the engine."""
+        for sequence in self._sequences:
+            sequence.start(self)
+        for sequence in self._sequences:
+            self._engine.submit(sequence.request, sequence.on_delta)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens up to now."""
+        sequences = self._sequences
+        completion = sum(sequence.completion_tokens for sequence in sequences)
+        # A prompt counts once, and so does what was cached of it: by its first sequence, since the others share it.
+        cached = sum(sequence.cached_tokens for sequence in sequences[:: self._per_prompt])
+        reasoning = sum(sequence.reasoning_tokens for sequence in sequences)
+        return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning)
+
+    def cancel(self) -> None:
+        """The client has gone: stop the engine's work, write nothing more. Harmless after the end."""
+        if self._end("cancelled"):
+            self._cancel_running()
+
+    def fail(self, error: ApiError) -> None:
+        """End the whole request with `error`: an answer with a choice missing would be a lie."""
+        if self._end(error):
+            self._cancel_running()
+            self._writer.failed(error)
+
+    def cancel_sequence(self, sequence: Sequence) -> None:
+        """Stop the engine's work on a sequence that has ended by itself, at a stop string."""
+        self._engine.cancel(sequence.request.request_id)
+
+    def sequence_ended(self) -> None:
+        """A sequence has written its finish_reason."""
+        self._running -= 1
+        if self._running == 0 and self._end("done"):
+            try:
+                self._writer.done(self.usage)
+            except Exception:
+                # Nobody else would tell the client: for all others this request has ended.
+                logger.exception("an answer could not be written")
+                self._writer.failed(EngineError("The server had an error; see its log."))
+
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        """Of the sequences that have ended."""
+        return [sequence.finish_reason for sequence in self._sequences if sequence.finish_reason is not None]
+
+    def _end(self, outcome: Outcome) -> bool:
+        if self._ended:
+            return False
+        self._ended = True
+        self._on_end(self, outcome)
+        return True
+
+    def _cancel_running(self) -> None:
+        for sequence in self._sequences:
+            if sequence.finish_reason is None:
+                self._engine.cancel(sequence.request.request_id)

@@ -1,0 +1,309 @@
+"""What Prometheus is told: counts and times of requests, taken when a request ends and never per token.
+
+Names and meanings are near vLLM's, so that its dashboards need little change. Everything is summed over all
+`openai_bls` instances of the server (`metrics_peers`); the engines' load is the same from each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.errors import ApiError
+
+if TYPE_CHECKING:
+    from openai_bls.pipeline.service import RequestRecord, Service
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_PREFIX = "openai_bls_"
+_UP = _PREFIX + "engine_up"
+_LABELS = ("model", "endpoint")
+_ENDPOINTS = {
+    "chat.completions",
+    "completions",
+    "embeddings",
+    "tokenize",
+    "detokenize",
+    "responses",
+    "responses.input_tokens",
+    "messages",
+    "messages.count_tokens",
+    "models",
+}
+_OTHER = "other"
+
+_FIRST_TOKEN_S = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    30.0,
+    60.0,
+)
+_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
+_WHOLE_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One line of a scrape."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Family(msgspec.Struct, frozen=True, array_like=True):
+    """A metric and its lines."""
+
+    name: str
+    documentation: str
+    type: str
+    samples: list[Sample]
+
+
+class Metrics:
+    """Of one `openai_bls` instance.
+
+    Args:
+        service: whose requests are counted, and whose engines' load is told.
+    """
+
+    def __init__(self, service: Service) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._requests = Counter(
+            _PREFIX + "requests",
+            "Requests that have ended. The outcome is done, cancelled, or the HTTP status of an error.",
+            (*_LABELS, "outcome"),
+            registry=registry,
+        )
+        self._finished = Counter(
+            _PREFIX + "finished_sequences",
+            "Answers (n of a request count as n) that have ended, by finish_reason.",
+            (*_LABELS, "finish_reason"),
+            registry=registry,
+        )
+        self._tokens = {
+            kind: Counter(_PREFIX + kind, documentation, _LABELS, registry=registry)
+            for kind, documentation in (
+                ("prompt_tokens", "Tokens of prompts."),
+                ("cached_prompt_tokens", "Tokens of prompts that the engine had in its cache."),
+                ("generation_tokens", "Tokens generated."),
+                ("reasoning_tokens", "Tokens generated that were reasoning."),
+            )
+        }
+        self._first_token = Histogram(
+            _PREFIX + "time_to_first_token_seconds",
+            "From the request's arrival to its first token.",
+            _LABELS,
+            buckets=_FIRST_TOKEN_S,
+            registry=registry,
+        )
+        self._per_token = Histogram(
+            _PREFIX + "time_per_output_token_seconds",
+            "Mean time between the tokens of a request, after the first.",
+            _LABELS,
+            buckets=_TOKEN_S,
+            registry=registry,
+        )
+        self._whole = Histogram(
+            _PREFIX + "e2e_request_latency_seconds",
+            "From the request's arrival to its last token, of requests that were not cancelled and did not fail.",
+            _LABELS,
+            buckets=_WHOLE_S,
+            registry=registry,
+        )
+        registry.register(_Load(service))
+        self._counted: WeakSet[ApiError] = WeakSet()
+        self.others: Callable[[], Awaitable[Sequence[Sequence[Family]]]] = _nobody
+        """Asks the other instances of this server for their `families`."""
+
+    def ended(self, record: RequestRecord) -> None:
+        """A request has ended that was admitted."""
+        labels = (record.model, record.endpoint)
+        outcome = record.outcome
+        if isinstance(outcome, ApiError):
+            # It comes again as the answer's error.
+            self._counted.add(outcome)
+            outcome_label = str(outcome.status)
+        else:
+            outcome_label = outcome
+        self._requests.labels(*labels, outcome_label).inc()
+        for reason in record.finish_reasons:
+            self._finished.labels(*labels, reason).inc()
+        usage = record.usage
+        for kind, count in (
+            ("prompt_tokens", usage.prompt_tokens),
+            ("cached_prompt_tokens", usage.prompt_tokens_details.cached_tokens),
+            ("generation_tokens", usage.completion_tokens),
+            ("reasoning_tokens", usage.completion_tokens_details.reasoning_tokens),
+        ):
+            self._tokens[kind].labels(*labels).inc(count)
+        if record.first_token_at is not None:
+            self._first_token.labels(*labels).observe(record.first_token_at - record.began_at)
+        if outcome == "done":
+            self._whole.labels(*labels).observe(record.ended_at - record.began_at)
+            self._observe_pace(record)
+
+    def refused(self, endpoint: str, error: ApiError) -> None:
+        """A request was answered with an error.
+
+        Args:
+            endpoint: its name (`chat.completions`) or path (`/v1/chat/completions`).
+            error: what it was answered with; one that ended an admitted request is counted already.
+        """
+        if error in self._counted:
+            return
+        name = endpoint.removeprefix("/v1").strip("/").replace("/", ".")
+        # Paths are the client's choice, and each label is memory.
+        name = name if name in _ENDPOINTS else _OTHER
+        self._requests.labels("", name, str(error.status)).inc()
+
+    def families(self) -> list[Family]:
+        """All metrics as they are now."""
+        return [
+            Family(
+                metric.name,
+                metric.documentation,
+                metric.type,
+                # When a series was created says nothing here.
+                [Sample(s.name, s.labels, s.value) for s in metric.samples if not s.name.endswith("_created")],
+            )
+            for metric in self._registry.collect()
+        ]
+
+    async def scrape(self) -> bytes:
+        """The metrics of all instances together, in Prometheus's text format."""
+        return render(merge([self.families(), *await self.others()]))
+
+    def _observe_pace(self, record: RequestRecord) -> None:
+        sequences = len(record.finish_reasons)
+        tokens = record.usage.completion_tokens
+        if record.first_token_at is not None and tokens > sequences:
+            # They run side by side.
+            gaps = (tokens - sequences) / sequences
+            pace = (record.ended_at - record.first_token_at) / gaps
+            self._per_token.labels(record.model, record.endpoint).observe(pace)
+
+
+async def _nobody() -> Sequence[Sequence[Family]]:
+    return []
+
+
+class _Load(Collector):
+    """What is asked for at each scrape: requests in progress and the engines' load."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            _PREFIX + "requests_in_progress",
+            "Requests that are being prepared or generated.",
+            value=self._service.in_progress,
+        )
+        up = GaugeMetricFamily(
+            _UP, "1 if the model's engine is loaded and has not failed, else 0, about a second ago.", labels=("model",)
+        )
+        loads: dict[str, EngineStats] = {}
+        for model in self._service.models:
+            up.add_metric((model.info.model_name,), float(model.engine.connected and not model.failed))
+            stats = model.engine.stats
+            if stats is not None:
+                loads[model.info.model_name] = stats
+        yield up
+        for name, (field, kind, documentation) in _LOAD.items():
+            family = kind(_PREFIX + name, documentation, labels=("model",))
+            for model_name, stats in loads.items():
+                family.add_metric((model_name,), getattr(stats, field))
+            yield family
+
+
+_LOAD: dict[str, tuple[str, type[GaugeMetricFamily] | type[CounterMetricFamily], str]] = {
+    "engine_sequences_running": (
+        "running",
+        GaugeMetricFamily,
+        "Sequences in the engine's current batch, about a second ago.",
+    ),
+    "engine_sequences_waiting": (
+        "waiting",
+        GaugeMetricFamily,
+        "Sequences that wait for a place in the engine's batch, about a second ago.",
+    ),
+    "engine_kv_cache_usage_ratio": (
+        "kv_cache_usage",
+        GaugeMetricFamily,
+        "Share of the engine's KV cache in use, 0 to 1, about a second ago.",
+    ),
+    "engine_steps": ("steps", CounterMetricFamily, "Steps of the engine since it was loaded."),
+    "engine_generated_tokens": (
+        "generated_tokens",
+        CounterMetricFamily,
+        "Tokens that the engine has sampled since it was loaded, for whatever client.",
+    ),
+}
+# The same from every instance.
+_SHARED = {_UP, *(_PREFIX + name for name in _LOAD)}
+
+
+def merge(instances: Iterable[Sequence[Family]]) -> list[Family]:
+    """The metrics of several instances as one's."""
+    kinds: dict[str, Family] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for families in instances:
+        for family in families:
+            kinds.setdefault(family.name, family)
+            merged = values.setdefault(family.name, {})
+            for sample in family.samples:
+                key = sample.name, tuple(sorted(sample.labels.items()))
+                before = merged.get(key)
+                if before is None:
+                    merged[key] = sample.value
+                elif family.name in _SHARED:
+                    merged[key] = max(before, sample.value)
+                else:
+                    merged[key] = before + sample.value
+    return [
+        msgspec.structs.replace(
+            family, samples=[Sample(key[0], dict(key[1]), value) for key, value in values[name].items()]
+        )
+        for name, family in kinds.items()
+    ]
+
+
+def render(families: Iterable[Family]) -> bytes:
+    """Prometheus's text format."""
+    return generate_latest(_Families(families))
+
+
+class _Families(Collector):
+    """Families as a registry has them."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._families:
+            metric = Metric(family.name, family.documentation, family.type)
+            for sample in family.samples:
+                metric.add_sample(sample.name, sample.labels, sample.value)
+            yield metric

@@ -1,0 +1,158 @@
+"""The models that are served: each an engine with its tokenizer, under one or more names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
+from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError
+from openai_bls.output.detect import ModelFormats
+from openai_bls.output.detokenizer.factory import DetokenizerFactory
+from openai_bls.pipeline.generation import EngineClient
+
+
+class PromptClient(Protocol):
+    """The way to preprocessing."""
+
+    async def prepare(self, request: PromptRequest) -> PromptResult:
+        """Token ids for `request`; raises EngineError if preprocessing cannot be reached."""
+        ...
+
+
+class ServedModel:
+    """An engine and what belongs to it.
+
+    Args:
+        info: the engine's.
+        engine: the way to the engine.
+        prompts: the way to preprocessing.
+        detokenizers: for the engine's tokenizer.
+        formats: how the model writes tool calls and what it thinks.
+        aliases: further names.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        engine: EngineClient,
+        prompts: PromptClient,
+        detokenizers: DetokenizerFactory,
+        formats: ModelFormats,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        self.engine = engine
+        self.prompts = prompts
+        self.detokenizers = detokenizers
+        self.formats = formats
+        self._aliases = tuple(aliases)
+        self.use_engine(info)
+
+    def use_engine(self, info: EngineInfo) -> None:
+        """Serve the engine that `info` describes from now on: after a reload it may be another one."""
+        self.info = info
+        self.names = tuple(dict.fromkeys((info.model_name, *self._aliases)))
+        # Clients may compare it to see that the backend has changed.
+        self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode(info)).hexdigest()[:10]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the engine answers every request with an error, as far as it has said so."""
+        stats = self.engine.stats
+        return stats is not None and stats.failed
+
+    def supports(self, field: str) -> bool:
+        """Whether the engine honours the field of `SamplingParams` or `GenerationRequest`."""
+        return field in self.info.supported
+
+    async def prepare(self, request: PromptRequest, param: str | None = None) -> PromptResult:
+        """Token ids for `request`.
+
+        Args:
+            request: for preprocessing.
+            param: the field at fault if something is, where preprocessing cannot know it.
+
+        Raises:
+            ApiError: the request is bad, or preprocessing cannot be reached.
+        """
+        result = await self.prompts.prepare(request)
+        if result.error is not None:
+            raise InvalidRequestError(result.error, param=param or result.param)
+        return result
+
+
+class Target(NamedTuple):
+    """What a request's `model` names."""
+
+    model: ServedModel
+    lora_name: str | None
+    """The adapter, if the name is one's."""
+
+
+class Models:
+    """All served models. The first is the default.
+
+    Names are looked for in this order: each model's own and its aliases, then the adapters.
+    """
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._models = list(models)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models)
+
+    @property
+    def default(self) -> ServedModel:
+        """What a request without `model` gets."""
+        return self._models[0]
+
+    def add(self, model: ServedModel) -> None:
+        """Serve one more."""
+        self._models.append(model)
+
+    @property
+    def names(self) -> list[str]:
+        """Every name, each once."""
+        models = [name for model in self._models for name in model.names]
+        adapters = [name for model in self._models for name in model.info.lora_names]
+        return list(dict.fromkeys(models + adapters))
+
+    def find(self, name: str | None) -> Target:
+        """What `name` stands for; None is the default.
+
+        Raises:
+            ModelNotFoundError: no model of that name is served.
+        """
+        if name is None:
+            return Target(self.default, None)
+        for model in self._models:
+            if name in model.names:
+                return Target(model, None)
+        for model in self._models:
+            if name in model.info.lora_names:
+                return Target(model, name)
+        raise ModelNotFoundError(
+            f"The model {name!r} does not exist; served here: {', '.join(self.names)}.",
+            param="model",
+        )
+
+    def card(self, name: str) -> dict[str, Any]:
+        """The model object of /v1/models.
+
+        Raises:
+            ModelNotFoundError: no model of that name is served.
+        """
+        model, lora_name = self.find(name)
+        info = model.info
+        return {
+            "id": name,
+            "object": "model",
+            "created": info.created,
+            "owned_by": "openai_bls",
+            "root": info.model_name,
+            "parent": info.model_name if lora_name is not None else None,
+            "max_model_len": info.max_model_len,
+        }

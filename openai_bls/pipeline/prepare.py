@@ -1,0 +1,245 @@
+"""From a valid request and its prompt to what an engine and a sequence need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from openai_bls.api.chat.tools import ToolUse
+from openai_bls.api.chat.validation import ValidRequest
+from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.output.detect import Reasoning
+from openai_bls.output.structured import Format, Requested, grammar
+from openai_bls.pipeline.model_registry import ServedModel, Target
+
+# A seed is not taken as it is.
+_SAMPLING_FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name != "seed")
+_NEUTRAL_SAMPLING = SamplingParams()
+
+# Enough for a marker and the white space around it, whatever the tokenizer makes of them.
+_TAIL_TOKENS = 24
+
+
+def unsupported(model: ServedModel, param: str) -> InvalidRequestError:
+    """The refusal of a field that the engine of `model` does not honour."""
+    return InvalidRequestError(
+        f"'{param}' is not supported by the engine of this model ({model.info.engine}).",
+        param=param,
+        code="unsupported_parameter",
+    )
+
+
+def check_supported(request: ValidRequest, model: ServedModel) -> None:
+    """Whether the engine honours the request, as far as can be told before there is a prompt.
+
+    Raises:
+        InvalidRequestError: it does not; `param` names the field.
+    """
+    info = model.info
+    if request.min_tokens and not model.supports("min_tokens"):
+        raise unsupported(model, "min_tokens")
+    if request.bad_words and not model.supports("bad_words"):
+        raise unsupported(model, "bad_words")
+    if request.logprobs is not None:
+        if not model.supports("logprobs"):
+            raise unsupported(model, "logprobs")
+        if request.echo and not model.supports("prompt_logprobs"):
+            raise InvalidRequestError(
+                f"'logprobs' of a prompt, with 'echo', are not supported by the engine of this model "
+                f"({model.info.engine}).",
+                param="logprobs",
+                code="unsupported_parameter",
+            )
+        if request.logprobs > info.max_logprobs:
+            param = "top_logprobs" if request.endpoint == "chat.completions" else "logprobs"
+            raise InvalidRequestError(
+                f"'{param}' is {request.logprobs}; at most {info.max_logprobs} are supported.", param=param
+            )
+    if request.candidates > request.n and not model.supports("logprobs"):
+        raise unsupported(model, "best_of")
+    if request.structured is not None and not model.supports("grammar"):
+        raise unsupported(model, request.structured.param)
+    for token_id in request.logit_bias or ():
+        if token_id >= info.vocab_size:
+            raise InvalidRequestError(
+                f"'logit_bias' holds the token id {token_id}; the vocabulary has {info.vocab_size}.",
+                param="logit_bias",
+            )
+    if request.tools is not None:
+        _check_tools(request.tools, model)
+
+
+def _check_tools(tools: ToolUse, model: ServedModel) -> None:
+    if model.formats.tool_format is None:
+        raise InvalidRequestError(
+            "'tools' cannot be used with this model: how it writes tool calls is not known from its chat template. "
+            "The parameter 'tool_call_parser' of the model openai_bls can name a format.",
+            param="tools",
+            code="unsupported_parameter",
+        )
+    kinds = model.info.grammar_kinds
+    gbnf = "ebnf" in kinds and "xgrammar" in model.info.grammar_backends
+    if model.supports("grammar") and (not kinds or "structural_tag" in kinds or gbnf):
+        return
+    # Forced calls begin with markers, which are not for every grammar.
+    if tools.required or tools.callable != tools.offered:
+        raise unsupported(model, "tool_choice")
+    if tools.checked:
+        raise unsupported(model, "tools.function.strict")
+
+
+def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
+    """Whether token ids are in the vocabulary.
+
+    Raises:
+        InvalidRequestError: one is not.
+    """
+    size = model.info.vocab_size
+    for prompt in prompts:
+        if prompt and max(prompt) >= size:
+            raise InvalidRequestError(
+                f"'{param}' holds the token id {max(prompt)}; the vocabulary has {size}.", param=param
+            )
+
+
+def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -> None:
+    """Whether a prompt and what is to follow it fit into the model's context.
+
+    Raises:
+        InvalidRequestError: they do not.
+    """
+    param = "messages" if request.endpoint == "chat.completions" else "prompt"
+    if not prompt:
+        raise InvalidRequestError(f"'{param}' gives an empty prompt.", param=param)
+    limit = model.info.max_model_len
+    # At least one token must have room, unless none is wanted.
+    wanted = len(prompt) + (1 if request.max_tokens is None else request.max_tokens)
+    if wanted > limit:
+        tail = f" and {request.max_tokens} of output" if request.max_tokens else ""
+        raise InvalidRequestError(
+            f"This model's maximum context length is {limit} tokens; the request has "
+            f"{len(prompt)} of prompt{tail}. Shorten the prompt or ask for less output.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def sampling(request: ValidRequest, model: ServedModel, index: int) -> SamplingParams:
+    """The request's sampling parameters over the checkpoint's defaults, for its sequence `index`.
+
+    Raises:
+        InvalidRequestError: one that the engine does not honour.
+    """
+    given: dict[str, Any] = {name: value for name in _SAMPLING_FIELDS if (value := getattr(request, name)) is not None}
+    if request.seed is not None:
+        # Every choice has a seed of its own, or they would all be the same.
+        given["seed"] = (request.seed + index) % 2**64
+    for name, value in given.items():
+        # A value that changes nothing is no reason to refuse.
+        if not model.supports(name) and value != getattr(_NEUTRAL_SAMPLING, name):
+            raise unsupported(model, name)
+    return msgspec.structs.replace(model.info.sampling_defaults, **given)
+
+
+def generation_request(
+    request: ValidRequest,
+    target: Target,
+    index: int,
+    prompt: list[int],
+    bad_words: list[list[int]],
+    constraint: Grammar | None,
+) -> GenerationRequest:
+    """What the engine is asked for by sequence `index`.
+
+    Raises:
+        InvalidRequestError: a sampling parameter that the engine does not honour.
+    """
+    model = target.model
+    info = model.info
+    stop_token_ids = dict.fromkeys(request.stop_token_ids)
+    if not request.ignore_eos:
+        stop_token_ids.update(dict.fromkeys(info.eos_token_ids))
+    max_tokens = request.max_tokens
+    if max_tokens is None:
+        room = info.max_model_len - len(prompt)
+        max_tokens = min(room, request.default_max_tokens or room)
+    logprobs = request.logprobs
+    if logprobs is None and request.candidates > request.n:
+        # By which the best are found.
+        logprobs = 0
+    return GenerationRequest(
+        request_id=model.engine.new_request_id(),
+        prompt_token_ids=prompt,
+        max_tokens=max_tokens,
+        sampling=sampling(request, model, index),
+        stop_token_ids=tuple(stop_token_ids),
+        bad_words=tuple(tuple(word) for word in bad_words),
+        min_tokens=min(request.min_tokens, max_tokens),
+        logprobs=logprobs,
+        prompt_logprobs=request.logprobs if request.echo else None,
+        grammar=constraint,
+        lora_name=target.lora_name,
+    )
+
+
+def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
+    """The last words of a rendered prompt, special tokens included; nothing where no reasoning can have begun there."""
+    if request.endpoint != "chat.completions" or model.formats.reasoning is None:
+        return ""
+    return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
+
+
+def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
+    """What the output must match; None if anything goes.
+
+    Args:
+        request: the request.
+        model: which it is for.
+        tail: of the rendered prompt.
+    """
+    found = _wanted(request, model)
+    reasoning = model.formats.reasoning
+    if found is None or request.endpoint != "chat.completions" or reasoning is None:
+        return found
+    return Requested(_with_reasoning(found.format, reasoning, tail), found.param)
+
+
+def constraint(found: Requested, model: ServedModel) -> Grammar:
+    """The grammar that enforces what `wanted` found. Takes milliseconds, for a large schema more.
+
+    Raises:
+        InvalidRequestError: no grammar engine that the model's engine has honours all of it.
+    """
+    info = model.info
+    return grammar(found.format, backends=info.grammar_backends, param=found.param, kinds=info.grammar_kinds)
+
+
+def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
+    structured, tools = request.structured, request.tools
+    calls: Format | None = None
+    if tools is not None and model.formats.tool_format is not None and model.supports("grammar"):
+        if tools.required or tools.checked or structured is not None:
+            calls = model.formats.tool_format.constraint(
+                tools.callable,
+                # Where the text must match something as well, it is that or calls, no mixture.
+                at_least_one=tools.required or structured is not None,
+                name=tools.name,
+                parallel=request.parallel_tool_calls,
+            )
+        if tools.required:
+            structured = None
+    if calls is None:
+        return structured
+    if structured is None:
+        return Requested(calls, "tools")
+    return Requested({"type": "or", "elements": [structured.format, calls]}, structured.param)
+
+
+def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:
+    """`answer` once the model has done its thinking, which nothing restricts."""
+    if tail.rstrip().endswith(reasoning.end):
+        # The prompt itself says that there is to be none.
+        return answer
+    return reasoning.constraint(answer, opened=reasoning.opened_by(tail))

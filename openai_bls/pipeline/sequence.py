@@ -1,0 +1,300 @@
+"""One sequence of a request while it runs: token deltas come in, events for a writer go out.
+
+Everything here runs on the event loop's thread, once per delta, with no await, task or lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from openai_bls.api.chat.chunks import FinishReason, Usage
+from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
+from openai_bls.core.errors import ApiError, EngineError, engine_failure
+from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
+from openai_bls.output.detokenizer.factory import Detokenizer
+from openai_bls.output.events import ContentDelta, Event, OutputParser, ReasoningDelta, ToolCallArguments, ToolCallStart
+from openai_bls.output.stop_strings import StopMatcher
+
+if TYPE_CHECKING:
+    from openai_bls.pipeline.generation import Generation
+
+logger = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """Where the events of a request go: a stream of chunks or one whole answer (see `writers`)."""
+
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+        """Log-probabilities of the tokens whose text begins in the event that comes next."""
+        ...
+
+    def text(self, sequence: Sequence, text: str) -> None:
+        """A piece of content, never empty."""
+        ...
+
+    def reasoning(self, sequence: Sequence, text: str) -> None:
+        """A piece of what the model thinks, never empty."""
+        ...
+
+    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
+        """A tool call begins; its arguments follow."""
+        ...
+
+    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
+        """A fragment of a tool call's arguments."""
+        ...
+
+    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
+        """This sequence has ended."""
+        ...
+
+    def done(self, usage: Usage) -> None:
+        """All sequences have ended."""
+        ...
+
+    def failed(self, error: ApiError) -> None:
+        """The request has failed; nothing more comes."""
+        ...
+
+
+class Echo:
+    """A prompt that is answered, too. One for all choices of a prompt.
+
+    Args:
+        text: the prompt.
+        offsets: for log-probabilities, the characters before each of the prompt's tokens.
+    """
+
+    def __init__(self, text: str, offsets: list[int] | None = None) -> None:
+        self.text = text
+        self._offsets = offsets or []
+
+    @classmethod
+    def decoded(cls, token_ids: list[int], detokenizer: Detokenizer) -> Echo:
+        """The text of a prompt's tokens, by a new detokenizer."""
+        pieces: list[str] = []
+        offsets: list[int] = []
+        length = 0
+        for token_id in token_ids:
+            offsets.append(length)
+            pieces.append(detokenizer.push([token_id]))
+            length += len(pieces[-1])
+        return cls("".join(pieces) + detokenizer.finish(), offsets)
+
+    def logprobs(self, token_ids: list[int], logprobs: Logprobs) -> list[TokenLogprob]:
+        """Of the prompt's tokens."""
+        return of_prompt(token_ids, logprobs, self._offsets)
+
+
+class Sequence:
+    """One sequence of a request: one prompt's one choice.
+
+    Args:
+        index: the choice's.
+        request: what the engine is asked for.
+        detokenizer: for the new tokens.
+        writer: where the events go.
+        stops: finds stop strings.
+        parser: finds reasoning and tool calls; None if there is neither to be found.
+        reasoning_open: the text begins within reasoning.
+        include_reasoning: tell the writer what the model thinks.
+        parallel_tool_calls: allow more than one tool call; else the sequence ends before the second.
+        named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
+        echo: answer this before everything else.
+    """
+
+    __slots__ = (
+        "_decoded",
+        "_detokenizer",
+        "_echo",
+        "_generation",
+        "_include_reasoning",
+        "_named_tool",
+        "_parallel_tool_calls",
+        "_parser",
+        "_reasoning_open",
+        "_sent",
+        "_stops",
+        "_tool_calls",
+        "_track",
+        "_writer",
+        "cached_tokens",
+        "completion_tokens",
+        "finish_reason",
+        "index",
+        "matched_stop",
+        "reasoning_tokens",
+        "request",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        request: GenerationRequest,
+        detokenizer: Detokenizer,
+        writer: Writer,
+        *,
+        stops: StopMatcher | None = None,
+        parser: OutputParser | None = None,
+        reasoning_open: bool = False,
+        include_reasoning: bool = True,
+        parallel_tool_calls: bool = True,
+        named_tool: bool = False,
+        echo: Echo | None = None,
+    ) -> None:
+        self.index = index
+        self.request = request
+        self.completion_tokens = 0
+        self.reasoning_tokens = 0
+        self.cached_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        self.matched_stop: str | None = None
+        """The stop string that ended it."""
+        self._detokenizer = detokenizer
+        self._writer = writer
+        self._stops = stops
+        self._parser = parser
+        self._reasoning_open = reasoning_open
+        self._include_reasoning = include_reasoning
+        self._tool_calls = 0
+        self._parallel_tool_calls = parallel_tool_calls
+        self._named_tool = named_tool
+        self._echo = echo
+        self._track = LogprobTrack() if request.logprobs is not None else None
+        # Characters decoded, and characters past the stop strings: they differ by what is held back.
+        self._decoded = self._sent = 0 if echo is None else len(echo.text)
+        self._generation: Generation | None = None
+
+    def start(self, generation: Generation) -> None:
+        """Become part of `generation`."""
+        self._generation = generation
+
+    def on_delta(self, delta: TokenDelta) -> None:
+        """Take what an engine step brought; no exception leaves this."""
+        assert self._generation is not None
+        try:
+            self._take(self._generation, delta)
+        except Exception:
+            logger.exception("a request failed")
+            self._generation.fail(EngineError("The server had an error; see its log."))
+
+    def _take(self, generation: Generation, delta: TokenDelta) -> None:
+        # Cancelled, but not by this request's client, whose cancelling ends the listening: the engine is going away.
+        failure = engine_failure(delta, cancelled="The engine is shutting down.")
+        if failure is not None:
+            generation.fail(failure)
+            return
+        if self._echo is not None:
+            self._write_echo(self._echo, delta)
+        count = len(delta.token_ids)
+        if generation.first_token_at is None and count:
+            generation.first_token_at = time.monotonic()
+        if delta.cached_tokens:
+            self.cached_tokens = delta.cached_tokens
+        if self._reasoning_open:
+            self.reasoning_tokens += count
+        # The stop token was sampled like any other, although it is not delivered.
+        self.completion_tokens += count + (delta.stop_token_id is not None)
+        reason = delta.finish_reason
+        text = self._detokenizer.push(delta.token_ids) if self._track is None else self._push_tracked(delta)
+        if reason is None and self._stops is None and self._track is None:
+            # Nearly every delta.
+            if text and self._emit(text):
+                self._stop(generation)
+            return
+        self._take_text(generation, text, reason)
+
+    def _take_text(self, generation: Generation, text: str, reason: EngineFinishReason | None) -> None:
+        """What is new in the text, which may be its end, or stop here."""
+        if reason is not None:
+            text += self._detokenizer.finish()
+        stopped = False
+        if self._stops is not None:
+            text, self.matched_stop = self._stops.push(text)
+            stopped = self.matched_stop is not None
+            if reason is not None and not stopped:
+                text += self._stops.finish()
+        if self._track is not None:
+            self._write_logprobs(self._track, text, whole=reason is not None and not stopped)
+        if text:
+            stopped = self._emit(text) or stopped
+        if stopped and reason is None:
+            self._stop(generation)
+        elif reason is not None:
+            self._end(generation, "length" if reason == "length" and not stopped else "stop")
+
+    def _stop(self, generation: Generation) -> None:
+        """End here; the engine would go on."""
+        generation.cancel_sequence(self)
+        self._end(generation, "stop")
+
+    def _write_logprobs(self, track: LogprobTrack, text: str, *, whole: bool) -> None:
+        """Of the tokens that begin in `text`, which goes out next; of all that are left if the text is whole."""
+        self._sent += len(text)
+        tokens = track.take_all() if whole else track.take(self._sent)
+        # Not those of thoughts that are not told.
+        if tokens and (self._include_reasoning or not self._reasoning_open):
+            self._writer.logprobs(self, tokens)
+
+    def _push_tracked(self, delta: TokenDelta) -> str:
+        """Decode token by token, to know where each begins."""
+        assert self._track is not None
+        if delta.logprobs is None:
+            if delta.token_ids:
+                raise ValueError("the engine sent tokens without their log-probabilities")
+            return ""
+        pieces = []
+        for place, token_id in enumerate(delta.token_ids):
+            self._track.add(token_id, delta.logprobs, place, self._decoded)
+            piece = self._detokenizer.push([token_id])
+            self._decoded += len(piece)
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _write_echo(self, echo: Echo, delta: TokenDelta) -> None:
+        self._echo = None
+        if self.request.prompt_logprobs is not None:
+            if delta.prompt_logprobs is None:
+                raise ValueError("the engine did not send the prompt's log-probabilities")
+            self._writer.logprobs(self, echo.logprobs(self.request.prompt_token_ids, delta.prompt_logprobs))
+        if echo.text:
+            self._writer.text(self, echo.text)
+
+    def _emit(self, text: str) -> bool:
+        """Pass content on; True if the sequence is to stop here."""
+        parser = self._parser
+        if parser is None:
+            self._writer.text(self, text)
+            return False
+        stopped = self._emit_events(parser.push(text))
+        self._reasoning_open = parser.reasoning_open
+        return stopped
+
+    def _emit_events(self, events: list[Event]) -> bool:
+        for event in events:
+            if isinstance(event, ContentDelta):
+                self._writer.text(self, event.text)
+            elif isinstance(event, ReasoningDelta):
+                if self._include_reasoning:
+                    self._writer.reasoning(self, event.text)
+            elif isinstance(event, ToolCallStart):
+                if self._tool_calls == 1 and not self._parallel_tool_calls:
+                    self._parser = None
+                    return True
+                self._tool_calls += 1
+                self._writer.tool_call(self, event.index, event.id, event.name)
+            elif isinstance(event, ToolCallArguments):
+                self._writer.tool_arguments(self, event.index, event.fragment)
+        return False
+
+    def _end(self, generation: Generation, reason: FinishReason) -> None:
+        if self._parser is not None:
+            self._emit_events(self._parser.finish())
+        # A stop string may have cut a call short.
+        if reason == "stop" and self._tool_calls and not self._named_tool and self.matched_stop is None:
+            reason = "tool_calls"
+        self.finish_reason = reason
+        self._writer.finished(self, reason)
+        generation.sequence_ended()

@@ -1,1 +1,0 @@
-"""Text on its way out: incremental detokenization, stop strings, reasoning, tool calls."""

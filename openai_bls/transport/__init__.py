@@ -1,0 +1,1 @@
+"""Connections between the Triton models: the exchange and gRPC. Imports engines, output and core."""

@@ -1,0 +1,341 @@
+"""The `openai_bls` end of the official contract: a gRPC stream for each request, over one connection to this server.
+
+A stream for each, not one for all: they cost the same for each token (measured), and Triton keeps a model in memory for
+as long as a stream lives that it has answered on, so that one which never ends would keep an unloaded engine there, and
+a stopping server from stopping. A stream is never broken off while a stop request can end it: tritonserver 2.51.0 may
+lose a request whose stream breaks off just as it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.errors import OverloadedError
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines import capabilities
+from openai_bls.engines.tensorrt_llm import info as trtllm_info
+from openai_bls.transport.grpc import encoding, wire
+from openai_bls.transport.grpc.decoding import UNAVAILABLE, Decoder
+from openai_bls.transport.grpc.description import Description, describe, signature
+from openai_bls.transport.ipc.link import SHUTTING_DOWN
+
+logger = logging.getLogger(__name__)
+
+DeltaListener = Callable[[TokenDelta], None]
+
+# A missing engine is looked for so often; one that is there is looked at so often.
+_RETRY_S = 0.1
+_WATCH_S = 1.0
+# A request that comes while the engine is being reloaded waits for it so long.
+_WAIT_S = 5.0
+# No answer to a plain question after so long is none.
+_ASK_S = 5.0
+# Streams that were told to stop may take so long when the client closes.
+_GRACE_S = 2.0
+
+_OPTIONS = (
+    # Loopback, whatever the environment says of proxies.
+    ("grpc.enable_http_proxy", 0),
+    # Log-probabilities of long outputs, biases of large vocabularies.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # While the server starts.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class _Live:
+    """A request whose stream has not ended."""
+
+    def __init__(self, request: GenerationRequest, triton_id: str, listener: DeltaListener) -> None:
+        self.request = request
+        self.triton_id = triton_id
+        self.decoder = Decoder(request)
+        self.listener: DeltaListener | None = listener
+        """None once it has heard the last it shall."""
+        self.call: Any = None
+        """The stream, once it is open."""
+        self.due = 1
+        """Last responses that are still to come: of the request, and of a stop request."""
+        self.writing = asyncio.Lock()
+
+    def tell(self, delta: TokenDelta | None) -> None:
+        """One listener's failure is not the others'."""
+        listener = self.listener
+        if delta is None or listener is None:
+            return
+        if delta.finish_reason is not None:
+            self.listener = None
+        try:
+            listener(delta)
+        except Exception:
+            logger.exception("a response stream failed")
+
+    def cancelled(self, why: str) -> None:
+        """End it with a "cancelled" delta."""
+        self.tell(TokenDelta(self.request.request_id, [], finish_reason="cancelled", error=why))
+
+
+class OfficialClient:
+    """Submits requests to a model with the official contract and hands each its deltas.
+
+    Belongs to the event loop's thread, where every listener is called. While the model is being unloaded, live requests
+    go on to their end, which Triton waits for; those of a connection that is lost end with a "cancelled" delta that
+    says why. The client goes on looking, so that a reloaded engine is found again.
+
+    Args:
+        model: name of the Triton model.
+        model_dir: its folder in the repository, where what it is and can do is read.
+        address: host and port of this server's gRPC front end.
+        on_engine: called with the engine's info whenever it has been found.
+    """
+
+    def __init__(self, model: str, model_dir: Path, address: str, on_engine: Callable[[EngineInfo], None]) -> None:
+        self._model = model
+        self._model_dir = model_dir
+        self._address = address
+        self._on_engine = on_engine
+        # Of all clients of the server: requests of the same id would be taken for each other.
+        self._prefix = f"openai_bls-{secrets.token_hex(6)}-"
+        self._next_id = 0
+        self._listening: dict[int, _Live] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._generated = 0
+        self._description: Description | None = None
+        self._signature = (0, 0)
+        self._problem = ""
+        self._open = asyncio.Event()
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._watcher = self._loop.create_task(self._watch())
+
+    @property
+    def live(self) -> int:
+        """Requests that have a listener."""
+        return len(self._listening)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine is there."""
+        return self._open.is_set() and not self._closed
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """This instance's own load, for the backend does not tell its; None if the engine is not there."""
+        if self._description is None or not self.connected:
+            return None
+        running = min(self.live, self._description.info.max_batch_size)
+        return EngineStats(
+            running=running,
+            waiting=self.live - running,
+            # Not known here; Triton's own metrics have it.
+            kv_cache_usage=float("nan"),
+            steps=0,
+            generated_tokens=self._generated,
+        )
+
+    async def ready(self) -> None:
+        """Wait for the engine, if it is being reloaded just now.
+
+        Raises:
+            OverloadedError: it does not come back.
+        """
+        if not self._closed:
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(self._open.wait(), _WAIT_S)
+        if not self.connected:
+            raise OverloadedError(self._why_closed)
+
+    def new_request_id(self) -> int:
+        """An id that is unique among this client's requests; what Triton sees is unique among all clients'."""
+        self._next_id += 1
+        return self._next_id
+
+    def submit(self, request: GenerationRequest, listener: DeltaListener) -> None:
+        """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
+        live = _Live(request, f"{self._prefix}{request.request_id}", listener)
+        self._listening[request.request_id] = live
+        if not self.connected or self._description is None:
+            self._loop.call_soon(self._fail, live, self._why_closed)
+            return
+        self._start(self._run(live, self._description))
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request; its listener hears nothing more."""
+        live = self._listening.pop(request_id, None)
+        if live is not None:
+            live.listener = None
+            self._stop(live)
+
+    def fail_all(self, why: str = SHUTTING_DOWN) -> None:
+        """End every live request with a "cancelled" delta, and the engine's work on it."""
+        for live in list(self._listening.values()):
+            self._fail(live, why)
+            self._stop(live)
+
+    async def close(self) -> None:
+        """Hang up; live requests end with a cancelled delta."""
+        self._closed = True
+        # Whoever waits for the engine is told.
+        self._open.set()
+        self.fail_all()
+        self._watcher.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(self._watcher, *self._tasks, return_exceptions=True)
+        await self._channel.close()
+
+    @property
+    def _why_closed(self) -> str:
+        return SHUTTING_DOWN if self._closed else UNAVAILABLE
+
+    def _start(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop(self, live: _Live) -> None:
+        if live.call is not None and live.due:
+            self._start(self._write_stop(live))
+
+    async def _run(self, live: _Live, description: Description) -> None:
+        """A request from its refusal or its submission to the end of its stream."""
+        try:
+            if not self._settled_at_once(live, description):
+                await self._stream(live, description)
+        except grpc.aio.AioRpcError as error:
+            logger.warning("a stream of %s broke off: %s", self._model, error.details())
+            live.cancelled(self._why_closed)
+        except asyncio.CancelledError:
+            # grpc raises it for a call that is broken off, too.
+            live.cancelled(self._why_closed)
+        except Exception:
+            logger.exception("a request to %s failed", self._model)
+            if live.call is not None:
+                # The engine may be at work on it still.
+                live.call.cancel()
+            live.tell(TokenDelta(live.request.request_id, [], "error", error=capabilities.ENGINE_FAILED))
+        finally:
+            live.due = 0
+            # Only if the server ended the stream without an end of the request.
+            live.cancelled(self._why_closed)
+            self._forget(live)
+
+    def _settled_at_once(self, live: _Live, description: Description) -> bool:
+        """Whether the request ends without the engine."""
+        request, info = live.request, description.info
+        refusal = (
+            capabilities.refusal(request, info)
+            or trtllm_info.refusal(request, description.manifest, info, chunked_context=description.chunked_context)
+            or encoding.refusal(request)
+        )
+        if refusal is not None:
+            live.tell(TokenDelta(request.request_id, [], "error", error=refusal, invalid=True))
+        elif not request.max_tokens:
+            # Nothing is to be sampled, which the backend has no words for.
+            live.tell(TokenDelta(request.request_id, [], "length"))
+        return live.listener is None
+
+    async def _stream(self, live: _Live, description: Description) -> None:
+        arrays = encoding.encode(live.request, description.info, description.inputs)
+        message = wire.infer_request(self._model, live.triton_id, arrays, log_probs=live.request.logprobs is not None)
+        live.call = call = self._stub.ModelStreamInfer()
+        async with live.writing:
+            await call.write(message)
+        async for answer in call:
+            self._take(live, wire.read(answer))
+            if not live.due:
+                await call.done_writing()
+
+    def _take(self, live: _Live, response: wire.Response) -> None:
+        live.due -= response.final
+        if live.listener is None:
+            if response.error:
+                # The stop request was refused: the model is being unloaded.
+                live.call.cancel()
+            return
+        self._generated += len(response.token_ids)
+        if response.error:
+            live.tell(live.decoder.fail(response.error))
+        else:
+            live.tell(live.decoder.take(response.token_ids, response.log_probs, final=response.final))
+        if live.listener is None:
+            self._forget(live)
+            # What ended before the engine has said so.
+            self._stop(live)
+
+    async def _write_stop(self, live: _Live) -> None:
+        """On the request's own stream, so that it cannot overtake the request."""
+        async with live.writing:
+            if not live.due:
+                return
+            live.due += 1
+            message = wire.infer_request(self._model, live.triton_id, encoding.stop_arrays(), log_probs=False)
+            # The stream may have ended meanwhile.
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+                await live.call.write(message)
+
+    def _fail(self, live: _Live, why: str) -> None:
+        self._forget(live)
+        live.cancelled(why)
+
+    def _forget(self, live: _Live) -> None:
+        if self._listening.get(live.request.request_id) is live:
+            del self._listening[live.request.request_id]
+
+    async def _watch(self) -> None:
+        """Look for the model, and at it once it is there."""
+        while True:
+            try:
+                if await self._is_ready():
+                    self._found()
+                elif self._open.is_set():
+                    logger.warning("the model %s is not loaded any more", self._model)
+                    self._open.clear()
+            except Exception:
+                # The engine must be found again whatever happens here.
+                logger.exception("the model %s could not be looked at", self._model)
+            await asyncio.sleep(_WATCH_S if self._open.is_set() else _RETRY_S)
+
+    async def _is_ready(self) -> bool:
+        try:
+            answer = await self._stub.ModelReady(service_pb2.ModelReadyRequest(name=self._model), timeout=_ASK_S)
+        except grpc.aio.AioRpcError as error:
+            # A server with much to do may take long, which says nothing about the model.
+            return error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and self._open.is_set()
+        return bool(answer.ready)
+
+    def _found(self) -> None:
+        """The model is there. Whether it is another one can be seen by its manifest alone."""
+        now = signature(self._model_dir)
+        if self._open.is_set() and now == self._signature:
+            return
+        try:
+            self._description = describe(self._model_dir)
+        except EngineLoadError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                logger.error("%s cannot be served: %s", self._model, error)
+            return
+        self._problem = ""
+        self._signature = now
+        self._open.set()
+        self._on_engine(self._description.info)

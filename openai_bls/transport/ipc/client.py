@@ -1,0 +1,142 @@
+"""The `openai_bls` end of the exchange: one connection on the event loop, for all requests of this instance."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
+from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link
+
+logger = logging.getLogger(__name__)
+
+DeltaListener = Callable[[TokenDelta], None]
+
+
+class ExchangeClient:
+    """Submits requests to the engine and hands each its deltas.
+
+    Belongs to the event loop's thread, where every listener is called: once a step the loop is woken, for all requests
+    together. When the connection is lost, every live request ends with a "cancelled" delta that says why; the client
+    goes on trying, so that a reloaded engine is found again.
+
+    Args:
+        address: of the engine, as `exchange.address` gives it.
+        on_engine: called with the engine's info whenever a connection has been made.
+    """
+
+    def __init__(self, address: str, on_engine: Callable[[EngineInfo], None]) -> None:
+        self._on_engine = on_engine
+        self._listeners: dict[int, DeltaListener] = {}
+        self._submissions: list[GenerationRequest] = []
+        self._cancels: list[int] = []
+        self._flush_scheduled = False
+        self._next_id = 1
+        self.stats: EngineStats | None = None
+        """The engine's load, about a second old; None if it is not known."""
+        self._loop = asyncio.get_running_loop()
+        self._link = Link("engine", address, ServerFrame, self._take, self._lost)
+
+    @property
+    def live(self) -> int:
+        """Requests that have a listener."""
+        return len(self._listeners)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine is there."""
+        return self._link.open
+
+    async def ready(self) -> None:
+        """Wait for the engine, if it is being reloaded just now.
+
+        Raises:
+            OverloadedError: it does not come back.
+        """
+        await self._link.ready()
+
+    def new_request_id(self) -> int:
+        """An id that is unique among the engine's requests."""
+        self._next_id += 1
+        return self._next_id
+
+    def submit(self, request: GenerationRequest, listener: DeltaListener) -> None:
+        """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
+        self._listeners[request.request_id] = listener
+        if not self._link.open or self._link.closed:
+            self._loop.call_soon(self._fail, [request.request_id], self._link.why_closed)
+            return
+        self._submissions.append(request)
+        self._schedule_flush()
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request; its listener hears nothing more."""
+        if self._listeners.pop(request_id, None) is not None:
+            self._cancels.append(request_id)
+            self._schedule_flush()
+
+    def fail_all(self) -> None:
+        """End every live request with a "cancelled" delta, and the engine's work on it."""
+        request_ids = list(self._listeners)
+        self._cancels += request_ids
+        self._schedule_flush()
+        self._fail(request_ids, SHUTTING_DOWN)
+
+    async def close(self) -> None:
+        """Hang up; live requests end with a cancelled delta."""
+        self.fail_all()
+        self._flush()
+        self._link.close()
+        await self._link.wait_closed()
+
+    def _take(self, frame: ServerFrame, transport: asyncio.Transport) -> None:
+        """Hand out what a frame brings."""
+        if frame.info is not None:
+            # Request ids begin at what the engine says.
+            self._next_id = frame.id_base
+            # Cancels meant for the engine before this one: a reloaded engine counts from the beginning again.
+            self._submissions, self._cancels = [], []
+            self._link.opened(transport)
+            self._on_engine(frame.info)
+        if frame.stats is not None:
+            self.stats = frame.stats
+        listeners = self._listeners
+        for delta in frame.deltas:
+            if delta.finish_reason is None:
+                listener = listeners.get(delta.request_id)
+            else:
+                listener = listeners.pop(delta.request_id, None)
+            if listener is not None:
+                _tell(listener, delta)
+
+    def _lost(self) -> None:
+        self.stats = None
+        self._fail(list(self._listeners), self._link.why_closed)
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._link.open and (self._submissions or self._cancels):
+            self._link.send(ClientFrame(submissions=self._submissions, cancels=self._cancels))
+            self._submissions, self._cancels = [], []
+
+    def _fail(self, request_ids: list[int], message: str) -> None:
+        for request_id in request_ids:
+            listener = self._listeners.pop(request_id, None)
+            if listener is not None:
+                _tell(listener, TokenDelta(request_id, [], finish_reason="cancelled", error=message))
+
+
+def _tell(listener: DeltaListener, delta: TokenDelta) -> None:
+    """One listener's failure is not the others'."""
+    try:
+        listener(delta)
+    except Exception:
+        logger.exception("a response stream failed")

@@ -1,0 +1,87 @@
+"""Frames of the exchange: a length of 4 bytes, little-endian, and a message in MessagePack."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+import msgspec
+
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+
+# A request id's upper bits name the connection, so that the engine's ids need no translation.
+CONNECTION_SHIFT = 32
+
+LENGTH = struct.Struct("<I")
+
+
+class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """From `openai_bls` to `tensorrt_llm`."""
+
+    submissions: list[GenerationRequest] = []
+    """Their `request_id` is the connection's `id_base` + a counter."""
+    cancels: list[int] = []
+
+
+class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """From `tensorrt_llm` to `openai_bls`."""
+
+    deltas: list[TokenDelta] = []
+    """In the order in which the engine produced them."""
+    info: EngineInfo | None = None
+    """In the first frame of a connection only."""
+    id_base: int = 0
+    """Likewise."""
+    stats: EngineStats | None = None
+    """In a frame of its own, once a second while they change."""
+
+
+def pack(encoded: bytes) -> bytes:
+    """A frame around an encoded message."""
+    return LENGTH.pack(len(encoded)) + encoded
+
+
+class Frames:
+    """Cuts a stream of bytes into the messages of its frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The encoded messages that `data` completes."""
+        buffer = self._buffer
+        buffer += data
+        messages = []
+        start = 0
+        while len(buffer) - start >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer, start)
+            end = start + LENGTH.size + length
+            if len(buffer) < end:
+                break
+            messages.append(bytes(memoryview(buffer)[start + LENGTH.size : end]))
+            start = end
+        del buffer[:start]
+        return messages
+
+
+def address(model: str, server_pid: int) -> str:
+    """Where the engine of `model` listens within the tritonserver `server_pid`.
+
+    An abstract Unix address: it leaves no file behind. Process ids repeat over time, and between containers that share
+    a network namespace; the process's start and its id namespace make the name unique.
+    """
+    try:
+        # Field 22; the second field, in parentheses, may hold spaces.
+        started = Path(f"/proc/{server_pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = "0"
+    namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  # Path.stat resolves the link's text
+    return f"\0openai_bls/{namespace}/{server_pid}/{started}/{model}"
+
+
+def new_socket() -> socket.socket:
+    """An unconnected socket of the exchange's kind."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,0 +1,148 @@
+"""The calling end of a connection between two models: it connects, cuts bytes into messages, and connects again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from openai_bls.core.errors import OverloadedError
+from openai_bls.transport.ipc.frames import Frames, new_socket, pack
+
+logger = logging.getLogger(__name__)
+
+# Models load in any order, and one may be reloaded: a missing one is looked for so often.
+_RETRY_S = 0.1
+# A request that comes while the model is being reloaded waits for it so long.
+_WAIT_S = 5.0
+
+SHUTTING_DOWN = "The server is shutting down."
+
+MessageT = TypeVar("MessageT")
+
+
+class _Protocol(asyncio.Protocol):
+    """Decodes what comes in."""
+
+    def __init__(self, decode: Callable[[bytes], Any], take: Callable[[Any, asyncio.Transport], None]) -> None:
+        self._decode = decode
+        self._take = take
+        self._frames = Frames()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream socket's; uvloop's own class is not a subclass.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._frames.feed(data):
+            self._take(self._decode(message), self._transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+class Link(Generic[MessageT]):
+    """A connection to another model, made again whenever it is lost. Belongs to the event loop's thread.
+
+    Args:
+        name: of the other end, for messages.
+        address: of the other end, as `exchange.address` gives it.
+        message: the type of what it sends.
+        take: called with each message, and with the transport it came on; its first one marks the link as open with
+            `opened`.
+        on_lost: called when an open connection is lost.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        message: type[MessageT],
+        take: Callable[[MessageT, asyncio.Transport], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._unavailable = f"The {name} is not available."
+        self._name = name
+        self._address = address
+        self._take = take
+        self._on_lost = on_lost
+        self._decoder = msgspec.msgpack.Decoder(message)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._transport: asyncio.Transport | None = None
+        self._open_or_closed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.closed = False
+        self._task = self._loop.create_task(self._run())
+
+    @property
+    def open(self) -> bool:
+        """Whether the other end is there."""
+        return self._transport is not None
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        """The other end has said what it must before it can be used."""
+        self._transport = transport
+        self._open_or_closed.set()
+
+    async def ready(self) -> None:
+        """Wait for the other end, if it is being reloaded just now.
+
+        Raises:
+            OverloadedError: it does not come back.
+        """
+        if not self.open and not self.closed:
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(self._open_or_closed.wait(), _WAIT_S)
+        if self.closed or not self.open:
+            raise OverloadedError(self.why_closed)
+
+    @property
+    def why_closed(self) -> str:
+        """For a client's eyes."""
+        return SHUTTING_DOWN if self.closed else self._unavailable
+
+    def send(self, message: Any) -> None:
+        """Send a message; nothing happens if the other end is not there."""
+        if self._transport is not None:
+            self._transport.write(pack(self._encoder.encode(message)))
+
+    def close(self) -> None:
+        """Hang up once what was sent has gone out; `on_lost` is not called."""
+        self.closed = True
+        self._open_or_closed.set()
+        self._task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of what `close` began."""
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            connection = new_socket()
+            connection.setblocking(False)
+            try:
+                await self._loop.sock_connect(connection, self._address)
+            except OSError:
+                connection.close()
+                await asyncio.sleep(_RETRY_S)
+                continue
+            transport, protocol = await self._loop.create_unix_connection(
+                lambda: _Protocol(self._decoder.decode, self._take), sock=connection
+            )
+            try:
+                await protocol.lost
+            finally:
+                self._transport = None
+                self._open_or_closed.clear()
+                # Not the socket, which is the transport's now: it still sends what is buffered.
+                transport.close()
+            logger.warning("the connection to the %s is lost", self._name)
+            self._on_lost()
+            # Whoever hangs up at once is not asked again at once.
+            await asyncio.sleep(_RETRY_S)

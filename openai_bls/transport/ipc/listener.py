@@ -1,0 +1,89 @@
+"""The called end of a connection between two models: it takes its address and hands connections out."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+from openai_bls.transport.ipc.frames import new_socket
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+
+
+class Listener:
+    """Accepts connections on a thread of its own, from processes of this user.
+
+    Args:
+        name: of this end, for messages.
+        address: as `exchange.address` gives it. When a model is reloaded, the old one still has the address while the
+            new one starts: it is taken over as soon as it is free.
+        on_connection: called with each connection, on the thread.
+    """
+
+    def __init__(self, name: str, address: str, on_connection: Callable[[socket.socket], None]) -> None:
+        self._name = name
+        self._address = address
+        self._on_connection = on_connection
+        self._socket = new_socket()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{name}-accept", daemon=True)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            # Wakes the thread, which close alone does not.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        if not self._bind():
+            return
+        while not self._closing.is_set():
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError as error:
+                if not self._closing.is_set():
+                    # Too many open files, say, which may pass.
+                    logger.warning("an openai_bls instance could not connect to the %s: %s", self._name, error)
+                    self._closing.wait(_RETRY_S)
+                continue
+            if not is_ours(accepted):
+                logger.warning("a process of another user was turned away from the %s", self._name)
+                accepted.close()
+                continue
+            self._on_connection(accepted)
+
+    def _bind(self) -> bool:
+        while not self._closing.is_set():
+            try:
+                self._socket.bind(self._address)
+                self._socket.listen()
+                return True
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    logger.exception("the %s cannot listen", self._name)
+                    return False
+                self._closing.wait(_RETRY_S)
+        return False
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Whether the process at the other end is this user's, or root's: abstract addresses have no file permissions."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in (os.getuid(), 0)

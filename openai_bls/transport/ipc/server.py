@@ -1,0 +1,263 @@
+"""The engine's end of the exchange, and the one listener of the engine: it hands every delta to its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from openai_bls.core.engine import Engine, EngineStats
+from openai_bls.core.engine_types import GenerationRequest, TokenDelta
+from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, ClientFrame, Frames, ServerFrame, pack
+from openai_bls.transport.ipc.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+DeltaSink = Callable[[TokenDelta], None]
+
+# Connection 0 is the engine's own process: requests of the official contract.
+_LOCAL = 0
+
+# A client that does not read for so long is hung up on when the model is unloaded.
+_GRACE_S = 5.0
+
+# The engine's load is told so often, while it changes.
+_STATS_INTERVAL_S = 1.0
+
+
+class _Connection:
+    """One `openai_bls` instance: a thread that reads what it sends, and one that writes what it is slow to take.
+
+    A frame goes out on the engine's own thread if the socket has room, which it nearly always has: waking another
+    thread for it would cost both the interpreter lock. Only what does not fit is left to the writing thread.
+    """
+
+    def __init__(self, number: int, connection: socket.socket, engine: Engine) -> None:
+        self._socket = connection
+        self._engine = engine
+        self._id_base = number << CONNECTION_SHIFT
+        self._encoder = msgspec.msgpack.Encoder()
+        self._changed = threading.Condition()
+        self._pending: list[TokenDelta] = []
+        # Bytes of a frame, or of its rest, that the writer has to send before anything else; None if there are none and
+        # the writer sleeps.
+        self._unsent: bytes | None = pack(self._encoder.encode(ServerFrame(info=engine.info, id_base=self._id_base)))
+        self._live: set[int] = set()
+        self._stats: EngineStats | None = None
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._write, name=f"exchange-write-{number}", daemon=True),
+            threading.Thread(target=self._read, name=f"exchange-read-{number}", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def deliver(self, deltas: list[TokenDelta]) -> None:
+        """Send what a step has brought, or queue it; never waits for the client, however slow it is."""
+        with self._changed:
+            if self._closed:
+                return
+            self._live.difference_update([d.request_id for d in deltas if d.finish_reason is not None])
+            if self._unsent is not None:
+                self._pending += deltas
+                return
+            self._send(self._frame(deltas))
+
+    def report(self, stats: EngineStats) -> None:
+        """Tell the engine's load, unless the client knows it or is slow just now."""
+        with self._changed:
+            if not self._closed and self._unsent is None and stats != self._stats:
+                self._stats = stats
+                self._send(pack(self._encoder.encode(ServerFrame(stats=stats))))
+
+    def _send(self, frame: bytes) -> None:
+        """Send what fits into the socket and leave the rest to the writer. With the lock, and nothing unsent."""
+        try:
+            sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            # The client has gone; the reader notices too and cleans up.
+            return
+        if sent < len(frame):
+            self._unsent = frame[sent:]
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Send what is pending, then hang up."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the client is still there."""
+        return not self._closed
+
+    def join(self) -> None:
+        """Wait for the threads, after `close`."""
+        self._threads[0].join(_GRACE_S)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+
+    def _frame(self, deltas: list[TokenDelta]) -> bytes:
+        return pack(self._encoder.encode(ServerFrame(deltas=deltas)))
+
+    def _write(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while self._unsent is None and not self._closed:
+                        self._changed.wait()
+                    unsent = self._unsent
+                    if unsent is None:
+                        break
+                self._socket.sendall(unsent)
+                with self._changed:
+                    pending, self._pending = self._pending, []
+                    self._unsent = self._frame(pending) if pending else None
+        except OSError:
+            # The client has gone; the reader notices too and cleans up.
+            pass
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        decoder = msgspec.msgpack.Decoder(ClientFrame)
+        try:
+            frames = Frames()
+            while data := self._socket.recv(65536):
+                for message in frames.feed(data):
+                    self._take(decoder.decode(message))
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("an openai_bls instance hung up: %s", error)
+        except Exception:
+            logger.exception("a request of an openai_bls instance could not be taken")
+        with self._changed:
+            self._closed = True
+            orphans, self._live = self._live, set()
+            self._changed.notify()
+        for request_id in orphans:
+            self._engine.cancel(request_id)
+        # Frees the writer if the client is there and does not read.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        self._socket.close()
+
+    def _take(self, frame: ClientFrame) -> None:
+        with self._changed:
+            self._live.update(request.request_id for request in frame.submissions)
+        for request in frame.submissions:
+            self._engine.submit(request)
+        for request_id in frame.cancels:
+            self._engine.cancel(request_id)
+
+
+class ExchangeServer:
+    """Routes between one engine and its clients.
+
+    Args:
+        address: to listen on, as `exchange.address` gives it.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._listener = Listener("exchange", address, self._connect)
+        self._lock = threading.Lock()
+        self._connections: dict[int, _Connection] = {}
+        self._numbers = itertools.count(_LOCAL + 1)
+        self._local: dict[int, DeltaSink] = {}
+        self._local_ids = itertools.count(1)
+        self._engine: Engine | None = None
+        self._closing = threading.Event()
+        self._reporter = threading.Thread(target=self._report, name="exchange-stats", daemon=True)
+
+    def start(self, engine: Engine) -> None:
+        """Begin to serve `engine`, which must have been constructed with `on_step` as its listener."""
+        self._engine = engine
+        self._listener.start()
+        self._reporter.start()
+
+    def close(self) -> None:
+        """Send every client what is pending and hang up. The engine is closed by its owner, before this."""
+        self._closing.set()
+        self._listener.close()
+        if self._reporter.is_alive():
+            self._reporter.join()
+        with self._lock:
+            connections = list(self._connections.values())
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            connection.join()
+
+    def on_step(self, deltas: Sequence[TokenDelta]) -> None:
+        """The engine's listener: once a step, with what it brought to all requests."""
+        by_connection: dict[int, list[TokenDelta]] = {}
+        for delta in deltas:
+            by_connection.setdefault(delta.request_id >> CONNECTION_SHIFT, []).append(delta)
+        for number, group in by_connection.items():
+            if number == _LOCAL:
+                for delta in group:
+                    self._deliver_local(delta)
+                continue
+            with self._lock:
+                connection = self._connections.get(number)
+            if connection is not None:
+                connection.deliver(group)
+
+    def submit_local(self, make: Callable[[int], GenerationRequest], sink: DeltaSink) -> int:
+        """Submit a request of this process's own; its deltas go to `sink`, on the engine's thread."""
+        assert self._engine is not None
+        request_id = next(self._local_ids)
+        self._local[request_id] = sink
+        self._engine.submit(make(request_id))
+        return request_id
+
+    def cancel_local(self, request_id: int) -> None:
+        """Cancel what `submit_local` submitted; its sink still gets the last delta."""
+        assert self._engine is not None
+        self._engine.cancel(request_id)
+
+    def _deliver_local(self, delta: TokenDelta) -> None:
+        sink = self._local.get(delta.request_id)
+        if delta.finish_reason is not None:
+            self._local.pop(delta.request_id, None)
+        if sink is not None:
+            try:
+                sink(delta)
+            except Exception:
+                logger.exception("a stream of the official contract failed")
+
+    def _report(self) -> None:
+        assert self._engine is not None
+        while not self._closing.wait(_STATS_INTERVAL_S):
+            try:
+                stats = self._engine.stats()
+            except Exception:
+                # The engine may be going away; nobody waits for this.
+                logger.debug("the engine's load is not known", exc_info=True)
+                continue
+            with self._lock:
+                connections = list(self._connections.values())
+            for connection in connections:
+                connection.report(stats)
+
+    def _connect(self, accepted: socket.socket) -> None:
+        assert self._engine is not None
+        number = next(self._numbers)
+        connection = _Connection(number, accepted, self._engine)
+        with self._lock:
+            # Those whose clients have gone are forgotten here.
+            self._connections = {n: c for n, c in self._connections.items() if c.alive}
+            self._connections[number] = connection
+        connection.start()

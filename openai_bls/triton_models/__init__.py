@@ -1,0 +1,1 @@
+"""The models of the Triton repository: what each model.py calls, tensors, config.pbtxt. Imports api and below."""

@@ -1,0 +1,309 @@
+"""The way back to Triton: responses are sent by a few threads, and what piles up for one request goes out as one.
+
+Triton's `send` waits until the server has taken the response, about 0.1 ms, so the event loop must not call it. A
+stream whose responses come faster than the server takes them gets its text in larger pieces instead of ever later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from openai_bls.api.chat.chunks import ChunkEncoder, Usage, encode
+from openai_bls.core.errors import ApiError
+
+logger = logging.getLogger(__name__)
+
+# Triton's HTTP front end queues responses for the thread that writes them in a socket pair that holds about 270, and
+# drops what does not fit: events, or the end of a stream, which then never ends for its client. Nobody is told. So no
+# more than this are sent in this time, which is several times what that thread needs for them ...
+_MOST_RESPONSES = 200
+_MOST_RESPONSES_S = 0.025
+# ... and a sender rests as long as its last response took, which is longer when the server is short of CPU time.
+_LONGEST_REST_S = 0.005
+
+# Clients that have gone are noticed so often; each look costs about 30 µs a request.
+_CANCELLATION_INTERVAL_S = 0.15
+
+
+class Reply(Protocol):
+    """A Triton request's way back; see `triton.TextReply`."""
+
+    def send(self, body: bytes, *, final: bool = False) -> None:
+        """One response; waits for the server."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """An error as the last response."""
+        ...
+
+    def close(self) -> None:
+        """End the stream."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone."""
+        ...
+
+
+class _Text(NamedTuple):
+    choice: int
+    text: str
+    usage: Usage | None
+
+
+class _End(NamedTuple):
+    error: ApiError | None = None
+
+
+class Outbox:
+    """One request's responses: the sink of a stream on Triton's endpoints, or the way of a whole answer.
+
+    Everything but `send_pending` and `look` belongs to the event loop's thread and returns at once.
+    """
+
+    sse = False
+    # Triton notices that an HTTP client has gone only after a first response, hence the role at once.
+    opens_at_once = True
+
+    def __init__(self, reply: Reply, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
+        self._reply = reply
+        self._sender = sender
+        self._loop = loop
+        self._encoder: ChunkEncoder | None = None
+        # Appended to by the event loop, emptied by the sender.
+        self._items: deque[bytes | _Text | _End] = deque()
+        self._scheduled = False
+        self._ending = False
+        self._abandoned = False
+        self._on_cancelled: Callable[[], None] = lambda: None
+        # The sender's.
+        self._started = False
+        self._ended = False
+        sender.open.add(self)
+
+    def begin(self, encoder: ChunkEncoder) -> None:
+        """Write text with `encoder`."""
+        self._encoder = encoder
+
+    def text(self, index: int, text: str, usage: Usage | None) -> None:
+        """A piece of text of choice `index`; pieces that wait for the server are joined."""
+        self._put(_Text(index, text, usage))
+
+    def write(self, chunk: bytes) -> None:
+        """One response."""
+        self._put(chunk)
+
+    def end(self) -> None:
+        """The stream is complete. There is no [DONE] here: Triton has an end of its own."""
+        self._put(_End())
+
+    def answer(self, body: bytes) -> None:
+        """The only response."""
+        self._put(body)
+        self._put(_End())
+
+    def fail(self, error: ApiError) -> None:
+        """Before any output an error of Triton's, after it a response that holds the error body."""
+        self._put(_End(error))
+
+    def close(self) -> None:
+        """End without a word: nobody reads it."""
+        self._abandoned = True
+        self._put(_End())
+
+    def when_cancelled(self, cancel: Callable[[], None]) -> None:
+        """Have `cancel` called, on the event loop, if the client goes away before the end."""
+        self._on_cancelled = cancel
+
+    def _put(self, item: bytes | _Text | _End) -> None:
+        if self._ending:
+            return
+        self._ending = isinstance(item, _End)
+        self._items.append(item)
+        if not self._scheduled:
+            self._scheduled = True
+            self._sender.put(self)
+
+    def _cancelled(self) -> None:
+        if not self._ending:
+            try:
+                self._on_cancelled()
+            finally:
+                self.close()
+
+    # The sender's thread.
+
+    def send_pending(self) -> None:
+        """Send what there is; waits for the server."""
+        # First, so that whatever comes from now on is handed over again.
+        self._scheduled = False
+        if self._ended:
+            return
+        try:
+            self._send(*self._take())
+        except Exception:
+            logger.exception("a response could not be sent")
+            self._finish()
+            # Whatever is amiss, without an end the client would wait forever.
+            self._reply.close()
+
+    def look(self) -> None:
+        """Find out whether the client has gone."""
+        if self._ended:
+            return
+        try:
+            gone = self._reply.is_cancelled()
+        except Exception:
+            # One stream's failure must not end the watch over the others.
+            logger.exception("a request could not be asked for its cancellation")
+            self._sender.open.discard(self)
+            return
+        if gone:
+            self._sender.open.discard(self)
+            self._loop.call_soon_threadsafe(self._cancelled)
+
+    def _take(self) -> tuple[list[bytes], _End | None]:
+        """What is pending as bodies, with neighbouring pieces of text joined, and the end if it has come."""
+        bodies: list[bytes] = []
+        texts: dict[int, _Text] = {}
+        items = self._items
+        while items:
+            item = items.popleft()
+            if isinstance(item, _Text):
+                before = texts.get(item.choice)
+                texts[item.choice] = item if before is None else item._replace(text=before.text + item.text)
+                continue
+            bodies += self._encoded(texts)
+            texts = {}
+            if isinstance(item, _End):
+                return bodies, item
+            bodies.append(item)
+        return bodies + self._encoded(texts), None
+
+    def _encoded(self, texts: dict[int, _Text]) -> list[bytes]:
+        if not texts:
+            return []
+        assert self._encoder is not None
+        return [self._encoder.text(*text) for text in texts.values()]
+
+    def _send(self, bodies: list[bytes], end: _End | None) -> None:
+        reply = self._reply
+        if self._abandoned:
+            bodies = []
+        if end is not None:
+            self._finish()
+            if end.error is not None:
+                if not (self._started or bodies):
+                    reply.fail(end.error)
+                    return
+                bodies.append(encode(end.error.body()))
+        last = len(bodies) - 1
+        for at, body in enumerate(bodies):
+            self._started = True
+            self._sender.send(reply, body, final=end is not None and at == last)
+        if end is not None and not bodies:
+            reply.close()
+
+    def _finish(self) -> None:
+        self._ended = True
+        self._sender.open.discard(self)
+
+
+class Throttle:
+    """Spreads the responses of all senders: at most `count` in any `seconds`."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        # When each of the last responses was allowed.
+        self._allowed = deque([-seconds] * count, maxlen=count)
+
+    def wait(self) -> None:
+        """Wait until one more may be sent."""
+        with self._lock:
+            now = time.monotonic()
+            at = max(now, self._allowed[0] + self._seconds)
+            self._allowed.append(at)
+        if at > now:
+            time.sleep(at - now)
+
+
+class Sender:
+    """A thread that sends for some of the requests, one after the other.
+
+    Args:
+        name: of the thread.
+        throttle: all senders'.
+    """
+
+    def __init__(self, name: str, throttle: Throttle) -> None:
+        self.open: set[Outbox] = set()
+        """Requests that have not ended."""
+        self._throttle = throttle
+        self._queue: queue.SimpleQueue[Outbox | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, outbox: Outbox) -> None:
+        """Have `outbox` sent. From any thread."""
+        self._queue.put(outbox)
+
+    def send(self, reply: Reply, body: bytes, *, final: bool) -> None:
+        """One response, not faster than the server can take it."""
+        self._throttle.wait()
+        started = time.monotonic()
+        reply.send(body, final=final)
+        time.sleep(min(time.monotonic() - started, _LONGEST_REST_S))
+
+    def close(self) -> None:
+        """Send what was put, then end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        next_look = time.monotonic() + _CANCELLATION_INTERVAL_S
+        while True:
+            try:
+                outbox = self._queue.get(timeout=max(0.0, next_look - time.monotonic()))
+            except queue.Empty:
+                pass
+            else:
+                if outbox is None:
+                    return
+                outbox.send_pending()
+            if time.monotonic() >= next_look:
+                for each in list(self.open):
+                    each.look()
+                next_look = time.monotonic() + _CANCELLATION_INTERVAL_S
+
+
+class Senders:
+    """The sending threads of one instance; each request belongs to one, so that its responses keep their order."""
+
+    def __init__(self, threads: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        throttle = Throttle(_MOST_RESPONSES, _MOST_RESPONSES_S)
+        self._senders = [Sender(f"triton-sender-{number}", throttle) for number in range(threads)]
+        self._turn = itertools.cycle(self._senders)
+
+    def outbox(self, reply: Reply) -> Outbox:
+        """The outbox of a new request."""
+        return Outbox(reply, next(self._turn), self._loop)
+
+    @property
+    def open(self) -> int:
+        """Requests that have not ended."""
+        return sum(len(sender.open) for sender in self._senders)
+
+    def close(self) -> None:
+        """Send what is pending, then end the threads. After the event loop's last turn."""
+        for sender in self._senders:
+            sender.close()

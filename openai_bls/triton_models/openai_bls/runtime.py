@@ -1,0 +1,323 @@
+"""What one `openai_bls` instance runs besides Triton's own threads: an event loop, the exchange, /v1.
+
+Thread by thread: Triton's calls `submit` and returns at once; the event loop's does all the work; a few send responses
+to Triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import uvloop
+
+from openai_bls.api.chat.chunks import encode
+from openai_bls.api.chat.validation import Endpoint, parse_object
+from openai_bls.api.common.one_shot import OneShot
+from openai_bls.api.embeddings.serving import embed
+from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.uvicorn_server import HttpServer
+from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.tokenize.serving import detokenize, tokenize
+from openai_bls.core.engine_types import EngineInfo
+from openai_bls.core.errors import ApiError, EngineError, OverloadedError
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.output import detect
+from openai_bls.output.detokenizer import factory
+from openai_bls.pipeline.metrics_instances import Peers
+from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.service import Service
+from openai_bls.transport.ipc.client import ExchangeClient
+from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.prompts import PromptExchangeClient
+from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
+from openai_bls.triton_models.openai_bls.generate_extension import assemble
+from openai_bls.triton_models.openai_bls.response_sender import Outbox, Reply, Senders
+from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
+from openai_bls.triton_models.repository import Backend
+
+if TYPE_CHECKING:
+    from openai_bls.transport.grpc.client import OfficialClient
+
+logger = logging.getLogger(__name__)
+
+_SERVER_RETRY_S = 0.1
+# A request that comes while the engine is still loading waits for it so long.
+_ENGINE_WAIT_S = 30.0
+
+_ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detokenize, "embeddings": embed}
+"""The endpoints beside chat.completions and completions: one response each, never streamed."""
+
+
+class _NoDoorError(Exception):
+    """An engine cannot be reached, now or later; the message is one sentence for the operator's eyes."""
+
+
+class _Engine:
+    """One of the engines behind this instance: what is known of it before it is there, and the way to it.
+
+    Args:
+        backend: its models.
+        settings: of the model `openai_bls`.
+        is_default: whether `model_aliases` are its names too.
+    """
+
+    def __init__(self, backend: Backend, settings: OpenAiBlsSettings, *, is_default: bool) -> None:
+        self.backend = backend
+        self._detokenizers = factory.load(backend.tokenizer_dir)
+        self._formats = detect.detect(
+            detect.chat_template(backend.tokenizer_dir),
+            settings.format_for(settings.tool_call_parser, backend.engine),
+            settings.format_for(settings.reasoning_parser, backend.engine),
+        )
+        self._aliases = settings.aliases if is_default else ()
+        self._door = backend.door if settings.engine_door == "auto" else settings.engine_door
+        self._grpc_url = settings.engine_grpc_url
+        self.client: ExchangeClient | OfficialClient | None = None
+        self.prompts: PromptExchangeClient | None = None
+        self.model: ServedModel | None = None
+
+    def connect(self, owner: int, on_engine: Callable[[_Engine], None]) -> None:
+        """Begin to look for the engine; `on_engine` is called when it is there for the first time.
+
+        Raises:
+            _NoDoorError: it will never be there.
+        """
+
+        def take(info: EngineInfo) -> None:
+            assert self.client is not None
+            assert self.prompts is not None
+            if self.model is not None:
+                self.model.use_engine(info)
+                return
+            self.model = ServedModel(info, self.client, self.prompts, self._detokenizers, self._formats, self._aliases)
+            on_engine(self)
+
+        self.prompts = PromptExchangeClient(address(self.backend.preprocessing, owner))
+        if self._door == "grpc":
+            self.client = self._official_client(owner, take)
+        else:
+            self.client = ExchangeClient(address(self.backend.engine, owner), take)
+
+    def _official_client(self, owner: int, take: Callable[[EngineInfo], None]) -> OfficialClient:
+        engine = self.backend.engine
+        try:
+            url = self._grpc_url or grpc_address(owner)
+        except NoGrpcError as error:
+            raise _NoDoorError(
+                f"the engine {engine} is reached through tritonserver's gRPC front end, but {error}; the parameter "
+                "'engine_grpc_url' of openai_bls can name an address"
+            ) from None
+        try:
+            # Not at the top: gRPC costs memory and time, and most engines are reached through the exchange.
+            from openai_bls.transport.grpc.client import OfficialClient
+        except ImportError as error:
+            raise _NoDoorError(
+                f"the engine {engine} is reached through gRPC, for which a package is missing ({error}): "
+                "pip install 'tritonclient[grpc]'"
+            ) from None
+        return OfficialClient(engine, self.backend.engine_dir, url, take)
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self.client is not None:
+            await self.client.close()
+        if self.prompts is not None:
+            await self.prompts.close()
+
+
+class Runtime:
+    """One `openai_bls` instance.
+
+    Args:
+        settings: the model's.
+        backends: of the engines to serve, the default one first.
+        owner: process id of the tritonserver.
+
+    Raises:
+        PortInUseError: /v1 cannot have its port.
+        OSError: a tokenizer cannot be read.
+        ValueError: a tokenizer is not one, or a setting names a format that does not exist.
+    """
+
+    def __init__(self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int) -> None:
+        self._settings = settings
+        self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
+        self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
+        self._loop = uvloop.new_event_loop()
+        self._service: asyncio.Future[Service] = self._loop.create_future()
+        self._pacer = Pacer(self._loop)
+        self._senders = Senders(settings.sender_threads, self._loop)
+        self._closing = threading.Event()
+        self._http: HttpServer | None = None
+        self._peers: Peers | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._owner = owner
+        self._server_up = False
+        self._hopeless: asyncio.Future[None] = self._loop.create_future()
+        """Resolved if the default engine will never be there."""
+        self._answers: set[asyncio.Task[None]] = set()
+        self._guard: DrainGuard | None = None
+        self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
+
+    def start(self) -> None:
+        """Start the event loop; requests are taken from now on, and answered once the engine is there."""
+        self._thread.start()
+
+    def submit(
+        self,
+        tensors: Mapping[str, Sequence[bytes]],
+        parameters: Mapping[str, Any],
+        reply: Reply,
+    ) -> None:
+        """Take a request of Triton's endpoints; returns at once. From any thread.
+
+        Args:
+            tensors: the BYTES inputs by name, flattened.
+            parameters: the request parameters.
+        """
+        # A server without any front end of its own (in-process use) shows by its first request that it is up.
+        self._server_up = True
+        self._loop.call_soon_threadsafe(self._take, tensors, parameters, reply)
+
+    def close(self) -> None:
+        """End what runs with an error, stop listening, free the threads."""
+        self._closing.set()
+        if self._thread.is_alive():
+            try:
+                asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+        self._senders.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._tasks = [self._loop.create_task(self._begin())]
+        self._loop.run_forever()
+
+    async def _begin(self) -> None:
+        """Wait for the server, then connect to the engines; `_on_engine` goes on from there."""
+        # Only then is it known where it listens, which the guard needs.
+        while not self._server_up and not is_listening(self._owner):
+            await asyncio.sleep(_SERVER_RETRY_S)
+        self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
+        self._guard.start()
+        for engine in self._engines:
+            try:
+                engine.connect(self._owner, self._on_engine)
+            except _NoDoorError as error:
+                logger.error("%s", error)
+                if engine is self._engines[0]:
+                    self._hopeless.set_result(None)
+
+    def _on_engine(self, engine: _Engine) -> None:
+        """An engine is there for the first time: serve it. With the default one /v1 opens."""
+        assert engine.model is not None
+        if self._service.done():
+            self._service.result().models.add(engine.model)
+            logger.info("/v1 serves %s too", ", ".join(engine.model.names))
+        elif engine is self._engines[0]:
+            self._open(engine.model)
+
+    def _open(self, default: ServedModel) -> None:
+        assert self._guard is not None
+        further = [engine.model for engine in self._engines[1:] if engine.model is not None]
+        service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
+        self._service.set_result(service)
+        if self._listener is not None:
+            self._peers = Peers(service.metrics, self._owner)
+            self._tasks.append(self._loop.create_task(self._peers.start()))
+            self._http = HttpServer(service, self._listener, self._pacer)
+            self._http.start()
+            logger.info(
+                "/v1 listens on %s:%d for %s",
+                self._settings.http_host,
+                self._settings.http_port,
+                ", ".join(service.models.names),
+            )
+
+    def _on_drain(self) -> None:
+        service = self._service.result()
+        if not service.draining:
+            logger.info("shutting down: %d requests in progress end first", service.in_progress)
+            service.draining = True
+
+    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
+        outbox = self._senders.outbox(reply)
+        task = self._loop.create_task(self._answer(tensors, parameters, outbox))
+        outbox.when_cancelled(functools.partial(_cancel, task))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _answer(
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], outbox: Outbox
+    ) -> None:
+        endpoint = ""
+        try:
+            endpoint, body = assemble(tensors, parameters)
+            await self._answer_or_raise(endpoint, body, outbox)
+        except ApiError as error:
+            self._refuse(endpoint, error, outbox)
+        except asyncio.CancelledError:
+            # If it was the client that has gone, this is not sent any more.
+            outbox.fail(OverloadedError("The server is shutting down."))
+        except Exception:
+            logger.exception("a request failed")
+            self._refuse(endpoint, EngineError("The server had an error; see its log."), outbox)
+
+    def _refuse(self, endpoint: str, error: ApiError, outbox: Outbox) -> None:
+        if self._service.done():
+            self._service.result().on_refused(endpoint, error)
+        outbox.fail(error)
+
+    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], outbox: Outbox) -> None:
+        one_shot = _ONE_SHOTS.get(endpoint)
+        if one_shot is not None:
+            outbox.answer(encode(await one_shot(await self._ready_service(), body)))
+            return
+        request = parse_object(cast("Endpoint", endpoint), body)
+        service = await self._ready_service()
+        if request.stream:
+            generation = await service.stream(request, outbox)
+            outbox.when_cancelled(generation.cancel)
+        else:
+            outbox.answer(encode(await service.answer(request)))
+
+    async def _ready_service(self) -> Service:
+        if not self._service.done():
+            # Cancelling this leaves both as they are.
+            ends: list[asyncio.Future[Any]] = [self._service, self._hopeless]
+            await asyncio.wait(ends, timeout=_ENGINE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        if self._service.done():
+            return self._service.result()
+        if self._hopeless.done():
+            raise OverloadedError("The engine cannot be reached; the server's log says why.")
+        raise OverloadedError("The engine is not loaded (yet); try again later.")
+
+    async def _shut_down(self) -> None:
+        if self._service.done():
+            self._service.result().draining = True
+        if self._guard is not None:
+            await self._guard.stop()
+        for engine in self._engines:
+            await engine.close()
+        if self._http is not None:
+            await self._http.stop()
+        if self._peers is not None:
+            self._peers.close()
+        # Whoever still waits, for preprocessing or for the engine to load, is told.
+        tasks = [*self._tasks, *self._answers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()

@@ -1,0 +1,189 @@
+"""Everything that touches Triton's Python backend: the only module that imports `triton_python_backend_utils`.
+
+Tensors come in and go out as numpy arrays by name; what a model may send is declared in `tensors`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+logger = logging.getLogger(__name__)
+
+
+class _TritonLogHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = pb_utils.Logger
+        text = self.format(record)
+        if record.levelno >= logging.ERROR:
+            logger.log_error(text)
+        elif record.levelno >= logging.WARNING:
+            logger.log_warn(text)
+        elif record.levelno >= logging.INFO:
+            logger.log_info(text)
+        else:
+            logger.log_verbose(text)
+
+
+def log_to_triton() -> None:
+    """Send the library's log records to Triton's log."""
+    logger = logging.getLogger("openai_bls")
+    if not any(isinstance(handler, _TritonLogHandler) for handler in logger.handlers):
+        logger.addHandler(_TritonLogHandler())
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+def config_parameters(args: Mapping[str, str]) -> dict[str, str]:
+    """The `parameters` section of the config.pbtxt, from the arguments of `initialize`."""
+    parameters = json.loads(args["model_config"]).get("parameters", {})
+    return {key: value["string_value"] for key, value in parameters.items()}
+
+
+def load_error(reason: object) -> Exception:
+    """What `initialize` raises so that the log says in one line why the model cannot be loaded."""
+    return pb_utils.TritonModelException(str(reason))  # type: ignore[no-any-return]
+
+
+def inputs(request: Any) -> Arrays:
+    """All input tensors of a request by name."""
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+_TRITONS_OWN = {
+    # `generate` leaves the request's id among the parameters.
+    *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
+    # Of headers.
+    *("traceparent", "tracestate", "baggage", "authorization"),
+}
+
+
+def only_inputs(request: Any) -> Arrays:
+    """All input tensors of a request to a model that knows no request parameters.
+
+    On `generate` every key that names no input becomes a parameter, for an ensemble one of all its steps; dropped in
+    silence it would be a misspelt or unknown option that seems to work.
+
+    Raises:
+        InvalidRequestError: it has a parameter; Triton's own, and headers that it forwards, do not count.
+    """
+    for name in request_parameters(request):
+        if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
+            raise InvalidRequestError(f"'{name}' is not an input of this model.", param=name)
+    return inputs(request)
+
+
+def text_inputs(request: Any) -> dict[str, list[bytes]]:
+    """All input tensors, which must be BYTES, by name and flattened."""
+    return {name: array.reshape(-1).tolist() for name, array in inputs(request).items()}
+
+
+def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]]) -> Any:
+    """The one response of a model that is not decoupled; no exception leaves this."""
+    try:
+        return response(compute(only_inputs(request)))
+    except ApiError as error:
+        return error_response(error)
+    except Exception:
+        logger.exception("a request failed")
+        return error_response(EngineError("The model failed on this request; see its log."))
+
+
+def request_parameters(request: Any) -> dict[str, Any]:
+    """The request's parameters: on HTTP every key of the body that names no input."""
+    parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+    return parameters
+
+
+def response(arrays: Mapping[str, Any]) -> Any:
+    """An inference response with these output tensors."""
+    return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor(name, value) for name, value in arrays.items()])
+
+
+def error_response(error: ApiError, message: str | None = None) -> Any:
+    """An inference response that carries `error`'s message (or another) and the nearest of Triton's codes."""
+    code = pb_utils.TritonError.INTERNAL
+    if isinstance(error, InvalidRequestError):
+        code = pb_utils.TritonError.INVALID_ARG
+    elif isinstance(error, OverloadedError):
+        code = pb_utils.TritonError.UNAVAILABLE
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message or error.message, code))
+
+
+class ResponseStream:
+    """A decoupled request's way back; safe to use from any thread.
+
+    Sending after the end, and asking for cancellation after it, crash some servers: both are harmless here.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._sender = request.get_response_sender()
+        # The stub itself drops outputs that were not asked for, but without holding the GIL, which corrupts the heap.
+        self._requested = frozenset(request.requested_output_names())
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
+        """Send one response; with `final` it is the last."""
+        if self._requested:
+            arrays = {name: value for name, value in arrays.items() if name in self._requested}
+        self._send(response(arrays), final)
+
+    def fail(self, error: ApiError, message: str | None = None) -> None:
+        """Send an error as the last response."""
+        self._send(error_response(error, message), final=True)
+
+    def close(self) -> None:
+        """End the stream, if it has not ended yet."""
+        self._send(None, final=True)
+
+    def is_cancelled(self) -> bool:
+        """Whether the client is known to have gone; about 30 µs a call, so a few times a second at most."""
+        with self._lock:
+            return not self._closed and bool(self._sender.is_cancelled())
+
+    def _send(self, message: Any, final: bool) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
+        with self._lock:
+            if self._closed:
+                return
+            if message is None:
+                self._sender.send(flags=flags)
+            else:
+                self._sender.send(message, flags=flags)
+            # Not before: if that failed, for want of shared memory say, the stream still needs its end.
+            self._closed = final
+
+
+class TextReply:
+    """The way back for `openai_bls`: JSON text in the output `response`."""
+
+    def __init__(self, request: Any) -> None:
+        self._stream = ResponseStream(request)
+
+    def send(self, body: bytes, *, final: bool = False) -> None:
+        """One response."""
+        self._stream.send({"response": np.array([body], dtype=np.object_)}, final=final)
+
+    def fail(self, error: ApiError) -> None:
+        """An error of Triton's whose message is the OpenAI error body as JSON text: HTTP 400."""
+        self._stream.fail(error, msgspec.json.encode(error.body()).decode())
+
+    def close(self) -> None:
+        """End the stream."""
+        self._stream.close()
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone."""
+        return self._stream.is_cancelled()

@@ -1,0 +1,1 @@
+"""The model `postprocessing`: detokenization for the ensembles."""

@@ -1,0 +1,1 @@
+"""The model `preprocessing`: chat templates and tokenization."""

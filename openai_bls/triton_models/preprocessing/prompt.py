@@ -1,0 +1,149 @@
+"""What `preprocessing` does: chat template and tokenization, through transformers' own tokenizer classes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from openai_bls.core.engine_types import PromptRequest, PromptResult
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.word_lists import WordList
+
+logger = logging.getLogger(__name__)
+
+# Arguments of apply_chat_template that are this module's to set.
+_RESERVED = {
+    "conversation",
+    "tools",
+    "documents",
+    "chat_template",
+    "tokenize",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+    "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+}
+
+
+class PromptEncoder:
+    """Turns conversations and texts into token ids.
+
+    Args:
+        tokenizer_dir: a tokenizer as `save_pretrained` writes it, with its chat template.
+    """
+
+    def __init__(self, tokenizer_dir: Path) -> None:
+        # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
+        from transformers import AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_dir, local_files_only=True)
+        # Some classes build the tokenizer anew and keep what they built it from: 50 MB for 150,000 tokens.
+        for name in ("_vocab", "_merges"):
+            vars(self._tokenizer).pop(name, None)
+        # The first call may change how the tokenizer truncates and pads, which must not happen beside another's.
+        self._tokenizer("")
+        # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
+        self._tokenizer.model_max_length = 10**9
+        self.eos_token_id: int | None = self._tokenizer.eos_token_id
+        self.pad_token_id: int | None = self._tokenizer.pad_token_id
+
+    def prepare(self, request: PromptRequest) -> PromptResult:
+        """Token ids for `request`; what the request did wrong comes back in the result."""
+        try:
+            if request.messages is not None:
+                prompts = [self._encode_chat(request)]
+            else:
+                special = request.add_special_tokens is not False
+                prompts = [self.encode(text, add_special_tokens=special) for text in request.prompts or []]
+            bad_words = [list(word) for word in self.encode_words(request.bad_words)]
+            return PromptResult(prompts, bad_words)
+        except InvalidRequestError as error:
+            return PromptResult(error=error.message, param=error.param)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of raw text.
+
+        Args:
+            text: what to tokenize.
+            add_special_tokens: with those that the tokenizer adds by itself (a BOS, say).
+        """
+        ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        return ids
+
+    def encode_words(self, words: Sequence[str]) -> WordList:
+        """Stop or bad words as token sequences, each in both of its forms: at the start of a word and inside a text.
+
+        A word may be tokenized differently in context all the same: openai_bls matches stop strings in text instead.
+        """
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in words:
+            if not word:
+                continue
+            for form in (word, " " + word) if not word[0].isspace() else (word,):
+                ids = self._tokenizer.encode(form, add_special_tokens=False)
+                if ids:
+                    sequences[tuple(ids)] = None
+        return list(sequences)
+
+    def _encode_chat(self, request: PromptRequest) -> list[int]:
+        template = request.chat_template or getattr(self._tokenizer, "chat_template", None)
+        if not template:
+            raise InvalidRequestError(
+                "This model has no chat template; use the completions endpoint.", param="messages"
+            )
+        kwargs = {"add_generation_prompt": True, **_effort(request, template), **request.chat_template_kwargs}
+        reserved = _RESERVED.intersection(kwargs)
+        if reserved:
+            raise InvalidRequestError(
+                f"'chat_template_kwargs' may not hold {', '.join(sorted(reserved))}.",
+                param="chat_template_kwargs",
+            )
+        if request.documents is not None:
+            kwargs["documents"] = request.documents
+        try:
+            text = self._tokenizer.apply_chat_template(
+                request.messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
+            )
+        except jinja2.TemplateError as error:
+            # Templates refuse with raise_exception what they do not support; that is for the client to read.
+            raise InvalidRequestError(
+                f"The model's chat template refuses the messages: {error}", param="messages"
+            ) from None
+        except Exception as error:
+            # A template is a program that runs on the client's data.
+            logger.warning("chat template failed", exc_info=True)
+            raise InvalidRequestError(
+                f"The model's chat template cannot render the messages: {error}", param="messages"
+            ) from None
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True)
+        return ids
+
+
+def _effort(request: PromptRequest, template: Any) -> dict[str, Any]:
+    """`reasoning_effort` as the template knows it.
+
+    Raises:
+        InvalidRequestError: the template does not know it.
+    """
+    effort = request.reasoning_effort
+    if effort is None:
+        return {}
+    texts = [template] if isinstance(template, str) else list(dict(template).values())
+    if any("reasoning_effort" in text for text in texts):
+        return {"reasoning_effort": effort}
+    # "medium" is OpenAI's default, hence as good as nothing; a model that does not think thinks as little as "none".
+    if effort == "none" and any("enable_thinking" in text for text in texts):
+        return {"enable_thinking": False}
+    if effort in ("none", "medium"):
+        return {}
+    raise InvalidRequestError(
+        'This model has no levels of reasoning: \'reasoning_effort\' may be left out, or be "none" or "medium".',
+        param="reasoning_effort",
+    )

@@ -1,0 +1,120 @@
+"""Which engines the model repository holds, and what goes with each.
+
+::
+
+    model_repository/
+    ├── tensorrt_llm/           the default engine
+    ├── preprocessing/          its prompts
+    ├── openai_bls/1/tokenizer/ its tokenizer, for the output
+    ├── tensorrt_llm_small/     a further engine, which `build/engine.py --name small` made
+    ├── preprocessing_small/
+    └── openai_bls/1/tokenizer_small/
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from openai_bls.core import config_pbtxt
+from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.triton_models.cpp_backend import CPP_BACKEND
+
+logger = logging.getLogger(__name__)
+
+ENGINE = "tensorrt_llm"
+PREPROCESSING = "preprocessing"
+TOKENIZER = "tokenizer"
+
+Door = Literal["exchange", "grpc"]
+
+
+class Backend(msgspec.Struct, frozen=True):
+    """The models behind one served model."""
+
+    engine: str
+    """Name of the Triton model that holds the engine."""
+    preprocessing: str
+    """Name of the one that prepares its prompts."""
+    tokenizer_dir: Path
+    engine_dir: Path = Path()
+    """The engine's model folder."""
+    door: Door = "exchange"
+    """The way to the engine: the exchange of our own model.py, or the official contract over gRPC, for the C++ backend
+    has no other."""
+
+
+def with_suffix(name: str, suffix: str) -> str:
+    """The name of what belongs to the engine with `suffix`, which is empty for the default one."""
+    return f"{name}_{suffix}" if suffix else name
+
+
+def backends(openai_bls_dir: Path, version: str) -> list[Backend]:
+    """The default engine's, whether it is there or not, then those of all further engines by name.
+
+    Args:
+        openai_bls_dir: the folder of the model `openai_bls`, in the repository.
+        version: the version folder to look into.
+    """
+    return [
+        Backend(
+            with_suffix(ENGINE, suffix),
+            with_suffix(PREPROCESSING, suffix),
+            openai_bls_dir / version / with_suffix(TOKENIZER, suffix),
+            openai_bls_dir.parent / with_suffix(ENGINE, suffix),
+            _door(openai_bls_dir.parent / with_suffix(ENGINE, suffix)),
+        )
+        for suffix in ("", *_further(openai_bls_dir.parent))
+    ]
+
+
+def served_names(repository: Path) -> dict[str, list[str]]:
+    """Name of each engine's Triton model → the names under which the API serves it, adapters left out.
+
+    The aliases are those of `openai_bls`'s config.pbtxt. An engine that is not there has no name of its own.
+    """
+    names = {}
+    for suffix in ("", *_further(repository)):
+        model = with_suffix(ENGINE, suffix)
+        found = [] if suffix else _aliases(repository)
+        for manifest in sorted((repository / model).glob(f"*/{MANIFEST_NAME}")):
+            try:
+                found.append(load_manifest(manifest.parent).model_name)
+            except EngineLoadError:
+                # Its own build, or the server, says what is wrong with it.
+                continue
+        names[model] = found
+    return names
+
+
+def _door(engine_dir: Path) -> Door:
+    try:
+        config = config_pbtxt.read(engine_dir / "config.pbtxt")
+    except OSError:
+        # Not there (yet): the builder's own default.
+        return "exchange"
+    except ValueError as error:
+        # Triton says so too, when it loads the model.
+        logger.warning("%s/config.pbtxt is not readable: %s", engine_dir.name, error)
+        return "exchange"
+    return "grpc" if config_pbtxt.text(config, "backend") == CPP_BACKEND else "exchange"
+
+
+def _further(repository: Path) -> list[str]:
+    """What the further engines are called."""
+    found = sorted(repository.glob(f"{ENGINE}_*/*/{MANIFEST_NAME}"))
+    return list(dict.fromkeys(path.parent.parent.name.removeprefix(f"{ENGINE}_") for path in found))
+
+
+def _aliases(repository: Path) -> list[str]:
+    try:
+        found = config_pbtxt.parameters(config_pbtxt.read(repository / "openai_bls" / "config.pbtxt"))
+    except (OSError, ValueError):
+        # The server says what is wrong with it.
+        found = {}
+    default = OpenAiBlsSettings()
+    return list(OpenAiBlsSettings(model_aliases=found.get("model_aliases", default.model_aliases)).aliases)

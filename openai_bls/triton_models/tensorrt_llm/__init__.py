@@ -1,0 +1,1 @@
+"""The model `tensorrt_llm`: the engine behind the official tensors."""

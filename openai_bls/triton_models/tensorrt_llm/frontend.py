@@ -1,0 +1,134 @@
+"""The door of `tensorrt_llm` for the official contract: keeps its live requests, their stops and their cancellation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from openai_bls.core.engine_types import EngineInfo
+from openai_bls.core.errors import ApiError, InvalidRequestError
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.triton_models.tensorrt_llm import requests, responses
+
+# A look at every open stream so often; each costs about 30 µs.
+_CANCELLATION_INTERVAL_S = 0.15
+
+
+class Stream(Protocol):
+    """A Triton request's way back; see `triton.ResponseStream`."""
+
+    def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
+        """One response."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """An error as the last response."""
+        ...
+
+    def close(self) -> None:
+        """End the stream."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone."""
+        ...
+
+
+class _Open:
+    """One Triton request that has not been answered in full."""
+
+    def __init__(self, triton_id: str, responder: responses.Responder, stream: Stream) -> None:
+        self.triton_id = triton_id
+        self.responder = responder
+        self.stream = stream
+
+
+class OfficialDoor:
+    """Takes requests of the official contract, from any thread."""
+
+    def __init__(self, exchange: ExchangeServer, info: EngineInfo, settings: TensorRtLlmSettings) -> None:
+        self._exchange = exchange
+        self._info = info
+        self._settings = settings
+        self._open: list[_Open] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._watcher = threading.Thread(target=self._watch, name="cancellation", daemon=True)
+        self._watcher.start()
+
+    def open(self, arrays: Mapping[str, np.ndarray[Any, Any]], triton_id: str, stream: Stream) -> None:
+        """Take one request; its responses go to `stream`.
+
+        Raises:
+            InvalidRequestError: it cannot be honoured; nothing has been sent.
+        """
+        if requests.is_stop(arrays):
+            self._stop(triton_id)
+            stream.close()
+            return
+        request = requests.parse(arrays, self._info, self._settings.exclude_input_in_output)
+
+        def fail(error: ApiError) -> None:
+            stream.fail(error)
+            self._cancel(responder)
+
+        responder = responses.Responder(request, _sender(stream), fail)
+        sequences = responder.sequences()
+        with self._changed:
+            self._open = [entry for entry in self._open if not entry.responder.ended]
+            self._open.append(_Open(triton_id, responder, stream))
+            self._changed.notify()
+        for make, sequence in sequences:
+            if responder.ended:
+                break
+            responder.request_ids.append(self._exchange.submit_local(make, sequence))
+        # Failed or stopped meanwhile: the last of these ids was not known yet.
+        if responder.ended:
+            self._cancel(responder)
+
+    def close(self) -> None:
+        """Stop watching."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._watcher.join()
+
+    def _stop(self, triton_id: str) -> None:
+        """End the live requests of this id; one that is not live is no error."""
+        if not triton_id:
+            raise InvalidRequestError("A stop request needs the id of the request to stop.")
+        with self._changed:
+            stopped = [entry for entry in self._open if entry.triton_id == triton_id]
+        for entry in stopped:
+            self._give_up(entry)
+
+    def _give_up(self, entry: _Open) -> None:
+        entry.responder.close()
+        entry.stream.close()
+        self._cancel(entry.responder)
+
+    def _cancel(self, responder: responses.Responder) -> None:
+        """Stop the engine's work; harmless for sequences that have ended."""
+        for request_id in list(responder.request_ids):
+            self._exchange.cancel_local(request_id)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                self._open = [entry for entry in self._open if not entry.responder.ended]
+                # Sleeps for good while nothing is open.
+                self._changed.wait(_CANCELLATION_INTERVAL_S if self._open else None)
+                if self._closed:
+                    return
+                entries = list(self._open)
+            for entry in entries:
+                if not entry.responder.ended and entry.stream.is_cancelled():
+                    self._give_up(entry)
+
+
+def _sender(stream: Stream) -> Callable[[dict[str, np.ndarray[Any, Any]], bool], None]:
+    return lambda arrays, final: stream.send(arrays, final=final)

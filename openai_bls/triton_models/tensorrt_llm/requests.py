@@ -1,0 +1,320 @@
+"""The inputs of the official `tensorrt_llm` tensor contract: from the tensors of one Triton request to engine requests.
+
+Source: tensorrtllm_backend's `all_models/inflight_batcher_llm/tensorrt_llm`. Kept: names, shapes, defaults. Different,
+and said so: what the engine cannot do is refused by name instead of ignored, a temperature without top_k or top_p is
+honoured, and `structural_tag` is a further guide type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from openai_bls.core import word_lists
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.errors import InvalidRequestError
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+# Inputs that are declared so that official clients may send them, and the values at which they change nothing.
+# Of no effect without beam search or top_p_decay, whatever they hold: len_penalty, early_stopping and
+# runtime_top_p_reset_ids.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "beam_width": (0, 1),
+    "beam_search_diversity_rate": (0.0,),
+    # A lower bound for the top_p that runtime_top_p_decay shrinks, no min_p.
+    "runtime_top_p_min": (0.0,),
+    "runtime_top_p_decay": (0.0, 1.0),
+    "return_context_logits": (False,),
+    "return_generation_logits": (False,),
+    "return_perf_metrics": (False,),
+}
+# Inputs that depend on the engine: the name in `EngineInfo.supported`, and the value that changes nothing.
+_SUPPORTED: dict[str, tuple[str, Any]] = {
+    "repetition_penalty": ("repetition_penalty", 1.0),
+    "presence_penalty": ("presence_penalty", 0.0),
+    "frequency_penalty": ("frequency_penalty", 0.0),
+    "min_tokens": ("min_tokens", 0),
+    # Its name up to 0.19.
+    "min_length": ("min_tokens", 0),
+    "return_log_probs": ("logprobs", False),
+}
+# As the engines have it: 100 chooses a token, -100 keeps it away.
+_MAX_BIAS = 100.0
+_GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
+
+
+class OfficialRequest(msgspec.Struct, frozen=True):
+    """One Triton request of the contract."""
+
+    prompts: list[list[int]]
+    """One for each row of the batch."""
+    template: GenerationRequest
+    """Everything but the id and the prompt."""
+    return_sequences: int
+    streaming: bool
+    exclude_input: bool
+
+
+def is_stop(arrays: Arrays) -> bool:
+    """Whether this is a stop request: it ends the live request of the same Triton request id."""
+    return "stop" in arrays and bool(arrays["stop"].reshape(-1)[0])
+
+
+def parse(arrays: Arrays, info: EngineInfo, exclude_input_default: bool) -> OfficialRequest:
+    """The request that the input tensors hold.
+
+    Raises:
+        InvalidRequestError: a missing or bad tensor, or one that asks for what this engine does not do.
+    """
+    _refuse_what_no_engine_does(arrays, info)
+    end_id = _scalar(arrays, "end_id", None)
+    max_tokens = _required(arrays, "request_output_len")
+    if max_tokens < 1:
+        raise InvalidRequestError("'request_output_len' must be at least 1.", param="request_output_len")
+    template = GenerationRequest(
+        request_id=0,
+        prompt_token_ids=[],
+        max_tokens=max_tokens,
+        sampling=_sampling(arrays, info),
+        stop_token_ids=_stop_token_ids(end_id, info),
+        stop_words=tuple(_words(arrays, "stop_words_list")),
+        bad_words=tuple(_words(arrays, "bad_words_list")),
+        min_tokens=_min_tokens(arrays, info, max_tokens),
+        logprobs=0 if _if_supported(arrays, "return_log_probs", info) else None,
+        grammar=_grammar(arrays, info),
+    )
+    return_sequences = _scalar(arrays, "num_return_sequences", 1)
+    if not 1 <= return_sequences <= 128:
+        raise InvalidRequestError("'num_return_sequences' must be between 1 and 128.", param="num_return_sequences")
+    return OfficialRequest(
+        prompts=_prompts(arrays),
+        template=template,
+        return_sequences=return_sequences,
+        streaming=_scalar(arrays, "streaming", False),
+        exclude_input=_scalar(arrays, "exclude_input_in_output", exclude_input_default),
+    )
+
+
+def _refuse_what_no_engine_does(arrays: Arrays, info: EngineInfo) -> None:
+    for name, neutral in _NEUTRAL.items():
+        if _scalar(arrays, name, neutral[0]) not in neutral:
+            raise _unsupported(name, neutral)
+    if "lora_task_id" in arrays:
+        names = f": {', '.join(info.lora_names)}" if info.lora_names else ""
+        raise InvalidRequestError(
+            f"'lora_task_id' is not supported: adapters are served as models of their own name by openai_bls{names}.",
+            param="lora_task_id",
+        )
+
+
+def _unsupported(name: str, neutral: tuple[Any, ...] = ()) -> InvalidRequestError:
+    allowed = f"; it may be left out, or be {' or '.join(map(str, neutral))}" if neutral else ""
+    return InvalidRequestError(f"'{name}' is not supported by this engine{allowed}.", param=name)
+
+
+def _if_supported(arrays: Arrays, name: str, info: EngineInfo) -> Any:
+    """The value of an input of `_SUPPORTED`; its neutral value if it is not given."""
+    field, neutral = _SUPPORTED[name]
+    value = _scalar(arrays, name, neutral)
+    if value != neutral and field not in info.supported:
+        raise _unsupported(name, (neutral,))
+    return value
+
+
+def _stop_token_ids(end_id: int | None, info: EngineInfo) -> tuple[int, ...]:
+    """The model's own end tokens if none or one of them is named; -1 is the official way to say "none at all"."""
+    if end_id is None or end_id in info.eos_token_ids:
+        return info.eos_token_ids
+    return (end_id,) if end_id >= 0 else ()
+
+
+def _min_tokens(arrays: Arrays, info: EngineInfo, max_tokens: int) -> int:
+    name = "min_length" if "min_length" in arrays and "min_tokens" not in arrays else "min_tokens"
+    value: int = _if_supported(arrays, name, info)
+    if not 0 <= value <= max_tokens:
+        raise InvalidRequestError(f"'{name}' must be between 0 and 'request_output_len' ({max_tokens}).", param=name)
+    return value
+
+
+def _sampling(arrays: Arrays, info: EngineInfo) -> SamplingParams:
+    top_k = _scalar(arrays, "runtime_top_k", None)
+    top_p = _scalar(arrays, "runtime_top_p", None)
+    temperature = _scalar(arrays, "temperature", None)
+    if temperature is not None and not 0 <= temperature < math.inf:
+        raise InvalidRequestError("'temperature' must not be negative.", param="temperature")
+    if top_p is not None and not 0 <= top_p <= 1:
+        raise InvalidRequestError("'runtime_top_p' must be between 0 and 1.", param="runtime_top_p")
+    if top_k is not None and top_k < 0:
+        raise InvalidRequestError("'runtime_top_k' must not be negative.", param="runtime_top_k")
+    # The contract's default is greedy: top_k 1.
+    greedy = top_k is None and top_p is None and temperature is None
+    return SamplingParams(
+        temperature=0.0 if greedy else 1.0 if temperature is None else temperature,
+        # The official sampler takes a top_p of 0 for "off".
+        top_p=top_p or 1.0,
+        top_k=top_k or 0,
+        seed=_scalar(arrays, "seed", _scalar(arrays, "random_seed", None)),
+        repetition_penalty=_repetition_penalty(arrays, info),
+        presence_penalty=_penalty(arrays, "presence_penalty", info),
+        frequency_penalty=_penalty(arrays, "frequency_penalty", info),
+        logit_bias=_bias(arrays, info),
+    )
+
+
+def _repetition_penalty(arrays: Arrays, info: EngineInfo) -> float:
+    value: float = _if_supported(arrays, "repetition_penalty", info)
+    if not 0 < value < math.inf:
+        raise InvalidRequestError("'repetition_penalty' must be above 0.", param="repetition_penalty")
+    return value
+
+
+def _penalty(arrays: Arrays, name: str, info: EngineInfo) -> float:
+    value: float = _if_supported(arrays, name, info)
+    if not -2 <= value <= 2:
+        raise InvalidRequestError(f"'{name}' must be between -2 and 2.", param=name)
+    return value
+
+
+def _bias(arrays: Arrays, info: EngineInfo) -> dict[int, float]:
+    """Token id → what `embedding_bias` [batch, n] adds to its score; ids from n on get nothing."""
+    name = "embedding_bias"
+    if name not in arrays or not np.any(arrays[name]):
+        return {}
+    if "logit_bias" not in info.supported:
+        raise _unsupported(name)
+    row = _shared_row(arrays[name].reshape(-1, arrays[name].shape[-1]), name)
+    ids = np.flatnonzero(row)
+    if ids[-1] >= info.vocab_size:
+        raise InvalidRequestError(
+            f"'{name}' has a value for token {ids[-1]}; the vocabulary has {info.vocab_size} tokens.", param=name
+        )
+    values = row[ids]
+    if not np.all(values <= _MAX_BIAS):
+        raise InvalidRequestError(f"'{name}' must hold numbers of at most {_MAX_BIAS:.0f}.", param=name)
+    # That low is never, and unlike -inf it may be all that there is.
+    return dict(zip(ids.tolist(), np.maximum(values, -_MAX_BIAS).tolist(), strict=True))
+
+
+def _grammar(arrays: Arrays, info: EngineInfo) -> Grammar | None:
+    kind = _text(arrays, "guided_decoding_guide_type")
+    guide = _text(arrays, "guided_decoding_guide")
+    if kind and "grammar" not in info.supported:
+        raise _unsupported("guided_decoding_guide_type")
+    if guide and not kind:
+        raise InvalidRequestError(
+            f"'guided_decoding_guide' needs a 'guided_decoding_guide_type': {', '.join(_GUIDE_TYPES)}.",
+            param="guided_decoding_guide_type",
+        )
+    if not kind:
+        return None
+    if kind not in _GUIDE_TYPES:
+        raise InvalidRequestError(
+            f"'guided_decoding_guide_type' {kind!r} is not one of {', '.join(_GUIDE_TYPES)}.",
+            param="guided_decoding_guide_type",
+        )
+    if bool(guide) == (kind == "json"):
+        says = "takes no" if kind == "json" else "needs a"
+        raise InvalidRequestError(
+            f"'guided_decoding_guide_type' {kind!r} {says} 'guided_decoding_guide'.", param="guided_decoding_guide"
+        )
+    # Costs nothing for requests without a guide.
+    from openai_bls.output import structured
+
+    return structured.grammar(
+        _guide(kind, guide),
+        backends=info.grammar_backends,
+        param="guided_decoding_guide",
+        kinds=info.grammar_kinds,
+    )
+
+
+def _guide(kind: str, guide: str) -> dict[str, Any]:
+    """The format that `structured` makes a grammar of."""
+    match kind:
+        case "json":
+            return {"type": "json_schema", "json_schema": True}
+        case "json_schema":
+            return {"type": "json_schema", "json_schema": _json(guide)}
+        case "regex":
+            return {"type": "regex", "pattern": guide}
+        case "ebnf_grammar":
+            return {"type": "grammar", "grammar": guide}
+        case _:
+            tag = _json(guide)
+            if not isinstance(tag, dict):
+                raise InvalidRequestError(
+                    "'guided_decoding_guide' must hold a JSON object for a structural tag.",
+                    param="guided_decoding_guide",
+                )
+            return tag
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"'guided_decoding_guide' is not JSON text: {error}", param="guided_decoding_guide"
+        ) from None
+
+
+def _prompts(arrays: Arrays) -> list[list[int]]:
+    if "input_ids" not in arrays:
+        raise InvalidRequestError("'input_ids' is missing.", param="input_ids")
+    rows = arrays["input_ids"]
+    if rows.ndim != 2:
+        raise InvalidRequestError("'input_ids' must have shape [batch, length].", param="input_ids")
+    if "input_lengths" not in arrays:
+        return [row.tolist() for row in rows]
+    lengths = arrays["input_lengths"].reshape(-1).tolist()
+    if len(lengths) != len(rows) or any(not 0 < n <= rows.shape[1] for n in lengths):
+        raise InvalidRequestError(
+            f"'input_lengths' {lengths} does not fit 'input_ids' of shape {list(rows.shape)}.",
+            param="input_lengths",
+        )
+    return [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)]
+
+
+def _words(arrays: Arrays, name: str) -> word_lists.WordList:
+    if name not in arrays:
+        return []
+    array = arrays[name]
+    return word_lists.decode(_shared_row(array, name) if array.ndim == 3 else array, name)
+
+
+def _shared_row(rows: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """The first of rows that must be equal: those that differ would be honoured for the first alone."""
+    if any(not np.array_equal(rows[0], row) for row in rows[1:]):
+        raise InvalidRequestError(f"'{name}' must be the same for all rows.", param=name)
+    row: np.ndarray[Any, Any] = rows[0]
+    return row
+
+
+def _required(arrays: Arrays, name: str) -> Any:
+    if name not in arrays:
+        raise InvalidRequestError(f"'{name}' is missing.", param=name)
+    return _scalar(arrays, name, None)
+
+
+def _scalar(arrays: Arrays, name: str, default: Any) -> Any:
+    """The value that all rows of the batch share."""
+    if name not in arrays:
+        return default
+    values = set(arrays[name].reshape(-1).tolist())
+    if len(values) != 1:
+        raise InvalidRequestError(f"'{name}' must have one value, the same for all rows of the batch.", param=name)
+    return values.pop()
+
+
+def _text(arrays: Arrays, name: str) -> str:
+    """The text that all rows of the batch share; empty if it is not given."""
+    value = _scalar(arrays, name, b"")
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"'{name}' is not UTF-8.", param=name) from None

@@ -1,0 +1,143 @@
+"""The outputs of the official `tensorrt_llm` tensor contract: from token deltas to the responses of one Triton request.
+
+Source: tensorrtllm_backend's `all_models/inflight_batcher_llm/tensorrt_llm`. Kept: names, shapes, decoupled streaming
+with only the new tokens in each response but the log-probabilities of all tokens so far, `exclude_input_in_output`,
+no log-probabilities for the prompt and none at all unless asked for. Different: those that come are the model's own,
+before penalties and temperature, and the token that ended the sequence is in neither of the two outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from openai_bls.core.engine_types import GenerationRequest, TokenDelta
+from openai_bls.core.errors import ApiError, engine_failure
+from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
+from openai_bls.triton_models.tensors import DECODE_CONTEXT_LENGTH
+
+Outputs = dict[str, np.ndarray[Any, Any]]
+
+
+class Responder:
+    """Turns the token deltas of one Triton request into responses.
+
+    Streaming: a response a step and sequence, `output_ids` with the new tokens only. Else one response a sequence, when
+    it ends. With one row and one sequence that is exactly one response, as Triton's `generate` wants it.
+
+    Args:
+        send: sends output tensors; the second argument is true for the last response of the request.
+        fail: ends the request with an error.
+    """
+
+    def __init__(
+        self,
+        request: OfficialRequest,
+        send: Callable[[Outputs, bool], None],
+        fail: Callable[[ApiError], None],
+    ) -> None:
+        self.request = request
+        self._send = send
+        self._fail = fail
+        self._open = len(request.prompts) * request.return_sequences
+        self.request_ids: list[int] = []
+        """Of the engine's requests behind this one."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last response has gone out."""
+        return self._open == 0
+
+    def sequences(self) -> list[tuple[Callable[[int], GenerationRequest], Sequence]]:
+        """What to submit: for each sequence how to make its engine request, and where its deltas go."""
+        result: list[tuple[Callable[[int], GenerationRequest], Sequence]] = []
+        for row, prompt in enumerate(self.request.prompts):
+            for index in range(self.request.return_sequences):
+                sequence = Sequence(self, row, index, prompt)
+                result.append((sequence.request, sequence))
+        return result
+
+    def close(self) -> None:
+        """The client has gone, or the request has been stopped: send nothing more."""
+        self._open = 0
+
+    def deliver(self, sequence: Sequence, tokens: list[int], context: list[int], final: bool) -> None:
+        """Send one response."""
+        if self.ended:
+            return
+        self._open -= final
+        padded = [-1] * (DECODE_CONTEXT_LENGTH - len(context)) + context
+        outputs = {
+            "output_ids": np.array([[tokens]], dtype=np.int32).reshape(1, 1, -1),
+            "sequence_length": np.array([[len(tokens)]], dtype=np.int32),
+            "batch_index": np.array([[sequence.row]], dtype=np.int32),
+            "sequence_index": np.array([[sequence.index]], dtype=np.int32),
+            "decode_context": np.array([padded], dtype=np.int32),
+            "decode_final": np.array([[final]], dtype=np.bool_),
+            **sequence.log_probs(),
+        }
+        self._send(outputs, self.ended)
+
+    def error(self, error: ApiError) -> None:
+        """End the whole request with an error."""
+        if not self.ended:
+            self._open = 0
+            self._fail(error)
+
+
+class Sequence:
+    """One sequence of a `Responder`; called with its deltas."""
+
+    def __init__(self, responder: Responder, row: int, index: int, prompt: list[int]) -> None:
+        self.row = row
+        self.index = index
+        self._responder = responder
+        self._prompt = prompt
+        self._tokens: list[int] = []
+        self._log_probs: list[float] = []
+        self._total = 0.0
+
+    def request(self, request_id: int) -> GenerationRequest:
+        """The engine request of this sequence."""
+        template = self._responder.request.template
+        sampling = template.sampling
+        if sampling.seed is not None:
+            seed = (sampling.seed + self.index) % 2**64
+            sampling = msgspec.structs.replace(sampling, seed=seed)
+        return msgspec.structs.replace(
+            template, request_id=request_id, prompt_token_ids=self._prompt, sampling=sampling
+        )
+
+    def __call__(self, delta: TokenDelta) -> None:
+        """Take what an engine step brought."""
+        responder, request = self._responder, self._responder.request
+        failure = engine_failure(delta, cancelled="The request was cancelled.")
+        if failure is not None:
+            responder.error(failure)
+            return
+        if delta.logprobs is not None:
+            self._log_probs += delta.logprobs.token_logprobs
+            self._total += sum(delta.logprobs.token_logprobs)
+        final = delta.finish_reason is not None
+        if request.streaming:
+            context = self._tokens[-DECODE_CONTEXT_LENGTH:]
+            self._tokens = [*context, *delta.token_ids]
+            responder.deliver(self, delta.token_ids, context, final)
+            return
+        self._tokens += delta.token_ids
+        if final:
+            prompt = [] if request.exclude_input else self._prompt
+            responder.deliver(self, [*prompt, *self._tokens], [], final=True)
+
+    def log_probs(self) -> Outputs:
+        """`cum_log_probs` [batch 1, beam 1], the sum, and `output_log_probs` [batch 1, beam 1, length], of all tokens
+        so far; nothing if the request did not ask for them."""
+        if self._responder.request.template.logprobs is None:
+            return {}
+        return {
+            "cum_log_probs": np.array([[self._total]], dtype=np.float32),
+            "output_log_probs": np.array([[self._log_probs]], dtype=np.float32).reshape(1, 1, -1),
+        }

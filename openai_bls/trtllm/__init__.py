@@ -1,1 +1,0 @@
-"""TensorRT-LLM: building engines, estimating them, running them. Only `api` imports it."""

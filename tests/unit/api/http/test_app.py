@@ -1,0 +1,502 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from openai_bls import __version__
+from openai_bls.api.http.app import create_app
+from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.uvicorn_server import HttpServer
+from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.engine_types import PromptResult
+from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, events, free_port
+
+USER = {"role": "user", "content": "hi"}
+CHAT: dict[str, Any] = {"messages": [USER]}
+STREAM = {**CHAT, "stream": True}
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.001)
+
+
+def one(
+    method: str,
+    path: str,
+    body: bytes | dict[str, Any] = b"",
+    *,
+    headers: tuple[tuple[str, str], ...] = (),
+    bench: Callable[[], Bench] = Bench,
+) -> Answered:
+    """A request that needs no engine."""
+
+    async def main() -> Answered:
+        service = bench().service
+        answered = await ask(create_app(service, Pacer(asyncio.get_running_loop())), method, path, body, headers)
+        assert service.in_progress == 0
+        return answered
+
+    return asyncio.run(main())
+
+
+def error_of(answered: Answered) -> dict[str, Any]:
+    assert answered.headers["content-type"] == "application/json"
+    body: dict[str, Any] = answered.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    inner: dict[str, Any] = body["error"]
+    return inner
+
+
+def test_models() -> None:
+    listed = one("GET", "/v1/models")
+    assert listed.status == 200
+    assert listed.json()["object"] == "list"
+    first, second = listed.json()["data"]
+    assert first == {
+        "id": "tiny",
+        "object": "model",
+        "created": 7,
+        "owned_by": "openai_bls",
+        "root": "tiny",
+        "parent": None,
+        "max_model_len": 1000,
+    }
+    assert (second["id"], second["root"]) == ("openai_bls", "tiny")
+    assert one("GET", "/v1/models/tiny").json() == first
+    missing = one("GET", "/v1/models/org/other")
+    assert (missing.status, error_of(missing)["code"]) == (404, "model_not_found")
+
+
+def test_slashes_in_model_names() -> None:
+    assert one("GET", "/v1/models/a/b", bench=lambda: Bench(model_aliases="a/b")).json()["id"] == "a/b"
+
+
+def test_version_and_health() -> None:
+    assert one("GET", "/version").json() == {"version": __version__, "engine": "fake 1"}
+    assert one("GET", "/health").json() == {"status": "ok"}
+
+    def draining() -> Bench:
+        bench = Bench()
+        bench.service.draining = True
+        return bench
+
+    assert one("GET", "/health", bench=draining).status == 503
+    assert one("GET", "/health", bench=draining).json() == {"status": "draining"}
+    busy = one("POST", "/v1/chat/completions", CHAT, bench=draining)
+    assert busy.status == 503
+    assert busy.headers["retry-after"]
+    assert error_of(busy)["type"] == "server_error"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(("connected", "failed"), [(True, False), (True, True), (False, False)])
+def test_health_is_the_engines_too(connected: bool, failed: bool, others: int) -> None:
+    """A failed engine is missed always; one that is not loaded only if it is the last."""
+
+    def bench() -> Bench:
+        bench = Bench()
+        for _ in range(others):
+            bench.service.models.add(Bench().model)
+        bench.engine.connected = connected
+        bench.engine.stats = EngineStats(0, 0, 0.0, 1, 1, failed=failed) if connected else None
+        return bench
+
+    answer = one("GET", "/health", bench=bench)
+    status = "engine failed" if failed else "ok" if connected or others else "engine not loaded"
+    assert (answer.status, answer.json()) == (200 if status == "ok" else 503, {"status": status})
+
+
+def test_paths_and_methods_that_do_not_exist() -> None:
+    assert one("GET", "/v1/nothing").status == 404
+    assert "/v1/nothing" in error_of(one("POST", "/v1/nothing"))["message"]
+    wrong = one("GET", "/v1/chat/completions")
+    assert wrong.status == 405
+    assert "POST" in wrong.headers["allow"]
+    error_of(wrong)
+    assert len(one("GET", "/" + "x" * 100_000).body) < 1000
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, {"n": 0}, {"what": 1}])
+def test_bad_bodies(path: str, body: bytes | dict[str, Any]) -> None:
+    answered = one("POST", path, body)
+    assert answered.status == 400
+    assert error_of(answered)["type"] == "invalid_request_error"
+
+
+def test_the_field_at_fault_is_told() -> None:
+    assert error_of(one("POST", "/v1/chat/completions", {**CHAT, "top_p": 2}))["param"] == "top_p"
+    assert error_of(one("POST", "/v1/completions", {"prompt": "x", "suffix": "y"}))["param"] == "suffix"
+    assert error_of(one("POST", "/v1/chat/completions", {**STREAM, "model": "x"}))["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/nope", "/v1/completions"])
+def test_request_ids_go_in_and_out(path: str) -> None:
+    method = "POST" if path.endswith("completions") else "GET"
+    given = one(method, path, headers=(("X-Request-Id", "abc-1"),))
+    assert given.headers["x-request-id"] == "abc-1"
+    made = {one(method, path, headers=h).headers["x-request-id"] for h in ((), (("X-Request-Id", "a b"),), ())}
+    assert len(made) == 3
+    assert all(value.startswith("req_") for value in made)
+
+
+def test_a_body_that_is_too_large() -> None:
+    answered = one("POST", "/v1/completions", {"prompt": "x" * 200}, bench=lambda: Bench(max_request_bytes=100))
+    assert answered.status == 413
+    assert "100" in error_of(answered)["message"]
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (None, 401),
+        ("Bearer", 401),
+        ("Bearer wrong", 401),
+        ("Bearer ké", 401),
+        ("Basic k1", 401),
+        ("k1", 401),
+        ("Bearer k1", 200),
+        ("bearer  k1 ", 200),
+    ],
+)
+def test_authentication(header: str | None, status: int) -> None:
+    headers = (("Authorization", header),) if header is not None else ()
+    answered = one("GET", "/v1/models", headers=headers, bench=lambda: Bench(api_key="k1"))
+    assert answered.status == status
+    if status == 401:
+        assert error_of(answered)["code"] == "invalid_api_key"
+
+
+def test_every_endpoint_but_the_probes_wants_the_key() -> None:
+    def locked() -> Bench:
+        return Bench(api_key="k1")
+
+    for method, path in (
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/tiny"),
+    ):
+        assert one(method, path, bench=locked).status == 401
+    assert one("GET", "/health", bench=locked).status == 200
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+def test_a_bug_is_a_plain_500(body: dict[str, Any]) -> None:
+    def broken() -> Bench:
+        bench = Bench()
+        bench.prompts.result = RuntimeError("secret path /x")
+        return bench
+
+    answered = one("POST", "/v1/chat/completions", body, bench=broken)
+    assert answered.status == 500
+    assert "secret" not in error_of(answered)["message"]
+
+
+def test_preprocessings_refusal_has_its_status_streamed_or_not() -> None:
+    def refusing() -> Bench:
+        bench = Bench()
+        bench.prompts.result = PromptResult(error="no such role", param="messages")
+        return bench
+
+    for body in (CHAT, STREAM):
+        answered = one("POST", "/v1/chat/completions", body, bench=refusing)
+        assert (answered.status, error_of(answered)["param"]) == (400, "messages")
+
+
+# --- with an engine ---
+
+
+def answered_by(bench: Bench, path: str, body: dict[str, Any], feed: Callable[[], None]) -> Answered:
+    async def main() -> Answered:
+        task = asyncio.ensure_future(
+            ask(create_app(bench.service, Pacer(asyncio.get_running_loop())), "POST", path, body)
+        )
+        await until(lambda: bench.engine.requests or task.done())
+        feed()
+        answered = await asyncio.wait_for(task, WAIT_S)
+        assert bench.service.in_progress == 0
+        return answered
+
+    return asyncio.run(main())
+
+
+def test_a_whole_answer() -> None:
+    bench = Bench()
+    answered = answered_by(
+        bench, "/v1/chat/completions", CHAT, lambda: bench.engine.deliver(0, "hé", "stop", stop_token_id=EOS)
+    )
+    assert answered.status == 200
+    assert int(answered.headers["content-length"]) == len(answered.body)
+    assert answered.json()["choices"][0]["message"]["content"] == "hé"
+
+
+def test_a_stream() -> None:
+    bench = Bench()
+
+    def feed() -> None:
+        bench.engine.deliver(0, "a")
+        bench.engine.deliver(0, "b", "length")
+
+    body = {**STREAM, "stream_options": {"include_usage": True}}
+    answered = answered_by(bench, "/v1/chat/completions", body, feed)
+    assert answered.status == 200
+    *chunks, done = events(answered.body)
+    assert done == "[DONE]"
+    parsed = [json.loads(chunk) for chunk in chunks]
+    deltas = [chunk["choices"][0]["delta"] for chunk in parsed[:-1]]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": "a"}, {"content": "b"}, {}]
+    assert parsed[-1]["choices"] == []
+    assert parsed[-1]["usage"]["completion_tokens"] == 2
+
+
+def test_a_streamed_completion() -> None:
+    bench = Bench()
+    body = {"prompt": "x", "stream": True, "echo": True}
+    answered = answered_by(bench, "/v1/completions", body, lambda: bench.engine.deliver(0, "a", "length"))
+    chunks = [json.loads(chunk) for chunk in events(answered.body)[:-1]]
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "xa"
+
+
+@pytest.mark.parametrize(("invalid", "status"), [(True, 400), (False, 500)])
+def test_an_error_before_the_first_token_has_its_own_status(invalid: bool, status: int) -> None:
+    for body in (CHAT, STREAM):
+        bench = Bench()
+        answered = answered_by(
+            bench,
+            "/v1/chat/completions",
+            body,
+            lambda: bench.engine.deliver(0, "", "error", error="x", invalid=invalid),  # noqa: B023
+        )
+        assert answered.status == status
+        assert error_of(answered)["message"] == "x"
+
+
+def test_an_error_after_it_is_an_event_before_done() -> None:
+    bench = Bench()
+
+    def feed() -> None:
+        bench.engine.deliver(0, "a")
+        bench.engine.deliver(0, "", "error", error="x")
+
+    answered = answered_by(bench, "/v1/chat/completions", STREAM, feed)
+    assert answered.status == 200
+    *_, error, done = events(answered.body)
+    assert done == "[DONE]"
+    assert json.loads(error)["error"]["message"] == "x"
+
+
+# --- over a socket ---
+
+
+@asynccontextmanager
+async def served(bench: Bench) -> AsyncIterator[int]:
+    port = free_port()
+    listener = SharedListener("127.0.0.1", port, owner=1)
+    server = HttpServer(bench.service, listener, Pacer(asyncio.get_running_loop()))
+    server.start()
+    try:
+        yield port
+    finally:
+        await server.stop()
+
+
+async def post(port: int, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    payload = json.dumps(body).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\nConnection: close\r\n\r\n"
+    )
+    writer.write(head.encode() + payload)
+    return reader, writer
+
+
+def content_of(received: bytes) -> list[str]:
+    """The pieces of content in a response with chunked transfer encoding."""
+    _, _, body = received.partition(b"\r\n\r\n")
+    whole = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        whole += body[: int(size, 16)]
+        body = body[int(size, 16) + 2 :]
+    chunks = [json.loads(event) for event in events(whole) if event != "[DONE]"]
+    return [choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"]]
+
+
+def over_socket(test: Callable[[Bench, int], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        bench = Bench(**settings)
+        async with served(bench) as port:
+            await asyncio.wait_for(test(bench, port), WAIT_S)
+            await until(lambda: bench.service.in_progress == 0)
+
+    asyncio.run(main())
+
+
+def test_chunks_arrive_as_they_are_made() -> None:
+    async def test(bench: Bench, port: int) -> None:
+        reader, writer = await post(port, STREAM)
+        await until(lambda: bench.engine.requests)
+        for text in ("a", "b", "c"):
+            bench.engine.deliver(0, text)
+            assert await reader.readuntil(b'"%s"' % text.encode())
+        bench.engine.deliver(0, "", "stop", stop_token_id=EOS)
+        assert b"data: [DONE]\n\n" in await reader.read()
+        writer.close()
+
+    over_socket(test)
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+def test_a_client_that_goes_away_before_the_first_token(body: dict[str, Any]) -> None:
+    async def test(bench: Bench, port: int) -> None:
+        _, writer = await post(port, {**body, "n": 2})
+        await until(lambda: len(bench.engine.requests) == 2)
+        writer.close()
+        await until(lambda: len(bench.engine.cancelled) == 2)
+
+    over_socket(test)
+
+
+def test_a_client_that_goes_away_in_the_middle() -> None:
+    async def test(bench: Bench, port: int) -> None:
+        reader, writer = await post(port, STREAM)
+        other_reader, other_writer = await post(port, STREAM)
+        await until(lambda: len(bench.engine.requests) == 2)
+        bench.engine.deliver(0, "abc")
+        bench.engine.deliver(1, "abc")
+        await reader.readuntil(b"abc")
+        await other_reader.readuntil(b"abc")
+        writer.close()
+        await until(lambda: len(bench.engine.cancelled) == 1)
+        (left,) = bench.engine.listeners
+        bench.engine.deliver([request.request_id for request in bench.engine.requests].index(left), "x", "length")
+        await until(lambda: not bench.engine.listeners)
+        writer = other_writer
+        writer.close()
+
+    over_socket(test)
+
+
+def test_a_client_that_goes_away_while_its_prompt_is_prepared() -> None:
+    for body in (CHAT, STREAM):
+
+        async def test(bench: Bench, port: int, body: dict[str, Any] = body) -> None:
+            hold = bench.prompts.hold = asyncio.get_running_loop().create_future()
+            _, writer = await post(port, body)
+            await until(lambda: bench.prompts.requests)
+            writer.close()
+            hold.set_result(None)
+            await until(lambda: bench.service.in_progress == 0)
+            assert bench.engine.listeners == {}
+
+        over_socket(test)
+
+
+def test_a_slow_reader_gets_everything_and_holds_nobody_up() -> None:
+    async def test(bench: Bench, port: int) -> None:
+        slow_reader, slow_writer = await post(port, STREAM)
+        quick_reader, quick_writer = await post(port, STREAM)
+        await until(lambda: len(bench.engine.requests) == 2)
+        # More than all buffers on the way hold.
+        pieces = [chr(ord("a") + at % 26) * 1000 for at in range(8000)]
+        for at, piece in enumerate(pieces):
+            bench.engine.deliver(0, piece)
+            if at % 50 == 0:
+                bench.engine.deliver(1, f"quick{at};")
+                await quick_reader.readuntil(b"quick%d;" % at)
+        bench.engine.deliver(0, "", "length")
+        bench.engine.deliver(1, "", "length")
+        received = await slow_reader.read()
+        assert "".join(content_of(received)) == "".join(pieces)
+        assert b"data: [DONE]" in await quick_reader.read()
+        for writer in (slow_writer, quick_writer):
+            writer.close()
+
+    over_socket(test)
+
+
+def test_silence_in_the_middle_is_kept_alive() -> None:
+    async def test(bench: Bench, port: int) -> None:
+        reader, writer = await post(port, STREAM)
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "a")
+        await reader.readuntil(b'"a"')
+        await reader.readuntil(b": keep-alive\n\n")
+        await reader.readuntil(b": keep-alive\n\n")
+        bench.engine.deliver(0, "b", "length")
+        assert b"data: [DONE]\n\n" in await reader.read()
+        writer.close()
+
+    over_socket(test, keep_alive_interval_s=0.01)
+
+
+def test_streams_one_after_another_on_one_connection() -> None:
+    """What one stream wrote to the connection itself leaves it in order for the next."""
+
+    async def test(bench: Bench, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        payload = json.dumps(STREAM).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+        # The first two at once: the second waits for the end of the first.
+        writer.write((head.encode() + payload) * 2)
+        for at in range(3):
+            if at == 2:
+                writer.write(head.encode() + payload)
+            await until(lambda: len(bench.engine.requests) > at)  # noqa: B023
+            assert len(bench.engine.requests) == at + 1
+            bench.engine.deliver(at, f"first{at}")
+            await reader.readuntil(b"first%d" % at)
+            bench.engine.deliver(at, f"last{at}", "length")
+            rest = await reader.readuntil(b"\r\n0\r\n\r\n")
+            assert b"last%d" % at in rest
+            assert rest.count(b"[DONE]") == 1
+        writer.close()
+
+    over_socket(test)
+
+
+def test_silence_before_the_first_token_is_kept_alive() -> None:
+    async def test(bench: Bench, port: int) -> None:
+        reader, writer = await post(port, STREAM)
+        await reader.readuntil(b": keep-alive\n\n")
+        bench.engine.deliver(0, "a", "length")
+        assert b"data: [DONE]\n\n" in await reader.read()
+        writer.close()
+
+    over_socket(test, keep_alive_interval_s=0.01)
+
+
+def test_stopping_lets_a_running_stream_end() -> None:
+    async def main() -> None:
+        bench = Bench()
+        port = free_port()
+        server = HttpServer(
+            bench.service, SharedListener("127.0.0.1", port, owner=1), Pacer(asyncio.get_running_loop())
+        )
+        server.start()
+        reader, writer = await post(port, STREAM)
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "a")
+        await reader.readuntil(b'"a"')
+        stopping = asyncio.ensure_future(server.stop())
+        await asyncio.sleep(0)
+        bench.engine.deliver(0, "b", "length")
+        assert b"data: [DONE]\n\n" in await reader.read()
+        writer.close()
+        await asyncio.wait_for(stopping, WAIT_S)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(main())

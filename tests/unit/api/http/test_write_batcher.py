@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from openai_bls.api.http import write_batcher as pacer_module
+from openai_bls.api.http.write_batcher import Pacer
+from tests.unit.core_support import WAIT_S
+
+
+class Clock:
+    """A loop whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.soon: list[Callable[[], Any]] = []
+        self.later: list[tuple[float, Callable[[], Any]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], Any]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], Any]) -> None:
+        self.later.append((delay, callback))
+
+
+def test_a_turn_is_at_once_unless_another_was_just_now() -> None:
+    clock = Clock()
+    pacer = Pacer(clock)  # type: ignore[arg-type]
+    calls: list[str] = []
+    pacer.schedule(lambda: calls.append("a"))
+    pacer.schedule(lambda: calls.append("b"))
+    # One turn for both.
+    assert (len(clock.soon), clock.later, calls) == (1, [], [])
+    clock.soon.pop()()
+    assert calls == ["a", "b"]
+    clock.now += pacer_module._TURN_S / 4
+    pacer.schedule(lambda: calls.append("c"))
+    pacer.schedule(lambda: calls.append("d"))
+    ((delay, turn),) = clock.later
+    assert delay == pytest.approx(pacer_module._TURN_S * 3 / 4)
+    assert clock.soon == []
+    clock.now += delay
+    turn()
+    assert calls == ["a", "b", "c", "d"]
+    clock.now += pacer_module._TURN_S
+    pacer.schedule(lambda: calls.append("e"))
+    assert len(clock.soon) == 1
+
+
+def test_one_that_raises_and_one_that_schedules_itself_disturb_no_other() -> None:
+    async def main() -> None:
+        pacer = Pacer(asyncio.get_running_loop())
+        calls: list[int] = []
+        done = asyncio.Event()
+
+        def broken() -> None:
+            raise RuntimeError("bug")
+
+        def again() -> None:
+            calls.append(len(calls))
+            if len(calls) == 3:
+                done.set()
+            else:
+                pacer.schedule(again)
+
+        pacer.schedule(broken)
+        pacer.schedule(again)
+        await wait(done.wait())
+        assert calls == [0, 1, 2]
+
+    asyncio.run(main())
+
+
+async def wait(work: Awaitable[Any]) -> None:
+    await asyncio.wait_for(work, WAIT_S)

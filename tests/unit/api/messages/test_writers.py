@@ -1,0 +1,407 @@
+"""Streams and whole answers, over a fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_bls.api.chat.chunks import encode
+from openai_bls.api.messages.errors import error_event
+from openai_bls.api.messages.events import Message
+from openai_bls.api.messages.writers import StreamedMessage, WholeMessage, tool_input
+from openai_bls.core.errors import ApiError
+from openai_bls.output.detect import ModelFormats, detect
+from tests.unit.api.messages.messages_support import WEATHER, converted
+from tests.unit.core_support import EOS, WAIT_S, Bench, FakeSink, token_ids
+
+THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
+PLAIN = detect(None, tool_call_parser="hermes", reasoning_parser="none")
+ARGUMENTS = '{"city": "Köln"}'
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
+
+
+class Sink(FakeSink):
+    """Keeps the events; an error is one, as in an `EventStream`."""
+
+    def fail(self, error: ApiError) -> None:
+        self.raw.append(error_event(error))
+        super().fail(error)
+
+
+def parsed(raw: list[bytes]) -> list[dict[str, Any]]:
+    """The events' data, each under its own name."""
+    events = []
+    for event in raw:
+        head, data, *rest = event.decode().split("\n")
+        assert rest == ["", ""]
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert head == f"event: {events[-1]['type']}"
+    return events
+
+
+async def feed(bench: Bench, pieces: list[list[int]], ending: dict[str, Any]) -> None:
+    for piece in pieces:
+        bench.engine.deliver(0, piece)
+    last = {"stop_token_id": EOS} if ending["finish_reason"] == "stop" else {}
+    bench.engine.deliver(0, ending.pop("tokens", []), **{**last, **ending})
+
+
+def answers(
+    text: str | list[list[int]],
+    *,
+    formats: ModelFormats = PLAIN,
+    finish: str = "stop",
+    ending: dict[str, Any] | None = None,
+    **fields: Any,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events of a stream and the whole answer, of the same output of the model."""
+    pieces = [token_ids(text)] if isinstance(text, str) else text
+    thinks = formats.reasoning is not None
+    request = converted(thinks=thinks, **fields)
+    last = ending or {"finish_reason": finish}
+
+    async def streamed() -> list[bytes]:
+        bench, sink = Bench(formats=formats), Sink()
+        writer = StreamedMessage(sink, "tiny", omit_thinking=request.omit_thinking)
+        generation = await bench.service.prepare(request.valid, writer)
+        generation.start()
+        await feed(bench, pieces, dict(last))
+        assert sink.ends == 1
+        return sink.raw
+
+    async def whole() -> Message:
+        bench = Bench(formats=formats)
+        writer = WholeMessage("tiny", omit_thinking=request.omit_thinking)
+        task = asyncio.ensure_future(bench.service.complete(request.valid, writer))
+        while not bench.engine.requests:
+            await asyncio.sleep(0)
+        await feed(bench, pieces, dict(last))
+        return await asyncio.wait_for(task, WAIT_S)
+
+    events = parsed(asyncio.run(streamed()))
+    message: dict[str, Any] = json.loads(encode(asyncio.run(whole())))
+    return events, message
+
+
+def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a client makes of a stream, by the API's own rules; also whether the stream keeps them."""
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "message_start"
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    assert kinds.count("message_start") == kinds.count("message_delta") == 1
+    message: dict[str, Any] = events[0]["message"]
+    assert message["content"] == []
+    assert (message["stop_reason"], message["stop_sequence"]) == (None, None)
+    inputs: list[str] = []
+    opened = False
+    for event in events[1:-2]:
+        if event["type"] == "ping":
+            continue
+        if event["type"] == "content_block_start":
+            assert not opened
+            opened = True
+            assert event["index"] == len(message["content"])
+            message["content"].append(event["content_block"])
+            inputs.append("")
+            continue
+        assert opened
+        assert event["index"] == len(message["content"]) - 1
+        block = message["content"][-1]
+        if event["type"] == "content_block_stop":
+            opened = False
+            if block["type"] == "tool_use":
+                block["input"] = json.loads(encode(tool_input(inputs[-1])))
+            continue
+        assert event["type"] == "content_block_delta"
+        delta = event["delta"]
+        match delta["type"]:
+            case "text_delta":
+                assert block["type"] == "text"
+                assert delta["text"]
+                block["text"] += delta["text"]
+            case "thinking_delta":
+                assert block["type"] == "thinking"
+                block["thinking"] += delta["thinking"]
+            case "signature_delta":
+                assert block["type"] == "thinking"
+                block["signature"] = delta["signature"]
+            case "input_json_delta":
+                assert block["type"] == "tool_use"
+                inputs[-1] += delta["partial_json"]
+            case other:
+                raise AssertionError(other)
+    assert not opened
+    message |= events[-2]["delta"]
+    message["usage"] = events[-2]["usage"]
+    return message
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """Ids are random."""
+    assert message["id"].startswith("msg_")
+    blocks = []
+    for block in message["content"]:
+        if block["type"] == "tool_use":
+            assert block["id"].startswith("toolu_")
+            blocks.append({**block, "id": ""})
+        else:
+            blocks.append(block)
+    return {**message, "id": "", "content": blocks}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+def thinking(value: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": value, "signature": ""}
+
+
+def tool_use(value: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": "", "name": "get_weather", "input": value}
+
+
+KOELN = {"city": "Köln"}
+WITH_TOOLS: dict[str, Any] = {"tools": [WEATHER]}
+
+
+def test_every_event() -> None:
+    events, _ = answers("hé", max_tokens=9)
+    message_id = events[0]["message"]["id"]
+    usage = {"input_tokens": 2, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    start = {
+        "type": "message",
+        "id": message_id,
+        "role": "assistant",
+        "model": "tiny",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {**usage, "output_tokens": 0, "output_tokens_details": {"thinking_tokens": 0}},
+    }
+    assert events == [
+        {"type": "message_start", "message": start},
+        {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hé"}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {**usage, "output_tokens": 4, "output_tokens_details": {"thinking_tokens": 0}},
+        },
+        {"type": "message_stop"},
+    ]
+
+
+def test_the_whole_message() -> None:
+    _, message = answers("hé", max_tokens=9)
+    assert message.pop("id").startswith("msg_")
+    assert message == {
+        "type": "message",
+        "role": "assistant",
+        "model": "tiny",
+        "content": [text("hé")],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 2,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 4,
+            "output_tokens_details": {"thinking_tokens": 0},
+        },
+    }
+
+
+def test_the_events_of_thinking_and_a_call() -> None:
+    events, _ = answers("<think>hm</think>\n\nOk." + CALL, formats=THINKING, **WITH_TOOLS)
+    shape = [(e["type"], e.get("index"), e.get("delta", e.get("content_block", {})).get("type")) for e in events]
+    assert shape == [
+        ("message_start", None, None),
+        ("ping", None, None),
+        ("content_block_start", 0, "thinking"),
+        ("content_block_delta", 0, "thinking_delta"),
+        ("content_block_delta", 0, "signature_delta"),
+        ("content_block_stop", 0, None),
+        ("content_block_start", 1, "text"),
+        ("content_block_delta", 1, "text_delta"),
+        ("content_block_stop", 1, None),
+        ("content_block_start", 2, "tool_use"),
+        ("content_block_delta", 2, "input_json_delta"),
+        ("content_block_stop", 2, None),
+        ("message_delta", None, None),
+        ("message_stop", None, None),
+    ]
+    assert events[9]["content_block"]["input"] == {}
+    assert events[10]["delta"]["partial_json"] == ARGUMENTS
+
+
+OUTPUTS: list[tuple[str, dict[str, Any], list[dict[str, Any]], str, str | None]] = [
+    ("", {}, [], "end_turn", None),
+    ("hi", {}, [text("hi")], "end_turn", None),
+    ("hi", {"finish": "length"}, [text("hi")], "max_tokens", None),
+    ("one two three", {"stop_sequences": ["x", " three"]}, [text("one two")], "stop_sequence", " three"),
+    ("stop", {"stop_sequences": ["stop"]}, [], "stop_sequence", "stop"),
+    ("no stop", {"stop_sequences": ["never"]}, [text("no stop")], "end_turn", None),
+    ("no stop", {"stop_sequences": ["stops"], "finish": "length"}, [text("no stop")], "max_tokens", None),
+    (CALL, WITH_TOOLS, [tool_use(KOELN)], "tool_use", None),
+    (CALL, {**WITH_TOOLS, "finish": "length"}, [tool_use(KOELN)], "max_tokens", None),
+    (f"I look.\n{CALL}\n{CALL}", WITH_TOOLS, [text("I look.\n"), tool_use(KOELN), tool_use(KOELN)], "tool_use", None),
+    (
+        f"{CALL}\n{CALL}",
+        {**WITH_TOOLS, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+        [tool_use(KOELN)],
+        "tool_use",
+        None,
+    ),
+    # As chat completions do not say it: a call that was named is a tool_use all the same.
+    (
+        CALL,
+        {**WITH_TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}},
+        [tool_use(KOELN)],
+        "tool_use",
+        None,
+    ),
+    (CALL + "END", {**WITH_TOOLS, "stop_sequences": ["END"]}, [tool_use(KOELN)], "stop_sequence", "END"),
+    (CALL, {}, [text(CALL)], "end_turn", None),
+    (CALL, {**WITH_TOOLS, "tool_choice": {"type": "none"}}, [text(CALL)], "end_turn", None),
+    # Cut off: nothing is repaired.
+    (
+        CALL[: CALL.index("ln")],
+        {**WITH_TOOLS, "finish": "length"},
+        [tool_use({"INVALID_JSON": '{"city": "Kö'})],
+        "max_tokens",
+        None,
+    ),
+]
+THOUGHTS: list[tuple[str, dict[str, Any], list[dict[str, Any]], str, str | None]] = [
+    ("<think>hm</think>\n\nYes", {}, [thinking("hm"), text("Yes")], "end_turn", None),
+    ("<think>hm</think>", {}, [thinking("hm")], "end_turn", None),
+    ("<think>hm", {"finish": "length"}, [thinking("hm")], "max_tokens", None),
+    ("<think>hm</think>" + CALL, WITH_TOOLS, [thinking("hm"), tool_use(KOELN)], "tool_use", None),
+    ("<think>hm</think>Yes", {"thinking": {"type": "disabled"}}, [text("Yes")], "end_turn", None),
+    (
+        "<think>hm</think>Yes",
+        {"thinking": {"type": "adaptive", "display": "omitted"}},
+        [thinking(""), text("Yes")],
+        "end_turn",
+        None,
+    ),
+    ("Yes", {"thinking": {"type": "adaptive"}}, [text("Yes")], "end_turn", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("output", "fields", "content", "reason", "sequence"),
+    [*OUTPUTS, *((o, {"formats": THINKING, **f}, c, r, s) for o, f, c, r, s in THOUGHTS)],
+)
+def test_content(
+    output: str, fields: dict[str, Any], content: list[dict[str, Any]], reason: str, sequence: str | None
+) -> None:
+    events, message = answers(output, **fields)
+    whole = without_ids(message)
+    assert whole["content"] == content
+    assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)
+    assert without_ids(fold(events)) == whole
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            "<think>",
+            "</think>",
+            "\n\n",
+            "héllo",
+            "😀",
+            " ",
+            CALL,
+            CALL[:40],
+            "<tool_call>",
+            "{}",
+            "STOP",
+            "ST",
+            '"',
+            "}",
+        ]
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    output=PIECES.map("".join),
+    cuts=st.lists(st.integers(1, 9), max_size=40),
+    finish=st.sampled_from(["stop", "length"]),
+    formats=st.sampled_from([PLAIN, THINKING]),
+    fields=st.fixed_dictionaries(
+        {},
+        optional={
+            "tools": st.just([WEATHER]),
+            "stop_sequences": st.just(["STOP", "😀 "]),
+            "thinking": st.sampled_from([{"type": "disabled"}, {"type": "adaptive", "display": "omitted"}]),
+        },
+    ),
+)
+def test_a_stream_adds_up_to_the_whole_however_it_is_cut(
+    output: str, cuts: list[int], finish: str, formats: ModelFormats, fields: dict[str, Any]
+) -> None:
+    ids, pieces, at = token_ids(output), [], 0
+    for cut in cuts:
+        pieces.append(ids[at : at + cut])
+        at += cut
+    pieces.append(ids[at:])
+    events, message = answers(pieces, formats=formats, finish=finish, **fields)
+    _, uncut = answers(output, formats=formats, finish=finish, **fields)
+    folded, whole = without_ids(fold(events)), without_ids(message)
+    assert folded == whole
+    for answer in (whole, uncut):
+        # Where a stop sequence ends the output, the tokens behind it in the same step count or do not.
+        answer.pop("usage")
+    assert whole == without_ids(uncut)
+
+
+def test_cached_tokens_are_no_input_tokens() -> None:
+    ending = {"finish_reason": "length", "tokens": token_ids("ok"), "cached_tokens": 5}
+    events, message = answers([], ending=ending, messages=[{"role": "user", "content": "12345678"}])
+    for usage in (events[0]["message"]["usage"], events[-2]["usage"], message["usage"]):
+        assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (3, 5)
+
+
+def test_thinking_tokens() -> None:
+    events, message = answers("<think>hm</think>Yes", formats=THINKING)
+    for usage in (events[-2]["usage"], message["usage"]):
+        assert usage["output_tokens"] == len(token_ids("<think>hm</think>Yes")) + 1
+    cut = [token_ids("<think>"), token_ids("hm"), token_ids("</think>Yes")]
+    _, message = answers(cut, formats=THINKING)
+    assert message["usage"]["output_tokens_details"]["thinking_tokens"] > 0
+
+
+def test_nothing_is_to_be_written() -> None:
+    events, message = answers("", finish="length", max_tokens=0)
+    assert fold(events)["content"] == message["content"] == []
+    assert message["stop_reason"] == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        ("{}", {}),
+        ('{"a": 12345678901234567890123, "b": [null, 1.0]}', {"a": 12345678901234567890123, "b": [None, 1.0]}),
+        (' {"a": 1}\n', {"a": 1}),
+        ('{"a"', {"INVALID_JSON": '{"a"'}),
+        ("", {"INVALID_JSON": ""}),
+        ("[1]", {"INVALID_JSON": "[1]"}),
+        ('{"a": NaN}', {"INVALID_JSON": '{"a": NaN}'}),
+        ('{"a": 1} x', {"INVALID_JSON": '{"a": 1} x'}),
+        ('{"a":' * 10_000, {"INVALID_JSON": '{"a":' * 10_000}),
+    ],
+)
+def test_the_input_of_a_call(written: str, given: dict[str, Any]) -> None:
+    assert json.loads(encode({"input": tool_input(written)})) == {"input": given}

@@ -1,0 +1,221 @@
+"""/v1/responses in process, and the official SDK's types to hold what it answers against."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from typing import Any, get_args
+
+import msgspec
+import pydantic
+from openai.types.responses import Response, ResponseStreamEvent
+from starlette.applications import Starlette
+
+from openai_bls.api.http.handlers import Api
+from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.responses.routes import routes
+from openai_bls.api.responses.store import ResponseStore
+from openai_bls.output.detect import detect
+from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask
+
+THINKS_AND_CALLS = detect(None, tool_call_parser="hermes", reasoning_parser="think")
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "weather",
+    "description": "of a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A call as the model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+# What OpenAI's service sends although the SDK's types do not have it.
+_EXTRAS = {"store", "bytes"}
+
+
+_EVENTS: dict[str, Any] = {
+    get_args(event.model_fields["type"].annotation)[0]: event for event in get_args(get_args(ResponseStreamEvent)[0])
+}
+
+
+def checked_event(event: dict[str, Any]) -> None:
+    """A type that the SDK does not know is a KeyError."""
+    checked(_EVENTS[event["type"]], event)
+
+
+@cache
+def _adapter(model: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(model)
+
+
+def checked(model: Any, value: Any) -> Any:
+    """`value` as the SDK's type, nothing missing and nothing that it does not know."""
+    parsed = _adapter(model).validate_python(value)
+    unknown = {name for name in _unknown(parsed) if name not in _EXTRAS}
+    assert not unknown, unknown
+    return parsed
+
+
+def _unknown(value: Any) -> set[str]:
+    if isinstance(value, pydantic.BaseModel):
+        found = set(value.model_extra or ())
+        for name in type(value).model_fields:
+            found |= _unknown(getattr(value, name))
+        return found
+    if isinstance(value, list):
+        return set().union(*(_unknown(item) for item in value))
+    return set()
+
+
+class Reply:
+    """What was answered."""
+
+    def __init__(self, answered: Answered) -> None:
+        self.status = answered.status
+        self.text = answered.body.decode()
+        self.headers = answered.headers
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        body = self.json()
+        assert set(body) == {"error"}
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        found: dict[str, Any] = body["error"]
+        return found
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Each checked: its frame, its type, its number."""
+        *blocks, rest = self.text.split("\n\n")
+        assert rest == ""
+        events = []
+        for block in blocks:
+            if block.startswith(":"):
+                continue
+            kind, data = block.split("\n")
+            event = json.loads(data.removeprefix("data: "))
+            assert kind == f"event: {event['type']}"
+            checked_event(event)
+            events.append(event)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        return events
+
+
+class Place:
+    """A server for a test: its store outlives the requests.
+
+    Args:
+        bench: what answers; None is a model that thinks and calls.
+        store: None is one with the usual bounds.
+    """
+
+    def __init__(self, bench: Bench | None = None, store: ResponseStore | None = None) -> None:
+        self.bench = bench if bench is not None else Bench(formats=THINKS_AND_CALLS)
+        self.store = store if store is not None else ResponseStore()
+
+    def app(self) -> Starlette:
+        """The routes alone; for a running event loop."""
+        return Starlette(routes=routes(Api(self.bench.service, Pacer(asyncio.get_running_loop())), self.store))
+
+    def ask(self, method: str, path: str, body: Any = None, query: str = "") -> Reply:
+        """A request that needs no engine."""
+        reply = self._run(self._send(method, path, body, query))
+        assert self.bench.service.in_progress == 0
+        return reply
+
+    def refused(self, **body: Any) -> dict[str, Any]:
+        """The error of a request that is refused at once."""
+        for stream in (False, True):
+            reply = self.ask("POST", "/v1/responses", {"input": "hi", **body, "stream": stream})
+            assert reply.status == 400, reply.text
+        assert not self.bench.engine.requests
+        return reply.error
+
+    def create(self, body: dict[str, Any], pieces: Sequence[str] = ("ok",), reason: str = "stop", **last: Any) -> Reply:
+        """A request that the engine answers with `pieces`, a delta each."""
+
+        def feed() -> None:
+            at = len(self.bench.engine.requests) - 1
+            for piece in pieces[:-1]:
+                self.bench.engine.deliver(at, piece)
+            stop = EOS if reason == "stop" else None
+            self.bench.engine.deliver(at, pieces[-1], reason, stop_token_id=stop, **last)
+
+        return self.create_fed({"input": "hi", **body}, feed)
+
+    def create_fed(self, body: dict[str, Any] | bytes, feed: Callable[[], None]) -> Reply:
+        """A request; `feed` is called once it is with the engine."""
+
+        async def main() -> Reply:
+            before = len(self.bench.engine.requests)
+            task = asyncio.ensure_future(self._send("POST", "/v1/responses", body))
+            deadline = time.monotonic() + WAIT_S
+            while len(self.bench.engine.requests) == before and not task.done():
+                assert time.monotonic() < deadline, "waited in vain"
+                await asyncio.sleep(0)
+            feed()
+            return await asyncio.wait_for(task, WAIT_S)
+
+        reply = self._run(main())
+        assert self.bench.service.in_progress == 0
+        return reply
+
+    def whole(self, body: dict[str, Any], pieces: Sequence[str] = ("ok",), reason: str = "stop") -> dict[str, Any]:
+        """The response to a request that succeeds."""
+        reply = self.create(body, pieces, reason)
+        assert reply.status == 200, reply.text
+        response: dict[str, Any] = reply.json()
+        checked(Response, response)
+        return response
+
+    def streamed(
+        self, body: dict[str, Any], pieces: Sequence[str] = ("ok",), reason: str = "stop"
+    ) -> list[dict[str, Any]]:
+        """The events of a request that succeeds."""
+        reply = self.create({**body, "stream": True}, pieces, reason)
+        assert reply.status == 200, reply.text
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        return reply.events
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """What the chat template was last given."""
+        return self.bench.prompts.requests[-1].messages or []
+
+    async def _send(self, method: str, path: str, body: Any, query: str = "") -> Reply:
+        content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        app = self.app()
+
+        async def with_query(scope: dict[str, Any], *rest: Any) -> None:
+            await app({**scope, "query_string": query.encode()}, *rest)
+
+        return Reply(await ask(with_query, method, path, content))
+
+    @staticmethod
+    def _run(work: Awaitable[Reply]) -> Reply:
+        async def main() -> Reply:
+            return await work
+
+        return asyncio.run(main())
+
+
+_VOLATILE = {"id", "item_id", "call_id", "created_at", "completed_at"}
+
+
+def anonymous(value: Any) -> Any:
+    """Without what is made up anew for each response."""
+    if isinstance(value, dict):
+        return {name: anonymous(v) for name, v in value.items() if name not in _VOLATILE}
+    if isinstance(value, list):
+        return [anonymous(item) for item in value]
+    return value

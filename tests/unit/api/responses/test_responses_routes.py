@@ -1,0 +1,445 @@
+"""The endpoints of /v1/responses, as HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from openai.types.responses import Response, ResponseItem
+from openai.types.responses.input_token_count_response import InputTokenCountResponse
+
+from openai_bls.api.responses.store import ResponseStore
+from openai_bls.core.engine_types import PromptResult
+from tests.unit.api.responses.responses_support import THINKS_AND_CALLS, WEATHER, Place, anonymous, call_text, checked
+from tests.unit.core_support import WAIT_S, Bench, engine_info
+
+PATH = "/v1/responses"
+
+
+def test_a_whole_response() -> None:
+    place = Place()
+    reply = place.create({"input": "hi", "instructions": "be brief"}, ["hé"])
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-request-id"].startswith("req_")
+    response = reply.json()
+    parsed = checked(Response, response)
+    assert parsed.output_text == "hé"
+    assert response["id"].startswith("resp_")
+    assert place.messages == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+
+
+def test_what_a_request_asked_for_is_told_back() -> None:
+    body = {
+        "model": "tiny",
+        "instructions": "be brief",
+        "max_output_tokens": 50,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "user": "u",
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "reasoning": {"effort": "medium"},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+        "tools": [WEATHER],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]},
+        "store": False,
+    }
+    response = Place().whole(body)
+    for name in set(body) - {"reasoning", "text", "tools"}:
+        assert response[name] == body[name], name
+    assert response["reasoning"] == {"effort": "medium", "summary": None}
+    assert response["text"] == {
+        "format": {**body["text"]["format"], "description": None, "strict": False},  # type: ignore[index]
+        "verbosity": "medium",
+    }
+    assert response["tools"] == [{**WEATHER, "strict": False}]
+
+
+def test_what_holds_by_default_is_told() -> None:
+    info = engine_info()
+    response = Place().whole({})
+    assert response["model"] == "tiny"
+    assert response["temperature"] == info.sampling_defaults.temperature
+    assert response["top_p"] == info.sampling_defaults.top_p
+    assert response["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
+    assert (response["tool_choice"], response["tools"], response["metadata"]) == ("auto", [], {})
+    assert (response["parallel_tool_calls"], response["store"], response["truncation"]) == (True, True, "disabled")
+
+
+@pytest.mark.parametrize("choice", ["none", "required", {"type": "function", "name": "weather"}])
+def test_tool_choices_are_told_back(choice: Any) -> None:
+    text = "ok" if choice == "none" else call_text("weather", "{}")
+    response = Place().whole({"tools": [WEATHER], "tool_choice": choice}, [text])
+    assert response["tool_choice"] == choice
+    assert [item["type"] for item in response["output"]] == ["message" if choice == "none" else "function_call"]
+    assert response["status"] == "completed"
+
+
+def test_a_stream() -> None:
+    place = Place()
+    events = place.streamed({}, ["a", "b"])
+    assert events[-1]["type"] == "response.completed"
+    reply = place.create({"stream": True}, ["a"])
+    assert "[DONE]" not in reply.text
+    assert reply.headers["x-request-id"]
+
+
+def test_retrieving_and_deleting() -> None:
+    for stream in (False, True):
+        place = Place()
+        response = place.streamed({})[-1]["response"] if stream else place.whole({})
+        path = f"{PATH}/{response['id']}"
+        assert place.ask("GET", path).json() == response
+        deleted = place.ask("DELETE", path)
+        assert (deleted.status, deleted.json()) == (
+            200,
+            {"id": response["id"], "object": "response", "deleted": True},
+        )
+        for method in ("GET", "DELETE"):
+            gone = place.ask(method, path)
+            assert gone.status == 404
+            assert response["id"] in gone.error["message"]
+
+
+def test_what_is_not_stored_cannot_be_retrieved_or_continued() -> None:
+    place = Place()
+    response = place.whole({"store": False})
+    assert response["store"] is False
+    assert place.ask("GET", f"{PATH}/{response['id']}").status == 404
+    error = place.ask("POST", PATH, {"input": "x", "previous_response_id": response["id"]})
+    assert (error.status, error.error["code"]) == (400, "previous_response_not_found")
+    assert error.error["param"] == "previous_response_id"
+
+
+def test_incomplete_responses_are_stored_too() -> None:
+    place = Place()
+    first = place.whole({}, ["<think>hm"], "length")
+    place.whole({"input": "go on", "previous_response_id": first["id"]})
+    assert [message["role"] for message in place.messages] == ["user", "assistant", "user"]
+    assert place.messages[1]["reasoning_content"] == "hm"
+
+
+def test_a_conversation_by_previous_response_id() -> None:
+    place = Place()
+    text = "<think>hm</think>Look:" + call_text("weather", '{"city": "Paris"}')
+    tools = {"tools": [WEATHER], "instructions": "be brief"}
+    first = place.whole({"input": "weather?", **tools}, [text])
+    call = first["output"][-1]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    second = place.whole({"input": [output], "previous_response_id": first["id"], "tools": [WEATHER]}, ["It is sunny."])
+    assert second["previous_response_id"] == first["id"]
+    function = {"name": "weather", "arguments": {"city": "Paris"}}
+    conversation = [
+        {"role": "user", "content": "weather?"},
+        {
+            "role": "assistant",
+            "content": "Look:",
+            "reasoning_content": "hm",
+            "tool_calls": [{"id": call["call_id"], "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": call["call_id"], "content": "sunny"},
+    ]
+    # The instructions belong to their own request.
+    assert place.messages == conversation
+    place.whole({"input": "thanks", "previous_response_id": second["id"], "instructions": "be long"})
+    assert place.messages == [
+        {"role": "system", "content": "be long"},
+        *conversation,
+        {"role": "assistant", "content": "It is sunny."},
+        {"role": "user", "content": "thanks"},
+    ]
+    # The same, sent in full.
+    place.whole({"input": [{"role": "user", "content": "weather?"}, *first["output"], output], "tools": [WEATHER]})
+    assert place.messages == conversation
+
+
+def test_a_conversation_goes_on_without_new_input() -> None:
+    place = Place()
+    first = place.whole({"input": "hi"})
+    body = {"previous_response_id": first["id"]}
+    reply = place.create_fed(body, lambda: place.bench.engine.deliver(1, "more", "stop"))
+    assert reply.status == 200
+    assert [message["role"] for message in place.messages] == ["user", "assistant"]
+
+
+def test_item_references() -> None:
+    place = Place()
+    first = place.whole({}, ["I said"])
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    place.whole({"input": [reference, {"role": "user", "content": "what?"}]})
+    assert place.messages == [{"role": "assistant", "content": "I said"}, {"role": "user", "content": "what?"}]
+
+
+def test_input_items() -> None:
+    place = Place()
+    first = place.whole({"input": "one"}, ["two"])
+    second = place.whole({"input": "three", "previous_response_id": first["id"]})
+
+    def listed(response: dict[str, Any], query: str = "") -> dict[str, Any]:
+        reply = place.ask("GET", f"{PATH}/{response['id']}/input_items", query=query)
+        assert reply.status == 200
+        found: dict[str, Any] = reply.json()
+        for item in found["data"]:
+            checked(ResponseItem, item)
+        return found
+
+    def texts(response: dict[str, Any], query: str = "") -> list[str]:
+        return [item["content"][0]["text"] for item in listed(response, query)["data"]]
+
+    assert texts(first) == ["one"]
+    assert texts(second) == ["three", "two", "one"]
+    assert texts(second, "order=asc&limit=2") == ["one", "two"]
+    last = listed(second, "order=asc&limit=2")["last_id"]
+    assert texts(second, f"order=asc&after={last}") == ["three"]
+    bad = place.ask("GET", f"{PATH}/{first['id']}/input_items", query="limit=0")
+    assert (bad.status, bad.error["param"]) == (400, "limit")
+    assert place.ask("GET", f"{PATH}/resp_0/input_items").status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "tail", "query", "status"),
+    [
+        ("GET", "", "stream=false", 200),
+        ("GET", "", "stream=true", 400),
+        ("GET", "", "include[]=message.output_text.logprobs", 400),
+        ("GET", "", "starting_after=3", 400),
+        ("GET", "/input_items", "before=x", 400),
+        ("DELETE", "", "x=1", 400),
+    ],
+)
+def test_query_parameters(method: str, tail: str, query: str, status: int) -> None:
+    place = Place()
+    response = place.whole({})
+    reply = place.ask(method, f"{PATH}/{response['id']}{tail}", query=query)
+    assert reply.status == status
+    if status == 400:
+        assert reply.error["param"] == query.partition("=")[0]
+
+
+def test_cancelling() -> None:
+    place = Place()
+    response = place.whole({})
+    refused = place.ask("POST", f"{PATH}/{response['id']}/cancel")
+    assert refused.status == 400
+    assert "background" in refused.error["message"]
+    assert place.ask("POST", f"{PATH}/resp_0/cancel").status == 404
+
+
+def test_counting_tokens() -> None:
+    place = Place()
+    body = {"model": "tiny", "input": "four", "instructions": "12345", "tools": [WEATHER]}
+    reply = place.ask("POST", f"{PATH}/input_tokens", body)
+    assert reply.status == 200
+    counted = checked(InputTokenCountResponse, reply.json())
+    assert (counted.input_tokens, counted.object) == (9, "response.input_tokens")
+    assert place.bench.prompts.requests[-1].tools is not None
+    first = place.whole({"input": "one"}, ["two"])
+    reply = place.ask("POST", f"{PATH}/input_tokens", {"previous_response_id": first["id"], "input": "!"})
+    assert reply.json()["input_tokens"] == 7
+    for bad, param in (({"input": "x", "temperature": 1}, "temperature"), ({}, "input")):
+        assert place.ask("POST", f"{PATH}/input_tokens", bad).error["param"] == param
+    assert place.ask("POST", f"{PATH}/input_tokens", {"input": "x", "model": "gpt"}).status == 404
+
+
+def test_refusals_have_this_apis_names_streamed_or_not() -> None:
+    place = Place()
+    assert place.refused(temperature=9)["param"] == "temperature"
+    assert place.refused(background=True)["param"] == "background"
+    long = place.refused(max_output_tokens=2000)
+    assert (long["param"], long["code"]) == ("input", "context_length_exceeded")
+    assert place.refused(top_logprobs=30)["param"] == "top_logprobs"
+    plain = Place(Bench(engine_info(supported=(), grammar_backends=()), formats=THINKS_AND_CALLS))
+    assert plain.refused(text={"format": {"type": "json_object"}})["param"] == "text.format"
+    assert "'text.format'" in plain.refused(text={"format": {"type": "json_object"}})["message"]
+    logprobs = plain.refused(include=["message.output_text.logprobs"])
+    assert (logprobs["param"], "'include'" in logprobs["message"]) == ("include", True)
+    assert plain.refused(tools=[WEATHER], tool_choice="required")["param"] == "tool_choice"
+
+
+def test_preprocessings_refusal_has_this_apis_names() -> None:
+    for path, body in ((PATH, {}), (PATH, {"stream": True}), (f"{PATH}/input_tokens", {})):
+        place = Place()
+        place.bench.prompts.result = PromptResult(error="no such role in 'messages'", param="messages")
+        reply = place.ask("POST", path, {"input": "x", **body})
+        assert reply.status == 400
+        assert (reply.error["param"], reply.error["message"]) == ("input", "no such role in 'input'")
+
+
+def test_unknown_models_and_bad_bodies() -> None:
+    place = Place()
+    for stream in (False, True):
+        missing = place.ask("POST", PATH, {"input": "x", "model": "gpt", "stream": stream})
+        assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+    for path in (PATH, f"{PATH}/input_tokens"):
+        for body in (b"", b"{", b"[]", b"\xff", b"[" * 100_000):
+            assert place.ask("POST", path, body).error["type"] == "invalid_request_error"
+
+
+def test_schemas_that_nest_too_deeply_are_refused() -> None:
+    """Whatever the depth: read, it may be just within the limit, and written again beyond it."""
+    for depth in range(800, 1000):
+        place = Place()
+        nested = b'{"a":' * depth + b"1" + b"}" * depth
+        body = b'{"input":"x","stream":true,"tools":[{"type":"function","name":"f","parameters":' + nested + b"}]}"
+
+        def feed(place: Place = place) -> None:
+            if place.bench.engine.requests:
+                place.bench.engine.deliver(0, "a", "stop")
+
+        reply = place.create_fed(body, feed)
+        assert reply.status in (200, 400)
+        if reply.status == 200:
+            assert reply.events[-1]["type"] == "response.completed"
+
+
+def test_the_key_is_wanted_everywhere() -> None:
+    place = Place(Bench(api_key="k1"))
+    for method, path in (
+        ("POST", PATH),
+        ("POST", f"{PATH}/input_tokens"),
+        ("GET", f"{PATH}/resp_1"),
+        ("DELETE", f"{PATH}/resp_1"),
+        ("GET", f"{PATH}/resp_1/input_items"),
+        ("POST", f"{PATH}/resp_1/cancel"),
+    ):
+        assert place.ask(method, path, {}).status == 401
+
+
+def test_a_bug_is_a_plain_500() -> None:
+    for body in ({}, {"stream": True}):
+        place = Place()
+        place.bench.prompts.result = RuntimeError("secret path /x")
+        reply = place.ask("POST", PATH, {"input": "x", **body})
+        assert reply.status == 500
+        assert "secret" not in reply.text
+
+
+def test_the_store_is_bounded() -> None:
+    place = Place(store=ResponseStore(max_responses=2))
+    responses = [place.whole({}) for _ in range(3)]
+    statuses = [place.ask("GET", f"{PATH}/{response['id']}").status for response in responses]
+    assert statuses == [404, 200, 200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_ends_the_generation(stream: bool) -> None:
+    place = Place()
+    engine = place.bench.engine
+
+    async def main() -> None:
+        app = place.app()
+        gone = asyncio.Event()
+        body = [{"type": "http.request", "body": json.dumps({"input": "hi", "stream": stream}).encode()}]
+
+        async def receive() -> dict[str, Any]:
+            if body:
+                return body.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            pass
+
+        scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"", "headers": []}
+        task = asyncio.ensure_future(app(scope, receive, send))
+        deadline = time.monotonic() + WAIT_S
+        while not engine.requests:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0)
+        engine.deliver(0, "a")
+        gone.set()
+        await asyncio.wait_for(task, WAIT_S)
+
+    asyncio.run(main())
+    assert engine.cancelled == [engine.requests[0].request_id]
+    assert place.bench.service.in_progress == 0
+    assert len(place.store) == 0
+
+
+def test_streams_and_whole_responses_are_stored_alike() -> None:
+    place = Place()
+    whole = place.whole({}, ["a"])
+    streamed = place.streamed({}, ["a"])[-1]["response"]
+    kept = [place.ask("GET", f"{PATH}/{response['id']}").json() for response in (whole, streamed)]
+    assert anonymous(kept[0]) == anonymous(kept[1])
+
+
+def test_references_multiply_nothing() -> None:
+    place = Place(Bench(max_request_bytes=2000))
+    first = place.whole({"input": "hi"}, ["x" * 900])["output"][0]["id"]
+    second = place.whole({"input": "hi"}, ["y" * 900])["output"][0]["id"]
+    one, other = ({"type": "item_reference", "id": item_id} for item_id in (first, second))
+    asked = {"role": "user", "content": "what?"}
+    for path in (PATH, f"{PATH}/input_tokens"):
+        reply = place.ask("POST", path, {"input": [one, asked, one]})
+        assert (reply.status, reply.error["param"]) == (400, "input[2].id")
+        reply = place.ask("POST", path, {"input": [one, other, asked]})
+        assert (reply.status, reply.error["param"]) == (400, "input[1].id")
+        assert "2000 bytes" in reply.error["message"]
+    place.whole({"input": [other, asked]})
+    assert [message["content"] for message in place.messages] == ["y" * 900, "what?"]
+
+
+def requests_counted(bench: Bench) -> dict[tuple[str, str], float]:
+    """(endpoint, outcome) → how many there were."""
+    found: dict[tuple[str, str], float] = {}
+    for family in bench.service.metrics.families():
+        for sample in family.samples:
+            if sample.name == "openai_bls_requests_total":
+                key = sample.labels["endpoint"], sample.labels["outcome"]
+                found[key] = found.get(key, 0) + sample.value
+    return found
+
+
+def test_counting_is_an_endpoint_of_its_own_in_the_metrics() -> None:
+    place = Place()
+    place.bench.service.on_end = place.bench.service.metrics.ended
+    assert place.ask("POST", f"{PATH}/input_tokens", {"input": "x"}).status == 200
+    assert place.ask("POST", f"{PATH}/input_tokens", {"what": "x"}).status == 400
+    place.bench.prompts.result = PromptResult(error="'messages' are bad", param="messages")
+    # Admitted, refused by preprocessing, told in this API's words: one request.
+    reply = place.ask("POST", f"{PATH}/input_tokens", {"input": "x"})
+    assert (reply.error["param"], reply.error["message"]) == ("input", "'input' are bad")
+    place.bench.prompts.result = RuntimeError("secret")
+    assert place.ask("POST", f"{PATH}/input_tokens", {"input": "x"}).status == 500
+    assert requests_counted(place.bench) == {
+        ("responses.input_tokens", "done"): 1,
+        ("responses.input_tokens", "400"): 2,
+        ("responses.input_tokens", "500"): 1,
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failure_is_counted_once(stream: bool) -> None:
+    place = Place()
+    place.bench.service.on_end = place.bench.service.metrics.ended
+    assert place.create({"stream": stream}, [""], "error", error="no").status == 500
+    assert requests_counted(place.bench) == {("responses", "500"): 1}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_finished_response_is_encoded_once(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    """For its client, stream or not, and for the store."""
+    encoded: list[dict[str, Any]] = []
+
+    def counted(value: Any) -> bytes:
+        whole = value.get("response", value) if isinstance(value, dict) else None
+        if isinstance(whole, dict) and whole.get("object") == "response" and whole["status"] == "completed":
+            encoded.append(whole)
+        return msgspec.json.encode(value)
+
+    monkeypatch.setattr("openai_bls.api.chat.chunks._encode", counted)
+    place = Place()
+    reply = place.create({"stream": stream}, ["a"])
+    (response,) = encoded
+    told = reply.events[-1]["response"] if stream else reply.json()
+    kept = place.store.get(response["id"])
+    assert kept is not None
+    assert told == json.loads(kept.response) == json.loads(msgspec.json.encode(response))

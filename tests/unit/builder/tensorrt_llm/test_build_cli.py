@@ -1,0 +1,383 @@
+"""The command line: what it refuses by name, --dry-run, and builds that are stopped, as the processes they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from openai_bls.builder.build import BuildOptions, build
+from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from tests.unit.builder.tensorrt_llm.build_support import (
+    ROOT,
+    Machine,
+    contents,
+    leftovers,
+    make_adapter,
+    make_checkpoint,
+    make_repository,
+)
+from tests.unit.builder.test_build import command_line
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def engine_py() -> ModuleType:
+    return command_line()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
+    options = engine_py.parse(["--engine", "tensorrt_llm", *arguments]).options
+    assert isinstance(options, BuildOptions)
+    return options
+
+
+def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
+    adapters = [make_adapter(tmp_path / name) for name in ("french", "other")]
+    options = wanted(
+        engine_py,
+        "--model", "m", "--model-repository", "r", "--name", "small", "--served-model-name", "n",
+        "--trust-remote-code", "--force", "--dtype", "float16", "--max-input-len", "5", "--max-output-len", "6",
+        "--max-batch-size", "7", "--max-num-tokens", "8", "--max-beam-width", "2", "--tp-size", "3", "--pp-size", "4",
+        "--quant", "SmoothQuant", "--kv-cache-dtype", "int8", "--calib-dataset", str(tmp_path), "--calib-size", "9",
+        "--flow", "tensorrt", "--backend", "cpp", "--workers", "2", "--gemm-plugin", "auto",
+        "--gpt-attention-plugin", "float16", "--paged-context-fmha", "enable", "--use-fp8-context-fmha", "disable",
+        "--use-custom-all-reduce", "--multiple-profiles", "--gather-logits", "--plugin", "nccl_plugin=float16",
+        "--workspace", "w", "--keep-workspace", "--lora-dir", str(adapters[0]), "--lora-dir", f"law={adapters[1]}",
+        "--max-lora-rank", "16", "--max-tokens-in-kv-cache", "10", "--kv-cache-free-gpu-mem-fraction", "0.5",
+        "--kv-cache-host-memory-bytes", "11", "--no-enable-kv-cache-reuse", "--enable-chunked-context",
+        "--max-attention-window-size", "12,13", "--batch-scheduler-policy", "max_utilization",
+        "--guided-decoding-backend", "xgrammar", "--max-queue-delay", "14", "--max-queue-size", "15",
+        "--cpp-parameter", "decoding_mode=top_k",
+    )  # fmt: skip
+    own = options.tensorrt_llm
+    assert (options.model, options.model_repository, options.name) == ("m", Path("r"), "small")
+    assert (options.served_model_name, options.dtype, options.max_batch_size) == ("n", "float16", 7)
+    assert options.trust_remote_code
+    assert options.force
+    assert (own.max_input_len, own.max_output_len, own.max_num_tokens, own.max_beam_width) == (5, 6, 8, 2)
+    assert (own.tensor_parallel_size, own.pipeline_parallel_size, own.workers) == (3, 4, 2)
+    assert (own.quant, own.kv_cache_dtype, own.calib_dataset, own.calib_size) == ("int8_sq", "int8", str(tmp_path), 9)
+    assert (own.flow, own.backend) == ("tensorrt", "cpp")
+    assert own.plugins == {
+        "gemm_plugin": "auto",
+        "gpt_attention_plugin": "float16",
+        "use_paged_context_fmha": "enable",
+        "use_fp8_context_fmha": "disable",
+        "use_custom_all_reduce": "enable",
+        "nccl_plugin": "float16",
+    }
+    assert own.multiple_profiles
+    assert own.gather_logits
+    assert own.keep_workspace
+    assert (own.workspace, own.max_lora_rank) == (Path("w"), 16)
+    assert own.lora == {"french": adapters[0], "law": adapters[1]}
+    assert own.settings == TensorRtLlmSettings(
+        kv_cache_free_gpu_mem_fraction=0.5,
+        max_tokens_in_paged_kv_cache=10,
+        kv_cache_host_memory_bytes=11,
+        enable_kv_cache_reuse=False,
+        max_attention_window_size="12,13",
+        enable_chunked_context=True,
+        batch_scheduler_policy="max_utilization",
+        guided_decoding_backend="xgrammar",
+    )
+    assert own.queue is not None
+    assert (own.queue.max_queue_delay_microseconds, own.queue.max_queue_size) == (14, 15)
+    assert own.cpp_parameters == {"decoding_mode": "top_k"}
+
+
+def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
+    """A new one must be added there, and to `options`."""
+    parser = engine_py._parser()
+    tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
+    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--max-seq-len", "--engine"}
+    for action in parser._actions:
+        assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--engine transformers --tp-size 2", "--tp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
+        ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
+        ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),
+        ("--flow pytorch --gemm-plugin auto", "--gemm-plugin is for --flow tensorrt"),
+        ("--flow pytorch --backend cpp", "--backend cpp runs engines of --flow tensorrt only"),
+        ("--flow pytorch --kv-cache-dtype int8", "--kv-cache-dtype int8 is for --flow tensorrt: the PyTorch flow has"),
+        ("--flow tensorrt --kv-cache-dtype nvfp4", "nvfp4 is for --flow pytorch: engines have auto, fp8 and int8"),
+        (
+            "--quant gptq",
+            "--quant gptq: TensorRT-LLM's LLM API neither makes nor reads GPTQ weights: give the original",
+        ),
+        ("--quant W8A16-GPTQ", "--quant W8A16-GPTQ: TensorRT-LLM's LLM API neither makes nor reads"),
+        ("--quant fp8_block", "with --flow pytorch and without --quant"),
+        ("--max-queue-delay 5", "--max-queue-delay is for --backend cpp"),
+        ("--cpp-parameter a=b", "--cpp-parameter is for --backend cpp"),
+        ("--quant int3", "--quant int3 is not known: give one of fp8, "),
+        ("--calib-dataset ./nowhere --quant fp8", "--calib-dataset ./nowhere is neither a directory"),
+        ("--calib-dataset my_texts --quant fp8", "nor a data set that TensorRT-LLM knows: cnn_dailymail, pileval"),
+        ("--tp-size 0", "--tp-size: "),
+        ("--max-num-tokens -1", "--max-num-tokens: "),
+        ("--kv-cache-free-gpu-mem-fraction 1.5", "--kv-cache-free-gpu-mem-fraction: "),
+        ("--max-attention-window-size 10,x", "--max-attention-window-size: a number of tokens is needed, or several"),
+        ("--max-attention-window-size 0", "--max-attention-window-size: a number of tokens is needed"),
+        ("--max-queue-size -1 --backend cpp", "--max-queue-size -1 is negative"),
+        ("--plugin gemm_plugin", "--plugin gemm_plugin is not NAME=VALUE"),
+        ("--plugin a=1 --plugin a=2", "--plugin a is given twice"),
+        ("--plugin gemm_plugin=auto --gemm-plugin auto", "--plugin gemm_plugin is given by an option of its own too"),
+        ("--lora-dir ./nowhere", "is no adapter: it has no adapter_config.json"),
+        ("--max-lora-rank 8", "--max-lora-rank is for adapters"),
+        ("--keep-workspace", "--keep-workspace needs --workspace DIR"),
+    ],
+)
+def test_options_without_a_meaning(engine_py: ModuleType, arguments: str, said: str) -> None:
+    given = arguments.split()
+    with pytest.raises(EngineLoadError) as caught:
+        engine_py.parse(given if "--engine" in given else ["--engine", "tensorrt_llm", *given])
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--gpu", "H100"],
+        ["--quan", "fp8"],
+        ["--remove", "a", "--dry-run"],
+        ["--multiple-profiles", "perhaps"],
+        ["--flow", "onnx"],
+        ["--no_such_thing"],
+    ],
+)
+def test_arguments_that_are_none(engine_py: ModuleType, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        engine_py.parse(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            "--use_weight_only",
+            "--use_weight_only is TensorRT-LLM's: give --quant int8_weight_only, or int4_weight_only",
+        ),
+        ("--qformat fp8", "--qformat is TensorRT-LLM's: give --quant"),
+        ("--smoothquant=0.5", "--smoothquant is TensorRT-LLM's: give --quant int8_sq"),
+        ("--use_custom_all_reduce disable", "TensorRT-LLM chooses the all-reduce by itself"),
+        ("--max_batch_size 4", "--max_batch_size is written --max-batch-size here"),
+    ],
+)
+def test_options_of_guides(
+    engine_py: ModuleType, capsys: pytest.CaptureFixture[str], arguments: str, said: str
+) -> None:
+    """Each is refused with what stands for it here, which there is."""
+    with pytest.raises(SystemExit):
+        engine_py.parse(arguments.split())
+    assert said in capsys.readouterr().err
+    known = {option for action in engine_py._parser()._actions for option in action.option_strings}
+    for name, instead in engine_py._OF_GUIDES.items():
+        assert name not in known
+        assert set(re.findall(r"--[a-z][a-z0-9_-]*", instead)) <= known
+
+
+@pytest.mark.parametrize(
+    ("gpus", "installed", "engine", "said"),
+    [
+        (True, True, "tensorrt_llm", "it is installed, and there is a GPU (NVIDIA H100 80GB HBM3)"),
+        (False, True, "transformers", "TensorRT-LLM is installed, but there is no GPU"),
+        (True, False, "transformers", "TensorRT-LLM is not installed"),
+    ],
+)
+def test_auto(
+    engine_py: ModuleType,
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    said: str,
+    *,
+    gpus: bool,
+    installed: bool,
+) -> None:
+    if not gpus:
+        machine.install_gpus()
+    if not installed:
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if "trtllm_package" not in path])
+    found = engine_py.parse([])
+    assert found.options.engine == engine
+    assert found.reason == f"engine {engine}: {said}"
+
+
+def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a checkpoint without weights, without GPU and TensorRT-LLM; nothing is written."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((ROOT / "demo" / "checkpoint" / "config.json").read_bytes())
+    repository = make_repository(tmp_path / "model_repository")
+    before = contents(tmp_path)
+    arguments = ["--model", str(folder), "--model-repository", str(repository), "--dry-run", "--gpu", "L40S"]
+    assert engine_py.main([*arguments, "--max-seq-len", "1024"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1\n")
+    assert "there is no GPU here" not in said
+    assert "4.33 million parameters" in said
+    assert "L40S" in said
+    assert "1,024 tokens" in said
+    assert engine_py.main([*arguments, "--tp-size", "3"]) == 1
+    assert "--tp-size 3 does not divide the 4 attention heads" in capsys.readouterr().out
+    assert (
+        engine_py.main([*arguments, "--plugin", "gemm_plugins=auto", "--workers", "3", "--kv-cache-dtype", "int8"]) == 1
+    )
+    said = capsys.readouterr().out
+    problems = said.partition("\nProblems\n")[2].partition("\nNotes\n")[0]
+    assert "TensorRT-LLM 1.2.1 has no plugin option gemm_plugins: there is gemm_plugin" in " ".join(problems.split())
+    assert "--workers 3 cannot be had" in problems
+    assert "do not share their KV cache" in said.partition("\nNotes\n")[2]
+    # What leaves nothing to estimate stands under the same heading.
+    assert engine_py.main([*arguments, "--max-seq-len", "8", "--max-output-len", "9"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.endswith(
+        "\nProblems\n  - --max-output-len and --max-seq-len say the same: give one of the two\n"
+    )
+    assert not captured.err
+    assert engine_py.main([*arguments, "--flow", "tensorrt", "--guided-decoding-backend", "llguidance"]) == 1
+    assert "llguidance is not for TensorRT engines" in capsys.readouterr().out.partition("\nProblems\n")[2]
+    assert engine_py.main(["--dry-run", "--engine", "null"]) == 1
+    assert "the engine null has nothing to plan" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+def test_a_hub_id_needs_its_configuration_only(
+    engine_py: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def download(model: str, allow_patterns: list[str]) -> str:
+        asked.append((model, allow_patterns))
+        return str(ROOT / "demo" / "checkpoint")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr(engine_py, "visible_gpus", list)
+    assert engine_py.main(["--model", "someone/tiny", "--dry-run"]) == 0
+    assert asked == [("someone/tiny", ["config.json", "hf_quant_config.json"])]
+    said = capsys.readouterr().out
+    assert "someone/tiny: 4.33 million parameters" in said
+    assert "there is no GPU here: estimated for H100 (--gpu NAME for another)\n" in said
+
+
+class Running:
+    """`build/engine.py` over an engine that is there, held where its worker begins to build."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self.repository = make_repository(folder / "model_repository")
+        self.source = make_checkpoint(folder / "source" / "tiny")
+        build(BuildOptions(str(self.source), self.repository, engine="null"), print)
+        self.before = contents(self.repository)
+        # The fake opens this to write down what it was called with, which waits for a reader.
+        hold = folder / "hold"
+        os.mkfifo(hold)
+        machine.set(FAKE_TENSORRT_LLM_CALLS=str(hold))
+        what = ["--engine", "tensorrt_llm", "--model", str(self.source), "--model-repository", str(self.repository)]
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "build" / "engine.py"), *what],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if "loading and converting" in line:
+                break
+        self.worker = self._child(lambda command: b"openai_bls.builder.tensorrt_llm.worker\0build" in command)
+        self.guardian = self._child(lambda command: b"guardian.py" in command)
+
+    def _child(self, is_it: Callable[[bytes], bool]) -> int:
+        mine = str(self.repository.parent).encode()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    command = (entry / "cmdline").read_bytes()
+                    first, _, rest = command.partition(b"\0")
+                    is_guardian = rest.startswith((b"-I", first)) and b"guardian.py" in command
+                    if mine in command and is_it(command) and is_guardian == is_it(b"guardian.py"):
+                        return int(entry.name)
+        raise AssertionError("it does not run")
+
+    def end(self) -> tuple[int, str]:
+        """Exit code, and what was written to standard error."""
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def running(machine: Machine, tmp_path: Path) -> Iterator[Running]:
+    found = Running(machine, tmp_path)
+    yield found
+    if found.process.poll() is None:
+        found.process.kill()
+    found.process.communicate()
+
+
+@contextlib.contextmanager
+def outlived(*pids: int) -> Iterator[None]:
+    """All of these processes have ended a while after the block."""
+    with contextlib.ExitStack() as stack:
+        ends = [os.pidfd_open(pid) for pid in pids]
+        for end in ends:
+            stack.callback(os.close, end)
+        yield
+        for end in ends:
+            assert select.select([end], [], [], PATIENCE_S)[0]
+
+
+def test_a_killed_worker(running: Running) -> None:
+    with outlived(running.guardian):
+        os.kill(running.worker, signal.SIGKILL)
+    code, said = running.end()
+    assert code == 1
+    assert "the build was killed, most likely by the kernel for want of host memory" in said
+    assert contents(running.repository) == running.before
+    assert not leftovers(running.repository)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_build(machine: Machine, running: Running, number: signal.Signals) -> None:
+    """Nothing runs on, nothing stays behind."""
+    with outlived(running.worker, running.guardian):
+        running.process.send_signal(number)
+    code, said = running.end()
+    assert (code, said) == (130, "build/engine.py: stopped; the engine that was there is still there\n")
+    assert contents(running.repository) == running.before
+    assert not leftovers(running.repository)
+    assert not any(machine.temporary.iterdir())
+
+
+def test_a_killed_build(running: Running) -> None:
+    """It takes its worker along; what it had in hand is removed by the next one."""
+    with outlived(running.worker, running.guardian):
+        running.process.kill()
+    running.end()
+    now = {path: text for path, text in contents(running.repository).items() if "/.aside-" not in path}
+    assert now == running.before
+    assert load_manifest(running.repository / "tensorrt_llm" / "1").engine == "null"
+    assert leftovers(running.repository)
+    with pytest.raises(EngineLoadError, match="--max-batch-size"):
+        build(BuildOptions(str(running.source), running.repository, engine="null", max_batch_size=0), print)
+    assert contents(running.repository) == running.before
+    assert not leftovers(running.repository)

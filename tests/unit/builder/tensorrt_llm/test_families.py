@@ -1,0 +1,269 @@
+"""The table of model families, row by row, and docs/models.md, which shows it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from openai_bls.builder.tensorrt_llm.estimate import EstimateOptions, estimate
+from openai_bls.builder.tensorrt_llm.families import (
+    FAMILIES,
+    TENSORRT_FLOW_END,
+    Family,
+    Model,
+    command,
+    family_of,
+    quant_note,
+    refusal,
+    written,
+)
+from openai_bls.builder.tensorrt_llm.gpus import find_gpu
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, CHECKPOINT_FORMS, QUANTISATIONS
+from openai_bls.builder.tensorrt_llm.shapes import shape_of
+from tests.unit.builder.tensorrt_llm import published_models
+from tests.unit.builder.tensorrt_llm.published_models import NAMES
+
+DOC = (Path(__file__).parents[4] / "docs" / "models.md").read_text(encoding="utf-8")
+
+# Which file in published/ stands for which models of the table.
+FILES = {
+    "Llama 2": "Llama-2-7b-hf",
+    "Llama 3": "Llama-3.1-8B",
+    "CodeLlama": "CodeLlama-13b-hf",
+    "Yi": "Yi-34B",
+    "Mistral": "Mistral-7B-v0.1",
+    "Mixtral": "Mixtral-8x7B-v0.1",
+    "Qwen1.5": "Qwen1.5-14B-Chat",
+    "Qwen2": "Qwen2-0.5B",
+    "Qwen2.5": "Qwen2.5-7B-Instruct",
+    "Qwen1.5-MoE, Qwen2-57B-A14B": "Qwen1.5-MoE-A2.7B",
+    "Qwen3": "Qwen3-8B",
+    "Qwen3 with experts": "Qwen3-30B-A3B",
+    "Qwen (the first)": "Qwen-7B-Chat",
+    "Baichuan2": "Baichuan2-13B-Chat",
+    "ChatGLM2, ChatGLM3": "chatglm3-6b",
+    "GLM-4 (with its own code)": "glm-4-9b-chat",
+    "GLM-4 (as transformers has it)": "glm-4-9b-chat-hf",
+    "Phi-3, Phi-3.5, Phi-4": "Phi-3-mini-4k-instruct",
+    "Gemma, Gemma 2": "gemma-2-9b",
+    "Gemma 3 (text)": "gemma-3-1b-it",
+}
+ROWS = [(family, model) for family in FAMILIES for model in family.models]
+IDS = [model.name for _, model in ROWS]
+
+
+def refused(name: str, flow: str, version: tuple[int, int], *, trust: bool = True) -> str | None:
+    config = published_models.config(name)
+    return refusal(config, flow, version, trust_remote_code=trust)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("family", "model"), ROWS, ids=IDS)
+def test_each_row_from_config_to_plan(family: Family, model: Model) -> None:
+    """What the row says is what becomes of a published model: which family, refused or not, and a plan that fits."""
+    config = published_models.config(FILES[model.name])
+    shape = shape_of(config)
+    assert family_of(config) is family
+    assert family_of(shape) is family
+    for flow, since in (("tensorrt", family.tensorrt_since), ("pytorch", family.pytorch_since)):
+        taken = refused(FILES[model.name], flow, (1, 2)) is None
+        assert taken == (since is not None)
+        if since is None:
+            continue
+        assert refused(FILES[model.name], flow, since) is None
+        before = (since[0], since[1] - 1) if since[1] else (since[0] - 1, 21)
+        assert f"need TensorRT-LLM {written(since)} or later" in str(refused(FILES[model.name], flow, before))
+    found = estimate(shape, EstimateOptions(gpu=find_gpu("B200"), max_seq_len=2048))
+    assert found.problems == ()
+    for quant in family.quants:
+        gpu = find_gpu("B200" if quant == "nvfp4" else "H200")
+        smaller = estimate(shape, EstimateOptions(gpu=gpu, quant=quant))
+        assert smaller.problems == ()
+        assert smaller.weights < found.weights
+
+
+def test_every_published_file_has_a_family() -> None:
+    assert set(FILES) == set(IDS)
+    assert all(family_of(published_models.config(name)) for name in NAMES)
+
+
+def test_no_architecture_twice() -> None:
+    architectures = [name for family in FAMILIES for name in family.architectures]
+    assert len(architectures) == len(set(architectures))
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_rows_agree_with_themselves(family: Family) -> None:
+    """A class means a release; quantisations mean a class; each family runs somewhere; notes are clauses."""
+    assert (family.tensorrt_class is None) == (family.tensorrt_since is None)
+    assert not family.quants or family.tensorrt_class
+    assert set(family.quants) <= set(BUILT)
+    assert family.embedded or family.tensorrt_class or family.pytorch_since
+    assert family.models
+    assert not any(note.endswith(".") for note in family.notes)
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    assert all((name in known) == family.embedded for name in family.architectures)
+
+
+@pytest.mark.parametrize("name", ["Qwen-7B-Chat", "Baichuan2-13B-Chat", "chatglm3-6b", "glm-4-9b-chat"])
+def test_own_code_needs_the_flag(name: str) -> None:
+    assert "pass --trust-remote-code if you trust it" in str(refused(name, "tensorrt", (1, 2), trust=False))
+    assert refused(name, "tensorrt", (1, 2)) is None
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "Qwen2.5-7B-Instruct", "Phi-3-mini-4k-instruct"])
+def test_others_do_not(name: str) -> None:
+    """Phi-3 brings code as well, but everyone has their own for it."""
+    assert refused(name, "tensorrt", (1, 2), trust=False) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "flow", "version", "says"),
+    [
+        ("Qwen3-8B", "tensorrt", (0, 20), "need TensorRT-LLM 1.0 or later in --flow tensorrt, and this is 0.20: "),
+        ("Qwen3-8B", "tensorrt", (0, 20), "use a newer one, or --flow pytorch"),
+        ("Phi-3-mini-4k-instruct", "pytorch", (1, 0), "use a newer one, or --flow tensorrt"),
+        (
+            "Llama-2-7b-hf",
+            "tensorrt",
+            (1, 3),
+            "no engines any more: use a release before 1.3, or --flow pytorch",
+        ),
+        ("gemma-7b", "tensorrt", (1, 4), "use a release before 1.3, or --engine transformers"),
+        ("gemma-7b", "pytorch", (1, 2), "no Gemma models in --flow pytorch: use --flow tensorrt"),
+        ("gemma-7b", "pytorch", (1, 3), "use --engine transformers"),
+        ("chatglm3-6b", "pytorch", (1, 2), "no ChatGLM models in --flow pytorch: use --flow tensorrt"),
+        ("chatglm3-6b", "pytorch", (1, 3), "use TensorRT-LLM before 1.3 with --flow tensorrt"),
+        ("glm-4-9b-chat-hf", "tensorrt", (1, 2), "no GLM models in --flow tensorrt: use --engine transformers"),
+    ],
+)
+def test_sentences(name: str, flow: str, version: tuple[int, int], says: str) -> None:
+    assert says in str(refused(name, flow, version))
+
+
+def test_an_engine_of_a_release_that_builds_none() -> None:
+    """Nothing else runs ChatGLM, so the sentence ends there."""
+    text = str(refused("chatglm3-6b", "tensorrt", TENSORRT_FLOW_END))
+    assert text.endswith("use a release before 1.3")
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"architectures": ["BloomForCausalLM"]}, "BloomForCausalLM is no model family known here"),
+        ({"architectures": []}, "an architecture that config.json does not name is no"),
+        ({}, "supported are Llama 2, Llama 3, CodeLlama, Yi, Mistral"),
+        ({"architectures": "LlamaForCausalLM"}, "does not name"),
+    ],
+)
+def test_unknown_models(config: dict[str, Any], says: str) -> None:
+    assert family_of(config) is None
+    text = str(refusal(config, "tensorrt", (1, 2), trust_remote_code=True))
+    assert says in text
+    assert "--engine transformers" in text
+
+
+def test_the_first_chatglm_is_another_model() -> None:
+    config = published_models.config("chatglm3-6b") | {"inner_hidden_size": 16384}
+    assert "use ChatGLM2, ChatGLM3 or GLM-4" in str(refusal(config, "tensorrt", (1, 2), trust_remote_code=True))
+
+
+def test_quantisations_that_are_not_listed() -> None:
+    qwen3 = family_of(published_models.config("Qwen3-8B"))
+    gemma3 = family_of(published_models.config("gemma-3-1b-it"))
+    assert qwen3 is not None
+    assert gemma3 is not None
+    assert quant_note(qwen3, "fp8") is None
+    assert "does not list awq for Qwen3 (it lists fp8)" in str(quant_note(qwen3, "awq"))
+    assert "(it lists none)" in str(quant_note(gemma3, "fp8"))
+
+
+# --- docs/models.md
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", DOC, re.MULTILINE | re.DOTALL)
+    assert found is not None, title
+    return found[1]
+
+
+def table(text: str) -> list[list[str]]:
+    """Cells of a table's rows, without its heading."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [row for row in rows[1:] if set("".join(row)) != {"-"}]
+
+
+def code(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def test_the_documented_table() -> None:
+    def since(version: tuple[int, int] | None) -> str:
+        return written(version) if version else "no"
+
+    assert table(section("The table")) == [
+        [
+            model.name,
+            code(family.architectures),
+            since(family.tensorrt_since),
+            code((family.tensorrt_class,)) if family.tensorrt_class else "",
+            since(family.pytorch_since),
+            "yes" if family.embedded else "no",
+            "yes" if family.trust_remote_code else "no",
+        ]
+        for family, model in ROWS
+    ]
+
+
+def test_the_documented_commands() -> None:
+    block = section("Commands").split("```bash\n")[1].split("```")[0]
+    assert block.splitlines() == [command(family, model) for family, model in ROWS]
+    assert "python build/engine.py --model Qwen/Qwen2.5-7B-Instruct --engine tensorrt_llm" in block.splitlines()
+    assert all(("--trust-remote-code" in command(family, model)) == family.trust_remote_code for family, model in ROWS)
+
+
+def test_the_documented_quantisations() -> None:
+    text = section("Quantisations of engines")
+    by_family, by_name = text.split("| `--quant` | weights |")
+    assert table(by_family) == [
+        [code(family.architectures), code(tuple(family.quants)) or "none"]
+        for family in FAMILIES
+        if family.tensorrt_class
+    ]
+    rows = table("| `--quant` | weights |" + by_name)
+    assert [row[0] for row in rows] == [f"`{name}`" for name in BUILT]
+    for row, name in zip(rows, BUILT, strict=True):
+        how = QUANTISATIONS[name]
+        assert row[1] == ("8 bits" if how.bytes_per_weight >= 1 else "4 bits")
+        capability = tuple(int(part) for part in row[2].split("."))
+        first = {None: (7, 5), "int8": (7, 5), "fp8": (8, 9), "nvfp4": (10, 0)}[how.number_format]
+        assert capability == first
+        assert row[3] == ("no" if how.not_on_blackwell else "yes")
+        assert ("calibrates" in row[4]) == how.calibrates
+    listed = [line for line in text.splitlines() if line.startswith("- ")]
+    assert listed == [f"- `{name}`: {how.refusal}." for name, how in QUANTISATIONS.items() if how.refusal]
+
+
+def test_the_documented_forms_of_checkpoints() -> None:
+    rows = table(section("Checkpoints that are quantised already"))
+    assert [[row[0], *row[2:]] for row in rows] == [
+        [
+            form.title,
+            "yes" if form.tensorrt else "no",
+            written(form.pytorch_since) if form.pytorch_since else "no",
+            f"`--quant {form.instead}`" if form.instead else "",
+        ]
+        for form in CHECKPOINT_FORMS.values()
+    ]
+    for row, name in zip(rows, CHECKPOINT_FORMS, strict=True):
+        assert name.removeprefix("ModelOpt ").removesuffix("_block") in row[1]
+        assert ("quant_algo" in row[1]) == name.startswith("ModelOpt ")
+
+
+def test_the_documented_notes() -> None:
+    lines = [line for line in section("What to know").splitlines() if line]
+    assert lines == [f"- **{family.name}**: {note}." for family in FAMILIES for note in family.notes]

@@ -1,0 +1,291 @@
+"""Plans: lengths, flows, and what stands against them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from openai_bls.builder.tensorrt_llm.gpus import GIB, find_gpu
+from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, flow_of, gpu_for, lengths, plan
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.tensorrt_llm import nvidia_smi
+from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, Version
+from tests.unit.builder.tensorrt_llm import published_models
+from tests.unit.builder.tensorrt_llm.build_support import ROOT
+
+DEMO: dict[str, Any] = json.loads((ROOT / "demo" / "checkpoint" / "config.json").read_text())
+
+
+def plan_of(config: dict[str, Any] = DEMO, own: TensorRtLlmOptions | None = None, version: str = "1.2.1") -> Plan:
+    return plan(asked(config, own), Version.parse(version), find_gpu("H100"))
+
+
+def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None) -> Request:
+    return Request(
+        model="someone/model",
+        config=config,
+        dtype="auto",
+        max_seq_len=None,
+        max_batch_size=64,
+        trust_remote_code=False,
+        own=own or TensorRtLlmOptions(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_seq_len", "max_input_len", "max_output_len", "longest", "found"),
+    [
+        (None, None, None, 4096, (4095, 4096)),
+        (None, None, None, None, (2047, 2048)),
+        (1000, None, None, 4096, (999, 1000)),
+        (1000, 700, None, 4096, (700, 1000)),
+        (1000, 1000, None, 4096, (1000, 1000)),
+        (None, 700, 300, 4096, (700, 1000)),
+        (None, None, 300, 4096, (3796, 4096)),
+        (None, 700, None, 4096, (700, 4096)),
+        (1, None, None, 4096, (1, 1)),
+    ],
+)
+def test_lengths(
+    max_seq_len: int | None,
+    max_input_len: int | None,
+    max_output_len: int | None,
+    longest: int | None,
+    found: tuple[int, int],
+) -> None:
+    own = TensorRtLlmOptions(max_input_len=max_input_len, max_output_len=max_output_len)
+    assert lengths(max_seq_len, own, longest) == found
+
+
+@pytest.mark.parametrize(
+    ("max_seq_len", "max_input_len", "max_output_len", "said"),
+    [
+        (1000, None, 300, "--max-output-len and --max-seq-len say the same"),
+        (4097, None, None, "--max-seq-len 4097 is outside what the model was made for"),
+        (0, None, None, "--max-seq-len 0 is outside what the model was made for"),
+        (None, 4000, 300, "--max-seq-len 4300 is outside what the model was made for"),
+        (None, None, 4096, "--max-output-len 4096 leaves no room for a prompt in 4096 tokens"),
+        (1000, 1001, None, "--max-input-len 1001 is more than the 1000 tokens of --max-seq-len"),
+    ],
+)
+def test_lengths_that_cannot_be(
+    max_seq_len: int | None, max_input_len: int | None, max_output_len: int | None, said: str
+) -> None:
+    own = TensorRtLlmOptions(max_input_len=max_input_len, max_output_len=max_output_len)
+    with pytest.raises(EngineLoadError) as caught:
+        lengths(max_seq_len, own, 4096)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("version", "flow"), [("0.20.0", "tensorrt"), ("1.2.1", "tensorrt"), ("1.3.0", "pytorch")])
+def test_flow(version: str, flow: str) -> None:
+    assert flow_of(Version.parse(version)) == flow
+    assert plan_of(version=version).flow == flow
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (TensorRtLlmOptions(quant="fp8"), "--quant is for --flow tensorrt"),
+        (TensorRtLlmOptions(plugins={"gemm_plugin": "auto"}), "--plugin is for --flow tensorrt"),
+        (TensorRtLlmOptions(gather_logits=True), "--gather-logits is for --flow tensorrt"),
+        (TensorRtLlmOptions(workers=2), "--workers is for --flow tensorrt"),
+        (TensorRtLlmOptions(kv_cache_dtype="int8"), "--kv-cache-dtype int8 is for --flow tensorrt"),
+        (TensorRtLlmOptions(backend="cpp"), "--backend cpp runs engines of --flow tensorrt only"),
+    ],
+)
+def test_options_without_a_meaning_for_the_flow_there_is(own: TensorRtLlmOptions, said: str) -> None:
+    """Which was left open, and comes of the installed version."""
+    assert plan_of(own=own).flow == "tensorrt"
+    with pytest.raises(EngineLoadError, match=said):
+        plan_of(own=own, version="1.3.0")
+
+
+def test_a_model_of_unknown_size(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is planned without an estimate where TensorRT-LLM takes the family all the same."""
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 512}
+    made = plan_of(config)
+    assert (made.estimate, made.max_seq_len, made.problems) == (None, 512, ())
+    text = described(asked(config), made)
+    assert "tensorrt flow, 512 tokens" in text
+    assert "\n\nNotes\n  - no estimate: config.json has no usable" in text
+
+
+def test_problems_are_told_once() -> None:
+    own = TensorRtLlmOptions(tensor_parallel_size=3)
+    made = plan_of(own=own)
+    assert len(made.problems) == 1
+    text = described(asked(DEMO, own), made)
+    assert text.count("does not divide the 4 attention heads") == 1
+    foreign = DEMO | {"architectures": ["MambaForCausalLM"]}
+    assert described(asked(foreign), plan_of(foreign)).count("  - MambaForCausalLM is no model family") == 1
+
+
+def test_every_sentence_is_under_its_heading() -> None:
+    own = TensorRtLlmOptions(quant="awq", workers=3, plugins={"gemm": "auto"}, max_num_tokens=100)
+    foreign = published_models.config("Qwen3-8B")
+    made = plan_of(foreign, own)
+    assert made.estimate is not None
+    assert (made.estimate.problems, made.estimate.notes) == (made.problems, made.notes)
+    text = " ".join(described(asked(foreign, own), made).split())
+    problems, notes = text.partition(" Problems - ")[2].split(" Notes - ")
+    assert problems == " - ".join(made.problems)
+    assert notes == " - ".join(made.notes)
+    assert [sentence.split()[0] for sentence in made.problems] == ["--workers", "TensorRT-LLM"]
+    assert [sentence.split()[0] for sentence in made.notes] == ["TensorRT-LLM", "prompts", "awq", "of"]
+
+
+@pytest.mark.parametrize(
+    ("own", "version", "said"),
+    [
+        (TensorRtLlmOptions(workers=2), "1.2.1", "builds an engine's 1 rank side by side"),
+        (TensorRtLlmOptions(plugins={"gemm_plugin": "int2"}), "0.20.0", "plugin option gemm_plugin is 'int2': give"),
+        (TensorRtLlmOptions(plugins={"use_custom_all_reduce": "enable"}), "1.0.0", "chooses the all-reduce by itself"),
+        (TensorRtLlmOptions(kv_cache_dtype="nvfp4", flow="pytorch"), "1.2.1", "give one of auto, fp8"),
+        (TensorRtLlmOptions(quant="gptq"), "1.2.1", "neither makes nor reads GPTQ weights"),
+        (TensorRtLlmOptions(flow="pytorch"), "0.20.0", "serves checkpoints by PyTorch as an experiment only"),
+    ],
+)
+def test_what_the_version_refuses_in_the_middle(own: TensorRtLlmOptions, version: str, said: str) -> None:
+    assert any(said in problem for problem in plan_of(own=own, version=version).problems)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (TensorRtLlmOptions(calib_size=5), "--calib-size 5 has no effect here: only --quant fp8, "),
+        (TensorRtLlmOptions(calib_size=5, quant="int8_weight_only"), "--calib-size 5 has no effect"),
+        (TensorRtLlmOptions(calib_dataset="cnn_dailymail"), "--calib-dataset cnn_dailymail has no effect"),
+        (TensorRtLlmOptions(workers=3), "--workers 3 cannot be had"),
+        (
+            TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}),
+            "turns it off unless --quant is fp8, ",
+        ),
+        (
+            TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8"),
+            "turns it off unless the KV cache is in fp8",
+        ),
+        (
+            TensorRtLlmOptions(
+                plugins={"use_fp8_context_fmha": "enable", "context_fmha": "disable"}, quant="fp8", kv_cache_dtype="fp8"
+            ),
+            "turns it off together with context_fmha",
+        ),
+        (
+            TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance")),
+            "llguidance is not for TensorRT engines: give xgrammar, or --flow pytorch",
+        ),
+        (
+            TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"), backend="cpp"),
+            "llguidance is not for TensorRT engines: give xgrammar, the only one of the C++ backend",
+        ),
+    ],
+)
+def test_options_without_an_effect(own: TensorRtLlmOptions, said: str) -> None:
+    made = plan_of(own=own)
+    (refusal,) = made.refusals
+    assert said in refusal
+    assert refusal in made.problems
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        TensorRtLlmOptions(calib_size=5, calib_dataset="cnn_dailymail", quant="awq"),
+        TensorRtLlmOptions(calib_size=5, kv_cache_dtype="int8"),
+        TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8", kv_cache_dtype="fp8"),
+        TensorRtLlmOptions(
+            plugins={"use_fp8_context_fmha": "enable", "use_paged_context_fmha": "disable"}, quant="w4a8_awq"
+        ),
+        TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "disable"}),
+        TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="xgrammar"), backend="cpp"),
+        TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance"), flow="pytorch"),
+    ],
+)
+def test_options_with_an_effect(own: TensorRtLlmOptions) -> None:
+    made = plan_of(own=own)
+    assert (made.refusals, made.problems) == ((), ())
+
+
+def test_a_quantised_checkpoint_is_not_calibrated() -> None:
+    told = {"quant_method": "modelopt", "told_by": "hf_quant_config.json", "quant_algo": "FP8"}
+    config = published_models.config("Qwen2.5-7B-Instruct") | {"quantization_config": told}
+    (refusal,) = plan_of(config, TensorRtLlmOptions(calib_size=5, kv_cache_dtype="fp8")).refusals
+    assert refusal == "--calib-size 5 has no effect here: the checkpoint is quantised already; leave it out"
+    own = TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, kv_cache_dtype="fp8")
+    assert plan_of(config, own).problems == ()
+
+
+def test_all_ranks_side_by_side_may_be_asked_for() -> None:
+    own = TensorRtLlmOptions(tensor_parallel_size=2, workers=2, plugins={"gemm_plugin": "auto"})
+    assert plan_of(own=own).problems == ()
+
+
+def test_a_quantised_checkpoint() -> None:
+    """As the flow takes it; with its own KV cache."""
+    awq = published_models.config("Qwen2.5-7B-Instruct-AWQ")
+    (problem,) = plan_of(awq).problems
+    assert "quantised already, as AutoAWQ" in problem
+    told = {"quant_method": "modelopt", "told_by": "hf_quant_config.json", "quant_algo": "FP8"}
+    plain = published_models.config("Qwen2.5-7B-Instruct")
+    own, cached = (
+        plan_of(plain | {"quantization_config": told | {"kv_cache_quant_algo": cache}}) for cache in (None, "FP8")
+    )
+    assert own.problems == cached.problems == ()
+    assert own.estimate is not None
+    assert cached.estimate is not None
+    assert own.estimate.quant == "fp8"
+    assert own.estimate.kv_per_token == 2 * cached.estimate.kv_per_token
+    (problem,) = plan_of(plain | {"quantization_config": told}, TensorRtLlmOptions(kv_cache_dtype="int8")).problems
+    assert "--kv-cache-dtype int8 needs scales" in problem
+
+
+def test_the_file_of_modelopt_is_missed_where_the_folder_is_seen(tmp_path: Path) -> None:
+    told = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+    request = asked(published_models.config("Qwen2.5-7B-Instruct") | told)
+    assert plan(request, Version(1, 2, 1), None).problems == ()
+    (problem,) = plan(msgspec.structs.replace(request, folder=tmp_path), Version(1, 2, 1), None).problems
+    assert "looks that up in hf_quant_config.json, which is missing" in problem
+
+
+def test_a_chatglm_that_does_not_tell_its_version(tmp_path: Path) -> None:
+    config = published_models.config("chatglm3-6b")
+    request = msgspec.structs.replace(asked(config), trust_remote_code=True)
+    assert plan(request, Version(1, 2, 1), None).problems == ()
+    here = msgspec.structs.replace(request, folder=tmp_path)
+    (problem,) = plan(here, Version(1, 2, 1), None).problems
+    assert "does not tell which ChatGLM it is" in problem
+
+
+@pytest.mark.parametrize("flow", ["tensorrt", "pytorch"])
+def test_long_prompts_work_as_they_come(flow: Flow) -> None:
+    """A prompt of 20,000 tokens is within what is advertised, and more than a step."""
+    config = published_models.config("Qwen2.5-7B-Instruct")
+    made = plan_of(config, TensorRtLlmOptions(flow=flow))
+    assert (made.max_seq_len, made.max_input_len, made.max_num_tokens) == (32768, 32767, 8192)
+    assert made.chunked_context is True
+    assert made.problems == ()
+    off = TensorRtLlmOptions(flow=flow, settings=TensorRtLlmSettings(enable_chunked_context=False))
+    short = plan_of(config, off)
+    assert (short.max_seq_len, short.max_input_len, short.chunked_context) == (32768, 8192, False)
+    assert any("prompts may have 8,192 tokens at most" in note for note in short.notes)
+    assert plan_of().chunked_context is None
+
+
+def test_the_gpu_of_an_estimate() -> None:
+    installed = [InstalledGpu("NVIDIA L4", "8.9", 23034 << 20)]
+    assert gpu_for("A30", installed).name == "A30"
+    found = gpu_for(None, installed)
+    assert (found.name, found.memory_mib, found.compute_capability) == ("NVIDIA L4", 23034, (8, 9))
+    assert gpu_for(None, []).name == "H100"
+    # Nothing is taken off twice: nvidia-smi's number is that of the table.
+    [listed] = nvidia_smi.parse("0, GPU-0, NVIDIA H100 80GB HBM3, 81559, 9.0", None)
+    assert as_gpu(listed).memory_bytes == find_gpu("H100").memory_bytes == (81559 << 20) - 7 * GIB // 10
+    with pytest.raises(EngineLoadError, match="no GPU 'abacus' is known here"):
+        gpu_for("abacus", [])

@@ -1,0 +1,409 @@
+"""Building: what lands where, what is refused, and that the last engine survives a failed build."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from openai_bls.builder import build, targets
+from openai_bls.builder.build import BuildOptions
+from openai_bls.builder.hub import default_name
+from openai_bls.builder.target import sole_build
+from openai_bls.builder.targets import TOKENIZER_MODELS
+from openai_bls.core.engine_types import Grammar
+from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.engines.embedded import grammar_backend
+from openai_bls.engines.registry import create_engine
+from tests.unit.engines.engine_support import Recorder, request
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in TOKENIZER_MODELS:
+        (tmp_path / "model_repository" / name).mkdir(parents=True)
+    return tmp_path / "model_repository"
+
+
+@pytest.fixture
+def source(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of the checkpoint, to be spoilt."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "source" / "tiny-qwen"))
+
+
+def run(source: Path | str, repository: Path, **options: object) -> tuple[Manifest, list[str]]:
+    lines: list[str] = []
+    manifest = build.build(BuildOptions(str(source), repository, **options), lines.append)  # type: ignore[arg-type]
+    return manifest, lines
+
+
+def refusal(source: Path | str, repository: Path, **options: object) -> str:
+    with pytest.raises(EngineLoadError) as caught:
+        run(source, repository, **options)
+    assert "\n" not in str(caught.value)
+    assert not leftovers(repository)
+    return str(caught.value)
+
+
+def leftovers(repository: Path) -> list[Path]:
+    return [path for pattern in (".aside-*", ".building-*", ".gone-*") for path in repository.rglob(pattern)]
+
+
+def answer(repository: Path) -> list[int]:
+    """What the engine in the repository generates."""
+    recorder = Recorder()
+    engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
+    engine.submit(request(1))
+    recorder.wait_end(1)
+    engine.close()
+    return recorder.tokens[1]
+
+
+def test_files_and_manifest(source: Path, repository: Path) -> None:
+    manifest, lines = run(source, repository, max_model_len=300, max_batch_size=8, dtype="float32")
+    assert manifest.model_name == "tiny-qwen"
+    assert (manifest.max_model_len, manifest.max_batch_size) == (300, 8)
+    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
+    assert set(manifest.files) == {"config.json", "generation_config.json", "model.safetensors"}
+    for name in TOKENIZER_MODELS:
+        held = {path.name for path in (repository / name / "1" / "tokenizer").iterdir()}
+        assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"} <= held
+    assert any("model.safetensors" in line for line in lines)
+    assert not leftovers(repository)
+    assert len(answer(repository)) == 8
+
+
+def test_second_run_does_nothing(source: Path, repository: Path) -> None:
+    first, _ = run(source, repository)
+    weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
+    inode = weights.stat().st_ino
+    again, lines = run(source, repository)
+    assert again == first
+    assert "up to date" in lines[0]
+    assert weights.stat().st_ino == inode
+    run(source, repository, force=True)
+    assert weights.stat().st_ino != inode
+
+
+def test_a_change_builds_again(source: Path, repository: Path) -> None:
+    first, _ = run(source, repository)
+    assert run(source, repository, max_model_len=100)[0].max_model_len == 100
+    assert run(source, repository)[0].source == first.source
+    os.utime(source / "model.safetensors", ns=(1, 1))
+    assert run(source, repository)[0].source != first.source
+    for name in ("preprocessing", "tensorrt_llm"):
+        shutil.rmtree(repository / name / "1" / "tokenizer")
+        run(source, repository)
+        assert (repository / name / "1" / "tokenizer" / "tokenizer.json").is_file()
+
+
+def test_the_engine_has_the_tokenizer_for_grammars(source: Path, repository: Path) -> None:
+    run(source, repository)
+    factory = grammar_backend.load(repository / "tensorrt_llm" / "1" / "tokenizer", 1000, [])
+    assert factory is not None
+    assert factory.make(Grammar("xgrammar", "ebnf", 'root ::= "x"'), []) is not None
+
+
+def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -> None:
+    run(source, repository)
+    wanted = answer(repository)
+    with (source / "model.safetensors").open("r+b") as file:
+        file.seek(-4000, os.SEEK_END)
+        file.write(b"\x00" * 4000)
+    assert answer(repository) == wanted
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(build, "place_tokenizer"), (build, "place_weights"), (build, "_versions"), (targets, "write_manifest")],
+)
+def test_a_failed_build_leaves_the_last_engine(
+    source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    first, _ = run(source, repository)
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+    def interrupt(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, name, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(source, repository, max_model_len=99)
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+    assert load_manifest(repository / "tensorrt_llm" / "1") == first
+
+
+@pytest.mark.parametrize("where", ["place_weights", 4])
+def test_a_killed_build(source: Path, repository: Path, where: str | int) -> None:
+    """Killed while preparing: the last engine loads. Killed while moving: the loader says so, and the next build takes
+    it back, even if it fails itself."""
+    run(source, repository)
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        from openai_bls.builder import build as package
+        where, rename, count = {where!r}, Path.rename, 0
+        def die(*args, **kwargs):
+            os.kill(os.getpid(), signal.SIGKILL)
+        def counted(self, target):
+            global count
+            count += 1
+            return die() if count == where else rename(self, target)
+        Path.rename = counted
+        if isinstance(where, str):
+            setattr(package, where, die)
+        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert leftovers(repository)
+    if where == "place_weights":
+        assert len(answer(repository)) == 8
+    else:
+        with pytest.raises(EngineLoadError, match="cut short"):
+            answer(repository)
+        assert "--max-model-len 0" in refusal(source, repository, max_model_len=0)
+        assert len(answer(repository)) == 8
+    assert run(source, repository)[0].max_model_len == 512
+    assert not leftovers(repository)
+    assert len(answer(repository)) == 8
+
+
+def test_two_builds_at_once(source: Path, repository: Path) -> None:
+    """The second would take the first's work for that of a killed one."""
+    with sole_build(targets.place_of(repository, "")):
+        assert "another build is at work in" in refusal(source, repository)
+    run(source, repository)
+
+
+def test_a_full_disk(source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        # As `shutil.copyfile` does it.
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr("openai_bls.builder.weights.place", full)
+    said = refusal(source, repository)
+    assert said.startswith("the disk is full: ")
+    assert f"GiB are free at {repository / 'tensorrt_llm' / '1'}" in said
+    assert "--workspace" not in said
+
+
+def test_the_caches_size_is_the_engines_own(source: Path, repository: Path) -> None:
+    assert run(source, repository)[0].kv_cache.max_tokens_in_kv_cache == 0
+    assert run(source, repository, max_tokens_in_kv_cache=600)[0].kv_cache.max_tokens_in_kv_cache == 600
+
+
+def test_weights_in_parts(source: Path, repository: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    run(source, repository)
+    wanted = answer(repository)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    (source / "model.safetensors").unlink()
+    model.save_pretrained(source, max_shard_size="100KB")
+    parts = sorted(path.name for path in source.glob("model-*.safetensors"))
+    assert len(parts) > 1
+    run(source, repository)
+    assert answer(repository) == wanted
+    (source / parts[0]).unlink()
+    assert parts[0] in refusal(source, repository)
+    assert answer(repository) == wanted
+
+
+def test_pytorch_weights_are_converted(source: Path, repository: Path) -> None:
+    run(source, repository)
+    wanted = answer(repository)
+    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    run(source, repository)
+    assert (repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors").is_file()
+    assert answer(repository) == wanted
+
+
+def test_null_engine_without_weights(source: Path, repository: Path) -> None:
+    (source / "model.safetensors").unlink()
+    manifest, _ = run(source, repository, engine="null", served_model_name="nobody")
+    assert (manifest.engine, manifest.model_name) == ("null", "nobody")
+    assert len(answer(repository)) == 8
+
+
+def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "TensorRT-LLM is not installed in this Python" in refusal(source, repository, engine="tensorrt_llm")
+    assert "not a directory" in refusal("./no/such/place", repository)
+    assert "not a directory" in refusal(source / "config.json", repository)
+    (tmp_path / "empty").mkdir()
+    assert "no config.json" in refusal(tmp_path / "empty", repository)
+    assert "no folder tensorrt_llm" in refusal(source, tmp_path)
+    assert "--max-model-len 513" in refusal(source, repository, max_model_len=513)
+    assert "--max-model-len 0" in refusal(source, repository, max_model_len=0)
+    assert "--max-batch-size" in refusal(source, repository, max_batch_size=0)
+    assert "does not hold one sequence of 512" in refusal(source, repository, max_tokens_in_kv_cache=511)
+    assert "does not hold one sequence of 100" in refusal(
+        source, repository, max_tokens_in_kv_cache=-1, max_model_len=100
+    )
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in refusal("nobody/no-such-model", repository)
+
+
+def test_refused_checkpoints(source: Path, repository: Path) -> None:
+    config = json.loads((source / "config.json").read_text())
+
+    def with_config(**changes: object) -> str:
+        (source / "config.json").write_text(json.dumps(config | changes))
+        return refusal(source, repository)
+
+    assert "no causal language model" in with_config(model_type="vit", architectures=["ViTModel"])
+    assert "Qwen2ForSequenceClassification" in with_config(architectures=["Qwen2ForSequenceClassification"])
+    assert "--trust-remote-code" in with_config(auto_map={"AutoModelForCausalLM": "modeling.Model"})
+    assert "no vocab_size" in with_config(vocab_size=None)
+    (source / "config.json").write_text("{")
+    assert "cannot read" in refusal(source, repository)
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "model.safetensors").unlink()
+    assert "no weights" in refusal(source, repository)
+
+
+def test_no_tokenizer(source: Path, repository: Path) -> None:
+    for path in source.glob("*token*"):
+        path.unlink()
+    assert "no tokenizer.json" in refusal(source, repository)
+
+
+def test_a_tokenizer_in_python(source: Path, repository: Path) -> None:
+    """None is made without running it, and what runs may not give one."""
+    (source / "tokenizer.json").unlink()
+    (source / "vocab.txt").write_text("a\n")
+    config = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}}
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    code = """
+        from transformers import PreTrainedTokenizer
+        class OwnTokenizer(PreTrainedTokenizer):
+            vocab_size = 1
+            def get_vocab(self):
+                return {"a": 0}
+            def _tokenize(self, text):
+                return ["a"]
+            def _convert_token_to_id(self, token):
+                return 0
+            def _convert_id_to_token(self, index):
+                return "a"
+            def save_vocabulary(self, save_directory, filename_prefix=None):
+                return ()
+    """
+    (source / "tokenization_own.py").write_text(textwrap.dedent(code))
+    said = refusal(source, repository)
+    assert "a tokenizer of its own in Python: pass --trust-remote-code" in said
+    said = refusal(source, repository, trust_remote_code=True)
+    assert "cannot be written as one" in said
+    assert "put one beside the checkpoint" in said
+
+
+def test_a_tokenizer_of_a_known_family(source: Path, repository: Path) -> None:
+    """Made without its code, with the chat template and the end token that its code has."""
+    for path in source.glob("*token*"):
+        path.unlink()
+    (source / "chat_template.jinja").unlink()
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(
+        json.dumps(config | {"model_type": "qwen", "architectures": ["QWenLMHeadModel"]})
+    )
+    lines = (b"%s %d\n" % (base64.b64encode(bytes([byte])), byte) for byte in range(256))
+    (source / "qwen.tiktoken").write_bytes(b"".join(lines))
+    manifest, _ = run(source, repository, engine="null")
+    end_of_turn = 256 + 2
+    for name in TOKENIZER_MODELS:
+        folder = repository / name / "1" / "tokenizer"
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert tokenizer.encode("a<|im_end|>").ids == [ord("a"), end_of_turn]
+        assert "<|im_start|>" in (folder / "chat_template.jinja").read_text()
+    checkpoint = repository / "tensorrt_llm" / "1" / "checkpoint"
+    assert end_of_turn in json.loads((checkpoint / "generation_config.json").read_text())["eos_token_id"]
+    assert manifest.files["generation_config.json"].size == (checkpoint / "generation_config.json").stat().st_size
+
+
+def test_a_changed_name_needs_no_build(source: Path, repository: Path) -> None:
+    run(source, repository)
+    weights = repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors"
+    inode = weights.stat().st_ino
+    manifest, lines = run(source, repository, served_model_name="other")
+    assert load_manifest(repository / "tensorrt_llm" / "1") == manifest
+    assert manifest.model_name == "other"
+    assert "no rebuild" in lines[-1]
+    assert weights.stat().st_ino == inode
+    assert "up to date" in run(source, repository, served_model_name="other")[1][0]
+
+
+def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
+    """The embedded engine has none of its own, so no build of it has a reason to write the file again."""
+    config = repository / "tensorrt_llm" / "config.pbtxt"
+    run(source, repository)
+    assert config.read_text() == (ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt").read_text()
+    config.write_text(config.read_text().replace("count: 1", "count: 2"))
+    edited = config.read_text()
+    assert "was changed since the last build and stays as it is" in run(source, repository)[1][0]
+    for options in ({"max_batch_size": 3}, {"served_model_name": "other"}, {"force": True}, {"engine": "null"}):
+        run(source, repository, **options)
+        assert config.read_text() == edited
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("/srv/models/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+        ("demo/checkpoint", "demo"),
+        ("runs/tiny/checkpoint-500", "tiny"),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B-Instruct"),
+    ],
+)
+def test_served_name(model: str, name: str) -> None:
+    assert default_name(model) == name
+
+
+def command_line() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_engine", ROOT / "build" / "engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--name", "a", "--remove", "a"],
+        ["--name", ""],
+        ["--remove", "a", "--force"],
+        ["--remove", "a", "--model", "b"],
+    ],
+)
+def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line().main(arguments)
+    assert "error: " in capsys.readouterr().err
+
+
+def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main = command_line().main
+    arguments = ["--model", str(source), "--model-repository", str(repository), "--max-seq-len", "64"]
+    assert main(arguments) == 0
+    assert load_manifest(repository / "tensorrt_llm" / "1").max_model_len == 64
+    assert main([*arguments, "--engine", "tensorrt_llm"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_bls.core.engine_types import GenerationRequest, Logprobs
+from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
+from openai_bls.output.detokenizer.factory import from_tokenizer
+from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.pipeline.generation import Generation
+from openai_bls.pipeline.sequence import Echo, Sequence
+from tests.unit.core_support import EOS, FakeEngineClient, tiny_tokenizer, token_ids
+
+DETOKENIZERS = from_tokenizer(tiny_tokenizer())
+
+
+def test_tokens_are_told_once_their_text_begins() -> None:
+    track = LogprobTrack()
+    logprobs = Logprobs([-1.0, -2.0, -3.0], [[9], [8], [7]], [[-0.1], [-0.2], [-0.3]])
+    for place, (token_id, offset) in enumerate([(1, 0), (2, 1), (3, 1)]):
+        track.add(token_id, logprobs, place, offset)
+    assert track.take(0) == []
+    assert track.take(1) == [TokenLogprob(1, -1.0, [(9, -0.1)], 0)]
+    assert track.take(1) == []
+    assert [token.token_id for token in track.take(2)] == [2, 3]
+    assert track.take_all() == []
+
+
+def test_nothing_foretells_the_first_token_of_a_prompt() -> None:
+    tokens = of_prompt([4, 5], Logprobs([-1.0], [[6]], [[-0.5]]), [0, 3])
+    assert tokens == [TokenLogprob(4, None, [], 0), TokenLogprob(5, -1.0, [(6, -0.5)], 3)]
+
+
+class Chunks:
+    """A writer that keeps what a client would get: pieces of text with the tokens that belong to them."""
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[str, list[TokenLogprob]]] = []
+        self.waiting: list[TokenLogprob] = []
+
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
+        self.waiting += tokens
+
+    def text(self, sequence: Sequence, text: str) -> None:
+        self.chunks.append((text, self.waiting))
+        self.waiting = []
+
+    def finished(self, sequence: Sequence, reason: Any) -> None:
+        self.chunks.append(("", self.waiting))
+
+    def done(self, usage: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} is not expected")
+
+
+def answer(text: str, cuts: list[int], stop: str | None, *, echo: str = "") -> Chunks:
+    """What a client gets of `text`, of which the engine brings pieces of so many tokens."""
+    engine, writer = FakeEngineClient(), Chunks()
+    request = GenerationRequest(
+        engine.new_request_id(), token_ids(echo) or [1], 1000, logprobs=0, prompt_logprobs=0 if echo else None
+    )
+    sequence = Sequence(
+        0,
+        request,
+        DETOKENIZERS.new(),
+        writer,
+        stops=StopMatcher((stop,)) if stop else None,
+        echo=Echo.decoded(token_ids(echo), DETOKENIZERS.new()) if echo else None,
+    )
+    Generation(engine, [sequence], writer, [1], lambda generation, outcome: None).start()
+    ids = token_ids(text)
+    sizes = itertools.cycle(cuts)
+    more: dict[str, Any] = {}
+    if echo:
+        count = len(token_ids(echo)) - 1
+        more["prompt_logprobs"] = Logprobs([-0.25] * count, [[]] * count, [[]] * count)
+    while ids and request.request_id in engine.listeners:
+        size = next(sizes)
+        engine.deliver(0, ids[:size], **more)
+        ids, more = ids[size:], {}
+    engine.deliver(0, [], "stop", stop_token_id=EOS, **more)
+    return writer
+
+
+TEXT = st.text(alphabet="abcé中😀", max_size=12)
+
+
+@settings(deadline=None)
+@given(TEXT, st.lists(st.integers(1, 4), min_size=1, max_size=4), st.sampled_from([None, "b", "bc", "é中", "aa"]), TEXT)
+def test_every_token_goes_out_with_the_text_in_which_it_begins(
+    text: str, cuts: list[int], stop: str | None, echo: str
+) -> None:
+    chunks = answer(text, cuts, stop, echo=echo).chunks
+    whole = "".join(piece for piece, _ in chunks)
+    kept = text if stop is None or stop not in text else text[: text.index(stop)]
+    assert whole == echo + kept
+    tokens = [token for _, told in chunks for token in told]
+    # Nothing lost, nothing twice, nothing of what a stop string cut off; a token a byte.
+    assert [token.token_id for token in tokens] == token_ids(echo) + token_ids(kept)
+    sent = 0
+    for piece, told in chunks:
+        for token in told:
+            assert sent <= token.offset <= sent + len(piece)
+        sent += len(piece)
+    # A character's first byte is where it stands in the text.
+    for token, char_at in zip(tokens, _characters(whole), strict=True):
+        assert token.offset == char_at
+    assert [token.logprob for token in tokens[:1]] == ([None] if echo else [-0.5] * len(tokens[:1]))
+
+
+def _characters(text: str) -> list[int]:
+    return [at for at, char in enumerate(text) for _ in char.encode()]

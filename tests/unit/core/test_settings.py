@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+
+from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
+from openai_bls.triton_models.tensors import MODELS
+
+
+def test_defaults() -> None:
+    assert load(OpenAiBlsSettings, {}, {}) == OpenAiBlsSettings()
+    assert load(TensorRtLlmSettings, {}, {}) == TensorRtLlmSettings()
+
+
+def test_the_committed_parameters_are_accepted_and_say_the_defaults() -> None:
+    assert load(OpenAiBlsSettings, MODELS["openai_bls"].parameters, {}) == OpenAiBlsSettings()
+    assert load(TensorRtLlmSettings, MODELS["tensorrt_llm"].parameters, {}) == TensorRtLlmSettings()
+
+
+def test_text_becomes_the_declared_type() -> None:
+    settings = load(
+        OpenAiBlsSettings,
+        {"http_port": "8123", "keep_alive_interval_s": "2.5", "model_aliases": " a, ,b ", "http_host": "0.0.0.0"},
+        {},
+    )
+    assert (settings.http_port, settings.keep_alive_interval_s, settings.http_host) == (8123, 2.5, "0.0.0.0")
+    assert settings.aliases == ("a", "b")
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False), ("1", True), ("0", False)])
+def test_booleans(text: str, value: bool) -> None:
+    assert load(TensorRtLlmSettings, {"exclude_input_in_output": text}, {}).exclude_input_in_output is value
+
+
+def test_the_environment_wins_and_other_variables_are_left_alone() -> None:
+    environ = {"OPENAI_BLS_HTTP_PORT": "7", "OPENAI_BLS_SOMETHING": "x", "HTTP_PORT": "8"}
+    assert load(OpenAiBlsSettings, {"http_port": "9"}, environ).http_port == 7
+
+
+def test_a_secret_comes_from_the_environment_alone() -> None:
+    assert load(OpenAiBlsSettings, {}, {"OPENAI_BLS_API_KEY": "k"}).api_key == "k"
+    with pytest.raises(SettingsError, match="api_key"):
+        load(OpenAiBlsSettings, {"api_key": "k"}, {})
+
+
+def test_an_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
+    with pytest.raises(SettingsError, match=r"'http_prt'.*http_port") as info:
+        load(OpenAiBlsSettings, {"http_prt": "1"}, {})
+    assert "api_key" not in str(info.value)
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize("text", ["", "4096", "4096,512, 32000"])
+def test_attention_windows(text: str) -> None:
+    assert load(TensorRtLlmSettings, {"max_attention_window_size": text}, {}).max_attention_window_size == text
+
+
+@pytest.mark.parametrize("text", ["10,x", "0", "10,,20", "10,", "-1", "1.5", "10\n20"])
+def test_attention_windows_that_are_none(text: str) -> None:
+    with pytest.raises(SettingsError, match="max_attention_window_size"):
+        load(TensorRtLlmSettings, {"max_attention_window_size": text}, {})
+    with pytest.raises(SettingsError, match="max_attention_window_size"):
+        load(TensorRtLlmSettings, {}, {"OPENAI_BLS_MAX_ATTENTION_WINDOW_SIZE": text})
+
+
+def test_the_backends_own_parameters_are_no_settings() -> None:
+    assert load(OpenAiBlsSettings, {"EXECUTION_ENV_PATH": "x", "FORCE_CPU_ONLY_INPUT_TENSORS": "no"}, {}) == (
+        OpenAiBlsSettings()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("http_port", "-1"),
+        ("http_port", "65536"),
+        ("http_port", "http"),
+        ("http_port", ""),
+        ("max_concurrent_requests", "0"),
+        ("max_request_bytes", "1.5"),
+        ("max_choices", "many"),
+        ("sender_threads", "-3"),
+        ("keep_alive_interval_s", "0"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        load(OpenAiBlsSettings, {name: value}, {})
+    with pytest.raises(SettingsError, match=name):
+        load(OpenAiBlsSettings, {}, {"OPENAI_BLS_" + name.upper(): value})

@@ -1,0 +1,90 @@
+"""`attention_kernels` in plain PyTorch, for machines without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+calls: list[str] = []
+"""Which function was called, in order; for tests to look at and clear."""
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """One sequence: [queries, heads, size] over [keys, key heads, size]; the last query sees every key."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    ahead = torch.ones(q.shape[0], k.shape[0], dtype=torch.bool).triu(k.shape[0] - q.shape[0] + 1)
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(ahead, -torch.inf).softmax(-1), v)
+
+
+def decode_attention(
+    query: torch.Tensor,
+    new_key: torch.Tensor,
+    new_value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    pages: torch.Tensor,
+    key_ends: torch.Tensor,
+    page_size: int,
+    scale: float,
+    processors: int,
+) -> torch.Tensor:
+    calls.append("decode")
+    out = torch.full_like(query, torch.nan)
+    for i, length in enumerate(key_ends.diff().tolist()):
+        if not length:
+            continue
+        slots = torch.tensor([int(pages[i, p // page_size]) * page_size + p % page_size for p in range(length)])
+        key_cache[slots[-1]] = new_key[i]
+        value_cache[slots[-1]] = new_value[i]
+        out[i : i + 1] = causal(query[i : i + 1], key_cache[slots], value_cache[slots], scale)
+    return out
+
+
+def _unbounded(slots: torch.Tensor) -> torch.Tensor:
+    """All that lies behind a pointer: in a replayed graph the list may be longer than when it was captured."""
+    behind = slots.untyped_storage().nbytes() // slots.itemsize - slots.storage_offset()
+    return slots.as_strided((behind,), (1,))
+
+
+def mixed_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slots: torch.Tensor | None,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    calls.append("fresh" if slots is None else "mixed")
+    out = torch.full_like(query, torch.nan)
+    places = torch.arange(key.shape[0]) if slots is None else _unbounded(slots)
+    bounds = zip(itertools.pairwise(query_ends.tolist()), itertools.pairwise(key_ends.tolist()), strict=True)
+    for (q0, q1), (k0, k1) in bounds:
+        if q1 > q0:
+            out[q0:q1] = causal(query[q0:q1], key[places[k0:k1]], value[places[k0:k1]], scale)
+    return out
+
+
+def flash(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    most_queries: int,
+    most_keys: int,
+    scale: float,
+) -> torch.Tensor:
+    """What PyTorch's flash attention for packed sequences does."""
+    assert most_queries >= int(query_ends.diff().max())
+    assert most_keys >= int(key_ends.diff().max())
+    result = mixed_attention(q, k, v, None, query_ends, key_ends, scale)
+    calls[-1] = "flash"
+    return result
+
+
+def processors(device: object) -> int:
+    return 8

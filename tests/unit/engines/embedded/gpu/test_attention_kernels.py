@@ -1,0 +1,93 @@
+"""The Triton kernels against plain PyTorch: on a GPU, or elsewhere by Triton's interpreter (see conftest.py)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels
+from tests.unit.engines.embedded.gpu import reference_kernels
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter multiplies bfloat16 wrongly.
+DTYPES = [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
+PAGE = 16
+
+
+def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype, device=DEVICE)
+
+
+def ends(*lengths: int) -> torch.Tensor:
+    return torch.tensor([0, *lengths], device=DEVICE).cumsum(0).to(torch.int32)
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(found.float().cpu(), wanted.float().cpu(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(14, 2, 128), (4, 4, 80), (8, 1, 64)])
+@pytest.mark.parametrize("processors", [1, 40])
+def test_decoding(dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int) -> None:
+    torch.manual_seed(0)
+    lengths = [1, 5, 64, 65, 130, 0]
+    pages = torch.randperm(60, device=DEVICE).to(torch.int32).view(6, 10)
+    caches = [normal(60 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2)]
+    copies = [cache.float().cpu() for cache in caches]
+    q, k, v = (normal(6, rows, size, dtype=dtype) for rows in (heads, kv_heads, kv_heads))
+    key_cache, value_cache = caches
+    scale, key_ends = size**-0.5, ends(*lengths)
+    found = attention_kernels.decode_attention(
+        q, k, v, key_cache, value_cache, pages, key_ends, PAGE, scale, processors
+    )
+    key_copy, value_copy = copies
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.decode_attention(
+        q, k, v, key_copy, value_copy, pages.cpu(), key_ends.cpu(), PAGE, scale, processors
+    )
+    close(found[:5], wanted[:5])
+    assert not found[5].any()
+    for cache, copy in zip(caches, copies, strict=True):
+        close(cache, copy)  # the new tokens were written, and nothing else
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(14, 2, 128), (4, 4, 80)])
+@pytest.mark.parametrize("cached", [False, True])
+def test_mixed(dtype: torch.dtype, heads: int, kv_heads: int, size: int, cached: bool) -> None:
+    torch.manual_seed(0)
+    queries, keys = [1, 7, 20, 1, 0], [33, 7, 70, 1, 0]
+    query_ends, key_ends = ends(*queries), ends(*(keys if cached else queries))
+    q = normal(32, heads, size, dtype=dtype)
+    k, v = (normal(300, kv_heads, size, dtype=dtype) for _ in range(2))
+    slots = torch.randperm(300, device=DEVICE)[: sum(keys)] if cached else None
+    found = attention_kernels.mixed_attention(q, k, v, slots, query_ends, key_ends, size**-0.5)
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.mixed_attention(
+        q,
+        k,
+        v,
+        None if slots is None else slots.cpu(),
+        query_ends.cpu(),
+        key_ends.cpu(),
+        size**-0.5,
+    )
+    close(found[:29], wanted[:29])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_kernels(dtype: torch.dtype) -> None:
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm, apply_rotary_pos_emb
+
+    torch.manual_seed(0)
+    norm = Qwen2RMSNorm(96, eps=1e-6).to(DEVICE, dtype)
+    torch.nn.init.normal_(norm.weight)
+    x = normal(1, 5, 192, dtype=dtype)
+    with torch.no_grad():
+        close(fused_kernels.rms_norm(x[..., :96], norm.weight, 1e-6), norm(x[..., :96]))
+    close(fused_kernels.silu_mul(x), torch.nn.functional.silu(x[..., :96]) * x[..., 96:])
+    q, k = (normal(1, 5, heads, 64, dtype=dtype).transpose(1, 2) for heads in (7, 2))
+    cos, sin = (normal(1, 5, 64, dtype=dtype) for _ in range(2))
+    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
+        close(found, wanted)

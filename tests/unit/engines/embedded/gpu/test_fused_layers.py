@@ -1,0 +1,105 @@
+"""Operations put together compute what they did; the kernels are replaced by plain PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import silu
+from transformers import AutoModelForCausalLM
+from transformers.models.qwen2 import modeling_qwen2
+
+from openai_bls.engines.embedded import gpu
+from openai_bls.engines.embedded.gpu import fused_layers
+
+ORIGINAL_ROTATION = modeling_qwen2.apply_rotary_pos_emb
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    fake: Any = ModuleType("fused_kernels")
+    fake.rms_norm = lambda x, weight, epsilon: weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
+    fake.silu_mul = lambda x: silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
+    fake.rotary = ORIGINAL_ROTATION
+    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.fused_kernels", fake)
+    monkeypatch.setattr(gpu, "fused_kernels", fake, raising=False)
+    return fake
+
+
+@pytest.fixture
+def model(checkpoint: Path) -> Iterator[Any]:
+    found = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
+    for name, parameter in found.named_parameters():
+        if name.endswith(("norm.weight", "bias")):
+            torch.nn.init.normal_(parameter)
+    yield found
+    fused_layers.restore(found)
+
+
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def logits(model: Any) -> torch.Tensor:
+    found: torch.Tensor = model(IDS, use_cache=False).logits
+    return found
+
+
+@pytest.mark.usefixtures("kernels")
+def test_logits_are_the_same(model: Any) -> None:
+    before = logits(model)
+    bytes_before = sum(parameter.nbytes for parameter in model.parameters())
+    # Two layers with two norms each, and the last norm.
+    assert fused_layers.fuse(model) == {"norms": 5, "rotations": 2, "gates": 2, "projections": 2}
+    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
+    assert sum(parameter.nbytes for parameter in model.parameters()) == bytes_before
+    attention = model.model.layers[0].self_attn
+    assert attention.k_proj.weight.untyped_storage().data_ptr() == attention.q_proj.weight.untyped_storage().data_ptr()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_there_and_back(model: Any) -> None:
+    before = logits(model)
+    fused_layers.fuse(model)
+    place = model.model.layers[1].mlp.gate_proj.weight.data_ptr()
+    fused_layers.restore(model)
+    assert "forward" not in model.model.norm.__dict__
+    assert modeling_qwen2.apply_rotary_pos_emb is ORIGINAL_ROTATION
+    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
+    fused_layers.fuse(model)
+    assert model.model.layers[1].mlp.gate_proj.weight.data_ptr() == place  # nothing was copied again
+    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
+
+
+def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> None:
+    kernels.rms_norm = lambda x, weight, epsilon: x
+    kernels.rotary = lambda q, k, cos, sin: (q, k)
+    before = logits(model)
+    assert fused_layers.fuse(model) == {"norms": 0, "rotations": 0, "gates": 2, "projections": 2}
+    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
+
+
+def test_what_does_not_run_is_left_alone(model: Any, kernels: Any) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("no compiler")
+
+    kernels.rms_norm = kernels.silu_mul = kernels.rotary = broken
+    before = logits(model)
+    assert fused_layers.fuse(model)["norms"] == 0
+    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_are_made_anew_for_every_input() -> None:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4, size) for size in (4, 2, 2)]
+    x, y = torch.randn(1, 2, 4), torch.randn(1, 2, 4)
+    wanted = {(name, i): layer(value) for name, value in (("x", x), ("y", y)) for i, layer in enumerate(layers)}
+    shared = fused_layers._Shared(layers)
+    for name, value, i in (("x", x, 0), ("x", x, 1), ("y", y, 2), ("y", y, 2), ("x", x, 2), ("x", x, 0), ("x", x, 1)):
+        torch.testing.assert_close(shared.part(i, value), wanted[name, i])
+    assert shared._input is None

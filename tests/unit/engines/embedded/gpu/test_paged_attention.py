@@ -1,0 +1,289 @@
+"""The GPU's attention, step runner and batching on a CPU: kernels are replaced by plain PyTorch, all else is real."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import ContinuousBatchingConfig
+from transformers.generation.continuous_batching import input_outputs
+
+from openai_bls.core.engine_types import SamplingParams
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.embedded import continuous_batching, gpu, model_loader
+from openai_bls.engines.embedded import engine as embedded_engine
+from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.gpu.cuda_graph_runner import GraphRunner, ladder, padded
+from tests.unit.engines.embedded.gpu import reference_kernels
+from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
+from tests.unit.engines.engine_support import Recorder, request
+
+if TYPE_CHECKING:
+    from openai_bls.core.engine import Engine
+    from tests.unit.engines.conftest import EngineFactory
+
+__all__ = ["expected", "model"]  # fixtures
+
+StartPaged = Callable[..., "tuple[Engine, Recorder]"]
+
+
+@pytest.fixture(params=["paged", "varlen"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class ReplayingRunner(GraphRunner):
+    """Captures steps as Python: replayed, they see new values in the old tensors, and nothing else that is new."""
+
+    captured = replayed = 0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named | {"graphs": True})
+
+    def _capture(self, key: Any, forward: Callable[[], torch.Tensor], like: torch.Tensor) -> None:
+        if self._logits is None:
+            self._logits = like.new_full((self.cb_config.max_requests_per_batch, like.shape[-1]), torch.nan)
+        logits = self._logits
+        ReplayingRunner.captured += 1
+
+        def replay() -> None:
+            ReplayingRunner.replayed += 1
+            found = forward()
+            logits[: found.shape[0]].copy_(found)
+
+        self._graphs[key] = SimpleNamespace(replay=replay)
+
+
+@pytest.fixture
+def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPaged:
+    """Start an engine that does on the CPU what it would do on a GPU, but for streams and graphs."""
+    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.attention_kernels", reference_kernels)
+    monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
+    monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
+    reference_kernels.calls.clear()
+    load_model = model_loader.load_model
+
+    def started(kind: str, *, replayed: bool = False, **overrides: str) -> tuple[Engine, Recorder]:
+        def load(*arguments: Any) -> Any:
+            found = load_model(*arguments)
+            paged_attention.use(found, kind)
+            return found
+
+        monkeypatch.setattr(model_loader, "load_model", load)
+        monkeypatch.setattr(continuous_batching, "GraphRunner", ReplayingRunner if replayed else GraphRunner)
+        return start(**overrides)
+
+    return started
+
+
+def test_answers_alone(start_with: StartPaged, expected: list[list[int]], kind: str) -> None:
+    engine, recorder = start_with(kind)
+    for i, prompt in enumerate(PROMPTS):
+        engine.submit(request(i, prompt=prompt, max_tokens=COUNT))
+        recorder.wait_end(i)
+        assert recorder.tokens[i] == expected[i]
+    # Prompts that begin alike have a past in the cache.
+    assert set(reference_kernels.calls) >= ({"decode", "flash"} if kind == "paged" else {"flash"})
+
+
+def test_answers_together(start_with: StartPaged, expected: list[list[int]], kind: str) -> None:
+    engine, recorder = start_with(kind, max_num_tokens="64")
+    assert run_all(engine, recorder, PROMPTS) == expected
+    if kind == "paged":
+        assert set(reference_kernels.calls) == {"decode", "flash", "mixed"}
+
+
+@pytest.mark.parametrize("tokens", ["64", "512"])
+def test_answers_of_replayed_steps(start_with: StartPaged, expected: list[list[int]], tokens: str) -> None:
+    ReplayingRunner.captured = ReplayingRunner.replayed = 0
+    engine, recorder = start_with("paged", replayed=True, max_num_tokens=tokens)
+    for turn in range(3):
+        assert run_all(engine, recorder, PROMPTS, first=100 * turn) == expected
+    assert ReplayingRunner.replayed > 2 * ReplayingRunner.captured
+
+
+class _Stream:
+    """A stream, or an event, of a device that does everything at once."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def record_event(self, event: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+
+@pytest.fixture
+def in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asynchronous batching without a GPU: steps are prepared before the last one's tokens are known to the host."""
+    if not hasattr(input_outputs, "create_device_stream"):
+        pytest.skip("older releases make their streams elsewhere")
+    monkeypatch.setattr(input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types", ("cpu",))
+    monkeypatch.setattr(input_outputs, "create_device_stream", _Stream)
+    monkeypatch.setattr(input_outputs, "stream_context", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(input_outputs.torch, "Event", _Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    read_config = model_loader.batching_config
+
+    def config(*arguments: Any) -> Any:
+        return dataclasses.replace(read_config(*arguments), async_batching=True)
+
+    monkeypatch.setattr(model_loader, "batching_config", config)
+    original = ContinuousBatchingConfig
+
+    def asynchronous(**settings: Any) -> Any:
+        return original(**settings | {"use_async_batching": True})
+
+    asynchronous.__dataclass_fields__ = original.__dataclass_fields__  # type: ignore[attr-defined]
+    monkeypatch.setattr(continuous_batching, "ContinuousBatchingConfig", asynchronous)
+
+
+@pytest.mark.usefixtures("in_flight")
+@pytest.mark.parametrize("replayed", [False, True])
+def test_answers_with_steps_in_flight(start_with: StartPaged, expected: list[list[int]], replayed: bool) -> None:
+    engine, recorder = start_with("paged", replayed=replayed, max_num_tokens="64")
+    assert isinstance(processor_of(engine).inputs_and_outputs, input_outputs.ContinuousBatchingAsyncIOs)
+    for turn in range(3):
+        assert run_all(engine, recorder, PROMPTS, first=100 * turn) == expected
+    for i, prompt in enumerate(PROMPTS[:3]):
+        assert run_all(engine, recorder, [prompt], first=1000 + i) == [expected[i]]
+    assert engine.stats().generated_tokens == COUNT * (3 * len(PROMPTS) + 3)
+
+
+@pytest.mark.usefixtures("in_flight")
+def test_bad_words_with_steps_in_flight(start_with: StartPaged, model: Any, expected: list[list[int]]) -> None:
+    engine, recorder = start_with("paged")
+    for i in range(3):
+        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
+        engine.submit(request(i, prompt=PROMPTS[i], max_tokens=COUNT, bad_words=bad))
+    recorder.wait_end(0, 1, 2)
+    for i in range(3):
+        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
+        assert recorder.tokens[i] == generate(model, PROMPTS[i], bad_words_ids=[list(word) for word in bad])
+
+
+@pytest.mark.usefixtures("in_flight")
+def test_seeds_with_steps_in_flight(start_with: StartPaged, start: EngineFactory) -> None:
+    sampling = SamplingParams(temperature=0.9, top_k=30, seed=5)
+    found = run_all(*start_with("paged"), PROMPTS, sampling)
+    assert run_all(*start_with("paged", replayed=True), PROMPTS, sampling) == found
+
+
+@pytest.mark.usefixtures("in_flight")
+def test_cancelling_with_steps_in_flight(start_with: StartPaged, expected: list[list[int]]) -> None:
+    engine, recorder = start_with("paged")
+    for i, prompt in enumerate(PROMPTS):
+        engine.submit(request(i, prompt=prompt, max_tokens=120))
+    recorder.wait_tokens(3, 5)
+    for i in range(0, len(PROMPTS), 2):
+        engine.cancel(i)
+    recorder.wait_end(*range(len(PROMPTS)))
+    assert run_all(engine, recorder, PROMPTS, first=100) == expected
+
+
+def test_without_flash_attention(
+    start_with: StartPaged, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, recorder = start_with("paged")
+    monkeypatch.setattr(paged_attention, "_flash", None)
+    assert run_all(engine, recorder, PROMPTS) == expected
+    assert "fresh" in reference_kernels.calls
+
+
+def test_decoding_uses_page_tables_alone(start_with: StartPaged) -> None:
+    engine, recorder = start_with("paged")
+    run_all(engine, recorder, PROMPTS[5:6])
+    steps = reference_kernels.calls.count("decode") / 2  # layers
+    assert steps >= COUNT - 1
+    assert reference_kernels.calls.count("mixed") == 0
+
+
+def test_seeds_do_not_depend_on_the_path(start_with: StartPaged, start: EngineFactory) -> None:
+    sampling = SamplingParams(temperature=0.9, top_p=0.9, top_k=30, seed=5)
+    plain = run_all(*start(), PROMPTS, sampling)
+    assert run_all(*start_with("paged"), PROMPTS, sampling) == plain
+
+
+def test_bad_words(start_with: StartPaged, model: Any, expected: list[list[int]]) -> None:
+    engine, recorder = start_with("paged")
+    for i in range(3):
+        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
+        engine.submit(request(i, prompt=PROMPTS[i], max_tokens=COUNT, bad_words=bad))
+        recorder.wait_end(i)
+        assert recorder.tokens[i] == generate(model, PROMPTS[i], bad_words_ids=[list(word) for word in bad])
+
+
+def test_a_longer_context_than_the_page_tables_default(start_with: StartPaged, model: Any) -> None:
+    engine, recorder = start_with("paged")
+    prompt = [i % 250 for i in range(400)]
+    engine.submit(request(1, prompt=prompt, max_tokens=100))
+    recorder.wait_end(1)
+    assert recorder.tokens[1] == generate(model, prompt, 100)
+
+
+def test_gpu_attention_is_refused_on_a_cpu(start: EngineFactory) -> None:
+    with pytest.raises(EngineLoadError, match="paged is for GPUs"):
+        start(attention="paged")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "not every layer"),
+        ({"attn_logit_softcapping": 30.0}, "caps its attention"),
+        ({}, "float32"),
+    ],
+)
+def test_what_is_refused(model: Any, change: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in change.items():
+        monkeypatch.setattr(model.config, name, value, raising=False)
+    assert reason in (paged_attention.refusal(model, "paged") or "")
+
+
+def test_a_trial_that_fails_says_why(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_attention, "_HALF", (torch.float32,))
+    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.attention_kernels", reference_kernels)
+    monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
+    monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
+    assert paged_attention.refusal(model, "paged") is None
+    assert paged_attention.refusal(model, "varlen") is None
+    monkeypatch.setattr(reference_kernels, "decode_attention", lambda query, *_: query)
+    assert "differs from the reference" in (paged_attention.refusal(model, "paged") or "")
+
+
+def test_flash_attention_that_fails_is_left_aside(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> torch.Tensor:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(paged_attention, "_HALF", (torch.float32,))
+    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.attention_kernels", reference_kernels)
+    monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
+    monkeypatch.setattr(paged_attention, "_flash", broken)
+    assert paged_attention.refusal(model, "paged") is None
+    assert paged_attention._flash is None
+    assert "no flash attention" in (paged_attention.refusal(model, "varlen") or "")
+
+
+def processor_of(engine: Engine) -> Any:
+    assert isinstance(engine, embedded_engine.TransformersEngine)
+    assert engine._batcher is not None
+    return engine._batcher._manager.batch_processor
+
+
+def test_the_runner_takes_the_place_of_the_other(start_with: StartPaged) -> None:
+    engine, _ = start_with("paged")
+    assert isinstance(processor_of(engine).model_runner, GraphRunner)
+
+
+def test_ladders() -> None:
+    assert ladder(1) == (1,)
+    assert ladder(20) == (1, 2, 4, 8, 16, 20)
+    assert ladder(700)[-3:] == (512, 640, 700)
+    assert [padded(count, ladder(100)) for count in (1, 3, 65, 97, 100, 101)] == [1, 4, 96, 100, 100, 101]

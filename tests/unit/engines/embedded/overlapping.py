@@ -1,0 +1,51 @@
+"""Steps that overlap, on a CPU: as on a GPU, a step is prepared before the results of the one before it are known, and
+run by the same runner, if without graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from transformers.generation.continuous_batching import continuous_api, input_outputs, model_runner, offloading_manager
+
+from openai_bls.engines.embedded import model_loader
+
+
+class _Stream:
+    """In order anyway."""
+
+    def record_event(self, event: object) -> None: ...
+
+    def wait_event(self, event: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class _Event:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+def overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let engines that are started from now on overlap their steps; on a GPU they do so anyway."""
+    if torch.cuda.is_available():
+        return
+    if not hasattr(input_outputs, "create_device_stream"):
+        pytest.skip("older releases of transformers overlap steps on a GPU alone")
+    monkeypatch.setattr(input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types", ("cpu",))
+    monkeypatch.setattr(input_outputs, "create_device_stream", lambda device: _Stream())
+    monkeypatch.setattr(torch, "Event", _Event)
+    for module in (continuous_api, input_outputs, model_runner, offloading_manager):
+        if hasattr(module, "stream_context"):
+            monkeypatch.setattr(module, "stream_context", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    original = model_loader.batching_config
+
+    def batching_config(*args: Any) -> Any:
+        return dataclasses.replace(original(*args), async_batching=True)
+
+    monkeypatch.setattr(model_loader, "batching_config", batching_config)

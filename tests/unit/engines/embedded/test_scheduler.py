@@ -1,0 +1,234 @@
+"""Decoding steps prepared the short way hold what transformers' own way puts into them."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from transformers import ContinuousBatchingConfig, Qwen2Config
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
+from transformers.generation.continuous_batching.distributed import DistributedHelper
+from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
+from transformers.generation.continuous_batching.requests import TMP_TOKEN_ID, FutureRequestState, RequestStatus
+
+from openai_bls.core.engine_types import Grammar
+from openai_bls.engines.embedded.logits_processors import Rules
+from openai_bls.engines.embedded.sampler import Sampler, Sampling
+from openai_bls.engines.embedded.scheduler import Scheduler, State, _carried, fits, shorten
+from tests.unit.engines.engine_support import request
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(ContinuousBatchingConfig, "page_size"), reason="the short cut stands aside in older releases"
+)
+
+PAGE = 4
+FIELDS = ("input_ids", "position_ids", "cumulative_seqlens_q", "logits_indices")
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+DRAWN = Sampling(temperature=0.5, top_p=0.9, top_k=3, min_p=0.1, seed=7)
+
+
+def settings() -> tuple[Any, Any]:
+    config = Qwen2Config(
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, hidden_size=16, vocab_size=64
+    )
+    config._attn_implementation = "openai_bls_flash_paged"
+    batching = ContinuousBatchingConfig(
+        page_size=PAGE,
+        num_blocks=64,
+        max_batch_tokens=32,
+        max_requests_per_batch=8,
+        max_blocks_per_request=8,
+        max_memory_percent=0.5,
+        use_cuda_graph=(False, False),
+        allow_block_sharing=False,
+    )
+    return config, batching
+
+
+def make_io(*, short: bool) -> tuple[Any, Any, Scheduler]:
+    config, batching = settings()
+    cache = PagedAttentionCache(
+        config, batching, "cpu", DistributedHelper(None, None, {}), torch.float32, model_supports_logits_to_keep=True
+    )
+    sampler = Sampler(on_gpu=False)
+    io = ContinuousBatchingIOs(cache, config, batching, torch.device("cpu"), torch.float32, sampler)
+    if short:
+        assert fits(cache)
+        shorten(SimpleNamespace(cache=cache, inputs_and_outputs=io))
+    return io, sampler, Scheduler(cache, 0.0, 8)
+
+
+def decoding(key: str, prompt: int, generated: int, limit: int = 50, sampling: Sampling = GREEDY) -> State:
+    """A sequence whose next step feeds its last token."""
+    state = State(
+        request_id=key,
+        initial_tokens=list(range(prompt)),
+        max_new_tokens=limit,
+        streaming=True,
+        logit_processor_kwargs={"sampling": sampling},
+    )
+    state._status = RequestStatus.DECODING
+    state.generated_tokens = list(range(40, 40 + generated))
+    state.tokens_to_process = [state.generated_tokens[-1]]
+    state.remaining_prefill_tokens = []
+    state.position_offset = prompt + generated - 1
+    return state
+
+
+def add(scheduler: Scheduler, *states: State) -> None:
+    for state in states:
+        scheduler.active_requests[state.request_id] = state
+        # What came before this step.
+        past = State(request_id=state.request_id, initial_tokens=[])
+        assert scheduler.cache.can_store_request_tokens(past, state.position_offset)
+
+
+def inputs(io: Any, rows: int) -> dict[str, Any]:
+    found = {name: getattr(io, name)[:rows].tolist() for name in FIELDS}
+    found["cumulative_seqlens_q"] = io.cumulative_seqlens_q[: rows + 1].tolist()
+    found["cumulative_seqlens_k"] = io.cumulative_seqlens_k["full_attention"][: rows + 1].tolist()
+    found["args"] = io._bulk_input_tensor[io.static_inputs :, : io.num_request_in_batch].tolist()
+    found["places"] = io.req_id_to_new_token_position
+    found["sizes"] = (io.num_q_tokens, io.max_kv_read, io.num_request_in_batch, io.use_block_table, io.total_seqlen_q)
+    found["keys"] = (io.total_seqlen_k, io.max_length_k)
+    return found
+
+
+def step(io: Any, sampler: Sampler, scheduled: list[Any], size: int) -> dict[str, Any]:
+    io.prepare_batch_tensors(scheduled, sampler, True, size, 0, True)
+    return inputs(io, size)
+
+
+def test_inputs_are_the_same() -> None:
+    results = []
+    for short in (False, True):
+        io, sampler, scheduler = make_io(short=short)
+        states = [decoding("a", 3, 1), decoding("b", 7, 6, sampling=DRAWN), decoding("c", 1, 4)]
+        add(scheduler, *states)
+        found = []
+        for _ in range(6):  # over the end of a page
+            scheduled = [FutureRequestState(state, True, {}, 1) for state in states]
+            assert all(scheduler.cache.can_store_request_tokens(state, 1) for state in states)
+            found.append(step(io, sampler, scheduled, 4))
+            tables = scheduler.cache.cache_allocators["full_attention"].block_table
+            stride = scheduler.cache.cache_allocators["full_attention"].block_physical_stride // PAGE
+            for i, state in enumerate(states):
+                blocks = [block * stride for block in tables[state.request_id]]
+                assert io.block_table[0, i, : len(blocks)].tolist() == blocks
+                assert state.tokens_to_process != [state.generated_tokens[-1]]
+        results.append(found)
+        del states[0]  # rows move up
+        scheduled = [FutureRequestState(state, True, {}, 1) for state in states]
+        results[-1].append(step(io, sampler, scheduled, 2))
+    assert results[0] == results[1]
+
+
+def test_a_page_that_is_replaced_in_place_is_noticed() -> None:
+    io, sampler, scheduler = make_io(short=True)
+    state = decoding("a", 6, 1)
+    add(scheduler, state)
+    scheduled = [FutureRequestState(state, True, {}, 1)]
+    step(io, sampler, scheduled, 1)
+    allocator = scheduler.cache.cache_allocators["full_attention"]
+    allocator.block_table["a"][0] = 33
+    step(io, sampler, scheduled, 1)
+    assert io.block_table[0, 0, 0] == 33 * allocator.block_physical_stride // PAGE
+
+
+def test_all_that_decode_are_scheduled() -> None:
+    _, _, scheduler = make_io(short=True)
+    states = [decoding("a", 3, 1), decoding("b", 7, 2)]
+    add(scheduler, *states)
+    scheduled, fast, queries, keys = scheduler.schedule_batch(32, 1000)
+    assert [item.state for item in scheduled] == states
+    assert (fast, queries, keys) == (True, 2, 0)
+
+
+def test_a_prompt_takes_the_other_way() -> None:
+    _, _, scheduler = make_io(short=True)
+    add(scheduler, decoding("a", 3, 1))
+    scheduler.add_waiting_request(State(request_id="b", initial_tokens=[1, 2, 3]))
+    scheduled, fast, queries, _ = scheduler.schedule_batch(32, 1000)
+    assert len(scheduled) == 2
+    assert (fast, queries) == (False, 4)
+
+
+def test_those_that_wait_for_a_full_batch_do_not_matter() -> None:
+    _, _, scheduler = make_io(short=True)
+    add(scheduler, *(decoding(str(i), 3, 1) for i in range(8)))
+    scheduler.add_waiting_request(State(request_id="b", initial_tokens=[1, 2, 3]))
+    assert scheduler._all_decoding(32) is not None
+
+
+def test_a_sequence_with_its_last_token_in_flight_sits_out() -> None:
+    _, _, scheduler = make_io(short=True)
+    ended = decoding("a", 3, 4, limit=4)
+    going = decoding("b", 3, 3, limit=4)
+    add(scheduler, ended, going)
+    # The step in flight has taken the fourth token of `a`: its input was the third.
+    scheduled, *_ = scheduler.schedule_batch(32, 1000)
+    assert [item.state for item in scheduled] == [going]
+    del scheduler.active_requests["b"]
+    scheduled, *_ = scheduler.schedule_batch(32, 1000)
+    assert [item.state for item in scheduled] == [ended]
+
+
+def under_a_grammar() -> Sampling:
+    asked = request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="x"))
+    return dataclasses.replace(GREEDY, rules=Rules(asked, 64, cast(Any, object())))
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["short cut", "otherwise"])
+def test_a_constrained_sequence_waits_for_its_token(fast: bool) -> None:
+    _, _, scheduler = make_io(short=True)
+    states = [decoding("a", 3, 1, sampling=under_a_grammar()), decoding("b", 7, 2), decoding("c", 3, 2)]
+    states[1].logit_processor_kwargs = {"sampling": under_a_grammar()}
+    for state in states:
+        scheduler.add_waiting_request(state)
+        scheduler.waiting_requests.clear()
+        scheduler.waiting_requests_order.clear()
+    add(scheduler, *states)
+    if not fast:
+        scheduler.cache.max_decode_fast_path_length = 0
+    woken: list[bool] = []
+    scheduler.wake = lambda: woken.append(True)
+
+    def scheduled() -> list[str]:
+        found, _, queries, _ = scheduler.schedule_batch(32, 1000)
+        assert len(found) == queries
+        return [item.state.request_id for item in found]
+
+    assert scheduled() == ["a", "b", "c"]
+    states[0].tokens_to_process = [TMP_TOKEN_ID]
+    states[2].tokens_to_process = [TMP_TOKEN_ID]  # under no grammar
+    assert scheduled() == ["b", "c"]
+    assert not scheduler.stuck
+    states[1].tokens_to_process = [TMP_TOKEN_ID]
+    assert scheduled() == ["c"]
+    scheduler.finish_request("c")
+    assert scheduled() == []
+    assert scheduler.stuck
+    assert woken
+    states[0].tokens_to_process = [5]
+    assert scheduled() == ["a"]
+    assert not scheduler.stuck
+    assert list(scheduler.active_requests) == ["a", "b"]
+    assert scheduler.max_requests_per_batch == 8
+
+
+def test_tokens_are_carried_over() -> None:
+    def pair(**places: int) -> Any:
+        return SimpleNamespace(host_io=SimpleNamespace(req_id_to_new_token_position=places))
+
+    ios = SimpleNamespace(current_pair=0, io_pairs=[pair(a=0, c=1, d=5), pair(c=7, b=3, a=4)], max_batch_tokens=8)
+    assert _carried(ios).tolist() == [2, 0, -1, -1, -1, -1, -1, -1]
+
+
+def test_a_sequence_is_its_own_output() -> None:
+    state = decoding("a", 3, 2)
+    assert state.to_generation_output() is state
+    again = state.create_equivalent_initial_request()
+    assert again.to_generation_output().generated_tokens == state.generated_tokens

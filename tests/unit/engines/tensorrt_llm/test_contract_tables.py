@@ -1,0 +1,190 @@
+"""The recorded tables: the fake and the recorder agree with them, and our tensors with the official ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.triton_models import tensors
+from openai_bls.triton_models.tensors import MODELS, Model, Tensor
+from tests.contracts import record
+from tests.contracts.tables import NEWEST, OfficialModel, OfficialTensor, official, signatures
+from tests.contracts.tables import VERSIONS as TABLES
+from tests.unit.engines.tensorrt_llm.fake_support import VERSIONS, environment, patched
+
+# Not in the official configs of 0.20 and later, and why we have them.
+NOT_OFFICIAL: dict[str, dict[str, str]] = {
+    "tensorrt_llm": {
+        "min_length": "min_tokens's name up to 0.19",
+        "random_seed": "seed's name up to 0.19",
+        "decode_context": "ours: ids before a stream's tokens, for postprocessing",
+        "decode_final": "ours: whether a stream's tokens are the last",
+    },
+    "preprocessing": {},
+    "postprocessing": {
+        "DECODE_CONTEXT": "ours: from decode_context",
+        "DECODE_FINAL": "ours: from decode_final",
+        "SKIP_SPECIAL_TOKENS": "ours: a parameter of the official postprocessing",
+    },
+    "ensemble": {
+        "min_length": "min_tokens's name up to 0.19",
+        "random_seed": "seed's name up to 0.19",
+    },
+}
+# Required in the official configs, optional in ours: what is left out is told by other inputs, or refused by name.
+RELAXED: dict[str, set[str]] = {
+    "tensorrt_llm": {"input_lengths", "request_output_len"},
+    "preprocessing": {"REQUEST_OUTPUT_LEN"},
+    "postprocessing": {"SEQUENCE_LENGTH"},
+    "ensemble": set(),
+}
+OFFICIAL_MODELS: tuple[OfficialModel, ...] = ("tensorrt_llm", "preprocessing", "postprocessing", "ensemble")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_fake_is_as_recorded(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with patched(environment(version)):
+        assert record.main(["--check"]) == 0
+    assert "nothing differs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recording_gives_what_is_compared(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with patched(environment(version)):
+        assert record.main([]) == 0
+        text = capsys.readouterr().out
+    found = json.loads(text[text.index("{") :])
+    base = signatures(".".join(version.split(".")[:2]))
+    assert found["releases"] == [version]
+    assert {name: entry["fields"].keys() for name, entry in found["classes"].items() if "fields" in entry} == {
+        name: entry["fields"].keys() for name, entry in base["classes"].items() if "fields" in entry
+    }
+    assert [serious for serious, _ in record.compare(base, found) if serious] == []
+
+
+def _changed(table: dict[str, Any], change: str) -> dict[str, Any]:
+    classes = table["classes"]
+    match change:
+        case "a field more":
+            classes["SamplingParams"]["fields"]["gone"] = {"default": None}
+        case "a default":
+            classes["KvCacheConfig"]["fields"]["enable_block_reuse"]["default"] = False
+        case "a class":
+            classes["Gone"] = {"module": "tensorrt_llm.llmapi", "kind": "dataclass", "fields": {}}
+        case "a member":
+            classes["QuantAlgo"]["members"].append("GONE")
+        case "a parameter":
+            table["functions"]["LLM.generate_async"]["parameters"]["gone"] = {"default": None}
+        case "a method":
+            table["functions"]["LLM.gone"] = {"parameters": {}}
+        case "a private name":
+            classes["SamplingParams"]["private"].append("_gone")
+        case "an attribute":
+            table["attributes"]["RequestOutput"]["names"].append("gone")
+    return table
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("a field more", r"SamplingParams\.gone is missing"),
+        ("a default", r'KvCacheConfig\.enable_block_reuse is {"default": true}, recorded {"default": false}'),
+        ("a class", r"Gone is missing"),
+        ("a member", r"QuantAlgo\.GONE is missing"),
+        ("a parameter", r"LLM\.generate_async\.gone is missing"),
+        ("a method", r"LLM\.gone is missing"),
+        ("a private name", r"SamplingParams\._gone \(private\) is missing"),
+        ("an attribute", r"RequestOutput\.gone is missing"),
+    ],
+)
+def test_a_difference_is_listed(change: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(record.to_json(_changed(signatures("1.2"), change)))
+    with patched(environment("1.2.1")):
+        assert record.main(["--check", str(path)]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("differs")]
+    assert len(lines) == 1
+    assert re.search(told, lines[0])
+
+
+def test_a_version_is_held_against_the_table_before_it() -> None:
+    nearest = {version: record.nearest(version).stem for version in ("0.21.0", "1.0.0rc3", "1.2.1", "1.4.0rc1")}
+    assert nearest == {
+        "0.21.0": "tensorrt_llm-0.20",
+        "1.0.0rc3": "tensorrt_llm-1.0",
+        "1.2.1": "tensorrt_llm-1.2",
+        "1.4.0rc1": "tensorrt_llm-1.2",
+    }
+
+
+@pytest.mark.parametrize("version", TABLES)
+def test_every_entry_says_where_it_was_read(version: str) -> None:
+    table = signatures(version)
+    entries = [*table["functions"].values(), *table["attributes"].values(), *table["classes"].values(), table["llm"]]
+    assert {entry["source"] for entry in entries} <= set(table["sources"])
+    for source in table["sources"].values():
+        assert source["repository"]
+        assert source["path"].startswith("tensorrt_llm/")
+        # A copy without a commit is told by its length.
+        assert source["commit"] or source["characters"]
+    for model in OFFICIAL_MODELS:
+        assert official(model, version).source["commit"]
+
+
+def test_tables_are_written_as_the_recorder_writes_them() -> None:
+    for path in sorted(Path(record.HERE).glob("*.json")):
+        assert path.read_text() == record.to_json(json.loads(path.read_text())), path.name
+
+
+def _pairs(model: Model, config: Any) -> list[tuple[Tensor, OfficialTensor | None]]:
+    by_name = [{tensor.name: tensor for tensor in side} for side in (config.inputs, config.outputs)]
+    return [
+        (tensor, found.get(tensor.name))
+        for side, found in zip((model.inputs, model.outputs), by_name, strict=True)
+        for tensor in side
+    ]
+
+
+@pytest.mark.parametrize("version", TABLES)
+@pytest.mark.parametrize("name", OFFICIAL_MODELS)
+def test_our_tensors_are_the_official_ones(name: OfficialModel, version: str) -> None:
+    unknown: set[str] = set()
+    relaxed: set[str] = set()
+    for ours, theirs in _pairs(MODELS[name], official(name, version)):
+        if theirs is None:
+            unknown.add(ours.name)
+            continue
+        assert (ours.data_type, ours.dims) == (theirs.data_type, theirs.dims), ours.name
+        assert ours.scalar == (theirs.reshape == ()), ours.name
+        if ours.optional != theirs.optional:
+            assert ours.optional, f"{ours.name} is optional officially"
+            relaxed.add(ours.name)
+        # Ours, of the Python backend, takes requests one by one.
+        assert not ours.ragged or theirs.allow_ragged_batch, ours.name
+    assert unknown == set(NOT_OFFICIAL[name])
+    assert relaxed - _not_optional_anywhere(name, version) == RELAXED[name]
+
+
+def _not_optional_anywhere(name: OfficialModel, version: str) -> set[str]:
+    """Outputs are never optional; a name that is both, like REQUEST_OUTPUT_LEN, is looked at as an input."""
+    inputs = {tensor.name for tensor in official(name, version).inputs}
+    return {tensor.name for tensor in official(name, version).outputs} - inputs
+
+
+def test_both_names_of_the_bls_have_one_table() -> None:
+    assert tensors.TENSORRT_LLM_BLS.inputs == tensors.ENSEMBLE.inputs
+
+
+def test_official_tables_of_the_versions() -> None:
+    assert NEWEST == "1.2"
+    config = official("tensorrt_llm")
+    assert len(config.inputs) == 62
+    assert len(config.outputs) == 21
+    assert {"gpt_model_path", "batch_scheduler_policy", "xgrammar_tokenizer_info_path"} <= set(config.parameters)
+    by_name = {tensor.name: tensor for tensor in config.inputs}
+    assert by_name["seed"] == OfficialTensor("seed", "UINT64", (1,), reshape=(), optional=True)
+    assert by_name["input_ids"].allow_ragged_batch

@@ -1,0 +1,652 @@
+"""What the engine makes of TensorRT-LLM's outputs, and of its failures; the contract's rules are tested for all engines
+together (tests/unit/engines/test_engine_conformance.py)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams, TokenDelta
+from openai_bls.core.manifest import load_manifest
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.tensorrt_llm import engine as engine_module
+from openai_bls.engines.tensorrt_llm import health_watch
+from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
+from openai_bls.engines.tensorrt_llm.info import engine_info
+from openai_bls.engines.tensorrt_llm.interface import Flow, LlmOptions, LoraAdapter
+from openai_bls.engines.tensorrt_llm.loading import load, supported_fields
+from tests.unit.core_support import VOCAB_SIZE as TINY_VOCAB_SIZE
+from tests.unit.core_support import tiny_tokenizer
+from tests.unit.engines.engine_support import Recorder
+from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
+from tests.unit.engines.tensorrt_llm.fake_support import VERSIONS, in_process
+from tests.unit.engines.tensorrt_llm.scripted_api import (
+    END,
+    FACTS,
+    PATIENCE_S,
+    RequestError,
+    ScriptedApi,
+    manifest,
+    push_together,
+)
+
+Starter = Callable[..., tuple[TrtLlmEngine, ScriptedApi, Recorder]]
+ADAPTER = LoraAdapter("tuned", Path("lora/tuned"), 1)
+
+
+def request(request_id: int, max_tokens: int = 20, **more: Any) -> GenerationRequest:
+    fields = {"prompt_token_ids": [1, 2, 3], "stop_token_ids": (END,)} | more
+    return GenerationRequest(request_id=request_id, max_tokens=max_tokens, **fields)
+
+
+@pytest.fixture
+def start() -> Iterator[Starter]:
+    """Start an engine over a scripted API; closed and checked at the end."""
+    started: list[tuple[TrtLlmEngine, ScriptedApi, Recorder]] = []
+
+    def start_one(**more: Any) -> tuple[TrtLlmEngine, ScriptedApi, Recorder]:
+        api, recorder = ScriptedApi(), Recorder()
+        built = manifest(gather_logits=True, lora={"tuned": "lora/tuned"})
+        options = LlmOptions(
+            model=Path("engine"),
+            flow="tensorrt",
+            max_batch_size=4,
+            max_model_len=64,
+            gather_generation_logits=True,
+            guided_decoding_backend="xgrammar",
+        )
+        info = engine_info(
+            built,
+            FACTS,
+            version="1.2.1",
+            supported=supported_fields(api, options),
+            max_logprobs=5,
+            grammar_backends=("xgrammar",),
+            grammar_kinds=api.grammar_kinds(options),
+        )
+        engine = TrtLlmEngine(api, api.open(options), built, info, recorder, lora={"tuned": ADAPTER}, **more)
+        started.append((engine, api, recorder))
+        return started[-1]
+
+    yield start_one
+    for engine, api, recorder in started:
+        assert api.llm is not None
+        api.llm.hold.set()
+        engine.close()
+        assert not engine._thread.is_alive()
+        assert api.llm.shutdowns == 1
+        assert recorder.breaches == []
+
+
+def test_tokens_as_they_come(start: Starter) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    output = api.next()
+    for count, token in enumerate((5, 6, 7), 1):
+        output.push(token)
+        recorder.wait_tokens(1, count)
+    output.push(finish="stop")
+    recorder.wait_end(1)
+    assert recorder.deltas(1) == [
+        TokenDelta(1, [5]),
+        TokenDelta(1, [6]),
+        TokenDelta(1, [7]),
+        TokenDelta(1, [], "stop", END),
+    ]
+    assert not output.aborted.is_set()
+
+
+def test_a_step_of_all_requests_is_one_frame(start: Starter) -> None:
+    engine, api, recorder = start()
+    for i in range(1, 5):
+        engine.submit(request(i))
+    outputs = api.next_of(4)
+    for _ in range(3):
+        push_together(outputs, 8)
+    push_together(outputs, 9, finish="stop")
+    recorder.wait_end(1, 2, 3, 4)
+    assert {tuple(tokens) for tokens in recorder.tokens.values()} == {(8, 8, 8, 9)}
+    assert {len(step) for step in recorder.steps} == {4}
+    assert len(recorder.steps) == engine.stats().steps <= 4
+
+
+def test_steps_that_pile_up_are_one_delta(start: Starter) -> None:
+    """The listener is slow: what TensorRT-LLM has brought meanwhile comes at once."""
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    output = api.next()
+    output.push_steps(5, 6, 7)
+    output.push(8, finish="length")
+    recorder.wait_end(1)
+    assert recorder.tokens[1] == [5, 6, 7, 8]
+    assert len(recorder.deltas(1)) <= 2
+
+
+def test_many_submissions_wake_the_loop_once(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, api, recorder = start()
+    held, entered, wakes = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        entered.set()
+        assert held.wait(PATIENCE_S)
+
+    original = engine._loop.call_soon_threadsafe
+
+    def count(*given: Any) -> Any:
+        wakes.append(given)
+        return original(*given)
+
+    original(hold)
+    assert entered.wait(PATIENCE_S)
+    monkeypatch.setattr(engine._loop, "call_soon_threadsafe", count)
+    for i in range(100):
+        engine.submit(request(i))
+    monkeypatch.undo()
+    held.set()
+    assert len(wakes) == 1
+    for output in api.next_of(100):
+        output.push(4, finish="length")
+    recorder.wait_end(*range(100))
+
+
+def test_what_goes_on_after_its_end_is_aborted(start: Starter) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1, stop_words=((5, 6),)))
+    engine.submit(request(2, max_tokens=2))
+    engine.submit(request(3))
+    word, length, cancelled = api.next_of(3)
+    word.push(4, 5)
+    word.push(6, 7)
+    length.push(4, 5)
+    recorder.wait_end(1, 2)
+    engine.cancel(3)
+    recorder.wait_end(3)
+    assert recorder.tokens == {1: [4, 5, 6], 2: [4, 5], 3: []}
+    assert [recorder.reason(i) for i in (1, 2, 3)] == ["stop", "length", "cancelled"]
+    for output in (word, length, cancelled):
+        assert output.aborted.wait(PATIENCE_S)
+        output.push(9, finish="cancelled")
+    assert engine.stats().running == 0
+
+
+def test_a_failure_to_abort_does_no_harm(start: Starter, caplog: pytest.LogCaptureFixture) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    api.next().abort_error = RuntimeError("the executor is not set")
+    engine.cancel(1)
+    recorder.wait_end(1)
+    assert recorder.reason(1) == "cancelled"
+    engine.submit(request(2))
+    api.next().push(4, finish="length")
+    recorder.wait_end(2)
+    assert "did not abort" in caplog.text
+
+
+@pytest.mark.parametrize("error", [RequestError("too long"), AssertionError(), ValueError("Unknown finish reason")])
+def test_a_request_that_fails_fails_alone(start: Starter, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    engine.submit(request(2))
+    first, second = api.next_of(2)
+    first.push(4)
+    first.fail(error)
+    recorder.wait_end(1)
+    second.push(5, finish="length")
+    recorder.wait_end(2)
+    assert (recorder.ends[1].error, recorder.ends[1].invalid) == (ENGINE_FAILED, False)
+    assert recorder.reason(2) == "length"
+    assert type(error).__name__ in caplog.text
+
+
+def test_an_output_that_cannot_be_read_fails_alone(start: Starter, caplog: pytest.LogCaptureFixture) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1, logprobs=2))
+    engine.submit(request(2))
+    first, second = api.next_of(2)
+    first.push(4, finish="length")
+    recorder.wait_end(1)
+    second.outputs.clear()
+    second.push(4)
+    recorder.wait_end(2)
+    assert [recorder.ends[i].error for i in (1, 2)] == [ENGINE_FAILED] * 2
+    assert second.aborted.is_set()
+    assert "log-probabilities" in caplog.text
+    assert "IndexError" in caplog.text
+
+
+def test_a_dead_executor_fails_all_and_answers_on(start: Starter, caplog: pytest.LogCaptureFixture) -> None:
+    engine, api, recorder = start()
+    for i in (1, 2, 3):
+        engine.submit(request(i))
+    outputs = api.next_of(3)
+    outputs[0].push(4)
+    recorder.wait_tokens(1)
+    outputs[1].fail(RuntimeError("Executor worker died"))
+    recorder.wait_end(1, 2, 3)
+    assert {recorder.ends[i].error for i in (1, 2, 3)} == {ENGINE_FAILED}
+    assert caplog.text.count("Executor worker died") == 1
+    engine.submit(request(4))
+    engine.submit(request(5, max_tokens=-1))
+    recorder.wait_end(4, 5)
+    assert (recorder.ends[4].error, recorder.ends[4].invalid) == (ENGINE_FAILED, False)
+    assert recorder.ends[5].invalid
+    assert api.outputs.empty()
+
+
+def test_an_error_of_a_request_that_ended_the_executor(start: Starter) -> None:
+    """As 1.0 and later do where a rank refuses a request."""
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    engine.submit(request(2))
+    first, _ = api.next_of(2)
+    api.health = False
+    first.fail(RequestError("refused"))
+    recorder.wait_end(1, 2)
+    engine.submit(request(3))
+    recorder.wait_end(3)
+    assert {recorder.ends[i].error for i in (1, 2, 3)} == {ENGINE_FAILED}
+    assert api.outputs.empty()
+
+
+def test_an_executor_that_dies_in_silence(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody tells the requests that wait for it."""
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    engine.submit(request(2))
+    outputs = api.next_of(2)
+    outputs[0].push(4)
+    recorder.wait_tokens(1)
+    api.health = False
+    recorder.wait_end(1, 2)
+    assert {recorder.ends[i].error for i in (1, 2)} == {ENGINE_FAILED}
+    assert caplog.text.count("executor has ended") == 1
+    assert engine.stats().failed
+
+
+def test_an_idle_executor_that_dies_is_found(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Health checks ask for the engine's state, and not for tokens."""
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    engine, api, recorder = start()
+    assert not engine.stats().failed
+    api.health = False
+    for _ in range(int(PATIENCE_S / 0.01)):
+        if engine.stats().failed:
+            break
+        assert not api.discarded.acquire(timeout=0.01)
+    assert engine.stats().failed
+    engine.submit(request(1))
+    recorder.wait_end(1)
+    assert recorder.ends[1].error == ENGINE_FAILED
+    assert caplog.text.count("executor has ended") == 1
+
+
+def test_a_dead_executor_gets_no_requests(start: Starter) -> None:
+    """0.20 would wait for its answer in the thread that all depends on."""
+    engine, api, recorder = start()
+    api.health = False
+    engine.submit(request(1))
+    recorder.wait_end(1)
+    assert recorder.ends[1].error == ENGINE_FAILED
+    assert api.outputs.empty()
+
+
+def test_statistics_are_thrown_away_while_requests_run(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    engine, api, recorder = start()
+    assert not api.discarded.acquire(timeout=0.1)
+    engine.submit(request(1))
+    output = api.next()
+    for _ in range(3):
+        assert api.discarded.acquire(timeout=PATIENCE_S)
+    output.push(4, finish="length")
+    recorder.wait_end(1)
+
+
+def test_statistics_that_cannot_be_thrown_away(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    engine, api, recorder = start()
+    api.discard_error = AssertionError("not properly instantiated")
+    engine.submit(request(1))
+    output = api.next()
+    assert api.discarded.acquire(timeout=PATIENCE_S)
+    output.push(4, finish="length")
+    recorder.wait_end(1)
+    engine.close()
+    assert caplog.text.count("cannot be thrown away") == 1
+
+
+def test_log_probabilities_of_each_response_alone(start: Starter) -> None:
+    """As 0.20 has them; several responses are taken in before the engine looks."""
+    engine, api, recorder = start()
+    engine.submit(request(1, logprobs=0, max_tokens=4))
+    output = api.next()
+    output.push_steps(5, 6, 7, 8, newest_logprobs=True)
+    recorder.wait_end(1)
+    told = [value for delta in recorder.deltas(1) if delta.logprobs for value in delta.logprobs.token_logprobs]
+    assert recorder.tokens[1] == [5, 6, 7, 8]
+    assert told == [-5.0, -6.0, -7.0, -8.0]
+
+
+def test_an_executor_found_dead_at_submission(start: Starter) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    api.next()
+    api.generate_error = RuntimeError("LLM is shutting down")
+    engine.submit(request(2))
+    recorder.wait_end(1, 2)
+    assert {recorder.ends[i].error for i in (1, 2)} == {ENGINE_FAILED}
+
+
+def test_a_request_that_the_version_cannot_honour(start: Starter) -> None:
+    engine, api, recorder = start()
+    api.generate_error = ValueError("min_p is not known to TensorRT-LLM 0.20\nmore")
+    engine.submit(request(1))
+    recorder.wait_end(1)
+    assert recorder.ends[1].invalid
+    assert recorder.ends[1].error == "min_p is not known to TensorRT-LLM 0.20"
+    api.generate_error = None
+    engine.submit(request(2))
+    api.next().push(4, finish="length")
+    recorder.wait_end(2)
+    assert recorder.reason(2) == "length"
+
+
+INVALID = {
+    "prompt_token_ids": request(1, max_tokens=1, prompt_token_ids=[1] * 49),
+    "min_tokens": request(1, min_tokens=2, stop_token_ids=(END, 91)),
+    "grammar": request(1, grammar=Grammar(backend="xgrammar", kind="ebnf", text="root ::= [0-9]")),
+    "prompt_logprobs": request(1, max_tokens=0, prompt_logprobs=0),
+    "pooling": request(1, max_tokens=0, pooling="last"),
+    "lora_name": request(1, lora_name="another"),
+    "logprobs": request(1, logprobs=6),
+}
+
+
+@pytest.mark.parametrize("field", INVALID)
+def test_refused_by_name(start: Starter, field: str) -> None:
+    engine, api, recorder = start()
+    engine.submit(INVALID[field])
+    recorder.wait_end(1)
+    assert recorder.ends[1].invalid
+    assert (recorder.ends[1].error or "").startswith(field)
+    assert api.outputs.empty()
+
+
+def test_nothing_to_sample(start: Starter) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1, max_tokens=0))
+    recorder.wait_end(1)
+    assert recorder.deltas(1) == [TokenDelta(1, [], "length")]
+    assert api.outputs.empty()
+    assert engine.stats().generated_tokens == 0
+
+
+def test_what_tensorrt_llm_is_asked_for(start: Starter) -> None:
+    engine, api, _ = start()
+    engine.submit(
+        request(
+            1,
+            stop_token_ids=(7, 91, END),
+            bad_words=((3, 4),),
+            lora_name="tuned",
+            logprobs=0,
+            sampling=SamplingParams(temperature=0.5, top_k=9, seed=11, logit_bias={4: -2.0}, min_p=0.1),
+        )
+    )
+    output = api.next()
+    asked = output.sampling
+    assert output.prompt_token_ids == [1, 2, 3]
+    assert output.lora == ADAPTER
+    assert (asked.end_id, asked.pad_id, asked.stop_token_ids) == (END, 92, (7, 91))
+    assert (asked.max_tokens, asked.bad_words, asked.logprobs) == (20, ((3, 4),), 0)
+    assert (asked.temperature, asked.top_k, asked.seed, asked.min_p) == (0.5, 9, 11, 0.1)
+    assert (asked.embedding_bias, asked.vocab_size) == ({4: -2.0}, 100)
+
+
+def test_cached_tokens(start: Starter) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    output = api.next()
+    output.cached_tokens = 2
+    output.push(4)
+    recorder.wait_tokens(1)
+    output.push(5, finish="length")
+    recorder.wait_end(1)
+    assert [delta.cached_tokens for delta in recorder.deltas(1)] == [2, 0]
+
+
+def test_stats(start: Starter) -> None:
+    engine, api, recorder = start(max_tokens_in_kv_cache=100)
+    for i in range(6):
+        engine.submit(request(i))
+    outputs = api.next_of(6)
+    push_together(outputs, 4, 5)
+    for i in range(6):
+        recorder.wait_tokens(i, 2)
+    load = engine.stats()
+    assert (load.running, load.waiting, load.generated_tokens) == (4, 2, 12)
+    assert load.kv_cache_usage == pytest.approx(6 * 5 / 100)
+    push_together(outputs, finish="stop")
+    recorder.wait_end(*range(6))
+    load = engine.stats()
+    assert (load.running, load.waiting, load.kv_cache_usage) == (0, 0, 0)
+    assert load.generated_tokens == 18  # with the end tokens
+
+
+def test_close_aborts_what_runs(start: Starter) -> None:
+    engine, api, recorder = start()
+    engine.submit(request(1))
+    engine.submit(request(2))
+    outputs = api.next_of(2)
+    engine.close()
+    assert all(output.aborted.is_set() for output in outputs)
+    assert {recorder.reason(1), recorder.reason(2)} == {"cancelled"}
+
+
+def test_close_from_the_listener(start: Starter) -> None:
+    engine, api, recorder = start()
+
+    def close_at_once(deltas: Sequence[TokenDelta]) -> None:
+        recorder(deltas)
+        engine.close()
+
+    engine._on_step = close_at_once
+    engine.submit(request(1))
+    api.next().push(4)
+    recorder.wait_end(1)
+    assert recorder.reason(1) == "cancelled"
+
+
+def test_the_loop_runs_until_all_is_shut_down(start: Starter) -> None:
+    """What was aborted has responses to come."""
+    engine, api, recorder = start()
+    assert api.llm is not None
+    api.llm.hold.clear()
+    engine.submit(request(1))
+    output = api.next()
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    assert api.llm.shutting_down.wait(PATIENCE_S)
+    handed_over = threading.Event()
+    output.loop.call_soon_threadsafe(handed_over.set)
+    assert handed_over.wait(PATIENCE_S)
+    assert closing.is_alive()
+    api.llm.hold.set()
+    closing.join(PATIENCE_S)
+    assert recorder.reason(1) == "cancelled"
+
+
+def test_a_shutdown_that_hangs_is_left_behind(
+    start: Starter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, api, recorder = start()
+    monkeypatch.setattr(engine_module, "CLOSE_S", 0.01)
+    assert api.llm is not None
+    api.llm.hold.clear()
+    engine.submit(request(1))
+    api.next()
+    engine.close()
+    recorder.wait_end(1)
+    assert "does not shut down" in caplog.text
+    monkeypatch.undo()
+
+
+def test_a_shutdown_that_fails_is_logged(start: Starter, caplog: pytest.LogCaptureFixture) -> None:
+    engine, api, _ = start()
+    assert api.llm is not None
+    api.llm.shutdown_error = RuntimeError("MPI has gone")
+    with caplog.at_level(logging.ERROR):
+        engine.close()
+    assert "MPI has gone" in caplog.text
+
+
+VARIANTS: list[tuple[str, Flow, dict[str, str]]] = [
+    *((version, "tensorrt", {}) for version in VERSIONS),
+    *((version, "pytorch", {}) for version in VERSIONS if version != "0.20.0"),
+    ("1.2.1", "tensorrt", {"late_final": "1"}),
+    ("1.2.1", "pytorch", {"late_final": "1", "step_tokens": "3"}),
+]
+
+
+@pytest.mark.parametrize(("version", "flow", "habits"), VARIANTS)
+def test_every_version(version: str, flow: Flow, habits: dict[str, str], tmp_path: Path) -> None:
+    """Over the fake package, with whatever habits the version and the flow have."""
+    checkpoint = tmp_path / "tiny"
+    checkpoint.mkdir()
+    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 100, "eos_token_id": [END, 91]}
+    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    recorder = Recorder()
+    with in_process(version, tokens="5,6,7,8,91,9", **habits) as api:
+        folder = write_fake_engine(tmp_path / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=4)
+        engine = load(folder, load_manifest(folder), TensorRtLlmSettings(), recorder, api=api)
+        count = min(2, engine.info.max_logprobs)
+        engine.submit(request(1, logprobs=count, stop_token_ids=(END, 91)))
+        engine.submit(request(2, logprobs=0, stop_token_ids=()))
+        engine.submit(request(3, stop_words=((7, 8),)))
+        engine.submit(request(4, max_tokens=4))
+        engine.submit(request(5, stop_token_ids=(6,)))
+        recorder.wait_end(1, 2, 3, 4, 5)
+        engine.close()
+    assert engine.info.max_logprobs == (0 if flow == "pytorch" else 20)
+    assert recorder.tokens == {
+        1: [5, 6, 7, 8],
+        2: ([5, 6, 7, 8, 91, 9] * 4)[:20],
+        3: [5, 6, 7, 8],
+        4: [5, 6, 7, 8],
+        5: [5],
+    }
+    ends = {i: (end.finish_reason, end.stop_token_id) for i, end in recorder.ends.items()}
+    assert ends == {1: ("stop", 91), 2: ("length", None), 3: ("stop", None), 4: ("length", None), 5: ("stop", 6)}
+    for delta in (*recorder.deltas(1), *recorder.deltas(2)):
+        assert (delta.logprobs is None) == (not delta.token_ids)
+        assert delta.logprobs is None or {len(ids) for ids in delta.logprobs.top_token_ids} == {
+            count if delta.request_id == 1 else 0
+        }
+    assert recorder.breaches == []
+
+
+@pytest.mark.parametrize("flow", ["tensorrt", "pytorch"])
+def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Over the fake package, which has the real xgrammar hold the output to it."""
+    tokenizer = tiny_tokenizer()
+    end = tokenizer.token_to_id("<|im_end|>")
+    checkpoint = tmp_path / "tiny"
+    checkpoint.mkdir()
+    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": TINY_VOCAB_SIZE, "eos_token_id": end}
+    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    recorder = Recorder()
+    with in_process(tokens="1,2,3") as api:
+        folder = write_fake_engine(tmp_path / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=4)
+        shutil.copytree(tokenizer_dir, folder / "tokenizer")
+        settings = TensorRtLlmSettings(guided_decoding_backend="xgrammar")
+        engine = load(folder, load_manifest(folder), settings, recorder, api=api)
+        grammar = Grammar(backend="xgrammar", kind="regex", text="[0-9]{3}x")
+        engine.submit(request(1, grammar=grammar, stop_token_ids=(end,)))
+        engine.submit(request(2, grammar=Grammar(backend="llguidance", kind="regex", text="a")))
+        recorder.wait_end(1, 2)
+        engine.close()
+    assert re.fullmatch("[0-9]{3}x", tokenizer.decode(recorder.tokens[1]))
+    assert (recorder.reason(1), recorder.ends[1].stop_token_id) == ("stop", end)
+    assert "needs the backend llguidance" in (recorder.ends[2].error or "")
+    assert recorder.breaches == []
+
+
+@pytest.mark.parametrize("what", ["fatal", "silent"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_executor_that_dies(version: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the fake package: all that lives fails, and so does what comes later."""
+    monkeypatch.setattr(health_watch, "WATCH_S", 0.01)
+    recorder, switch = Recorder(), tmp_path / "failure"
+    with in_process(version, tokens="5,6,7", fail_file=str(switch), step_delay_ms="1") as api:
+        engine = small_engine(tmp_path, api, recorder, "tensorrt" if version == "0.20.0" else "pytorch")
+        for i in (1, 2):
+            engine.submit(request(i, max_tokens=60, stop_token_ids=()))
+            recorder.wait_tokens(i)
+        switch.write_text(f"serve:{what}")
+        recorder.wait_end(1, 2)
+        engine.submit(request(3))
+        recorder.wait_end(3)
+        engine.close()
+    assert {recorder.ends[i].error for i in (1, 2, 3)} == {ENGINE_FAILED}
+    assert recorder.breaches == []
+
+
+@pytest.mark.parametrize(("version", "others"), [("0.20.0", "length"), ("1.0.0", "error"), ("1.1.0", "error")])
+def test_a_rank_that_refuses_a_request(version: str, others: str, tmp_path: Path) -> None:
+    """Over the fake package: 0.20 goes on, later versions shut themselves down."""
+    recorder, switch = Recorder(), tmp_path / "failure"
+    with in_process(version, tokens="5,6,7", fail_file=str(switch), step_delay_ms="1") as api:
+        engine = small_engine(tmp_path, api, recorder, "tensorrt")
+        engine.submit(request(1, max_tokens=60, stop_token_ids=()))
+        recorder.wait_tokens(1)
+        switch.write_text("submit:no room for the adapter")
+        engine.submit(request(2))
+        recorder.wait_end(2)
+        switch.unlink()
+        engine.submit(request(3, max_tokens=2))
+        recorder.wait_end(1, 3)
+        engine.close()
+    assert recorder.reason(2) == "error"
+    assert {recorder.reason(1), recorder.reason(3)} == {others}
+    assert recorder.breaches == []
+
+
+def test_closing_under_load_leaves_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Over the fake package, whose threads fail on responses for a loop that has stopped."""
+    recorder = Recorder()
+    with in_process(tokens="5,6,7") as api:
+        engine = small_engine(tmp_path, api, recorder, "tensorrt")
+        for i in range(20):
+            engine.submit(request(i, max_tokens=60, stop_token_ids=()))
+        recorder.wait_tokens(0)
+        engine.close()
+    assert set(recorder.ends) == set(range(20))
+    assert "cleanly" not in caplog.text
+
+
+def small_engine(folder: Path, api: Any, recorder: Recorder, flow: Flow) -> TrtLlmEngine:
+    """An engine of the fake's without weights."""
+    checkpoint = folder / "tiny"
+    checkpoint.mkdir()
+    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 100, "max_position_embeddings": 64}
+    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    version_dir = write_fake_engine(folder / "1", checkpoint, flow, api, max_model_len=64, max_batch_size=4)
+    engine = load(version_dir, load_manifest(version_dir), TensorRtLlmSettings(), recorder, api=api)
+    assert isinstance(engine, TrtLlmEngine)
+    return engine

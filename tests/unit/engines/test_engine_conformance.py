@@ -1,0 +1,488 @@
+"""The `Engine` contract, held against every engine that runs here; TensorRT-LLM's over the fake
+package."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from openai_bls.core.engine import Engine
+from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
+from openai_bls.engines.registry import create_engine
+from tests.unit.engines.engine_support import MAX_MODEL_LEN, VOCAB_SIZE, Recorder, request
+from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
+from tests.unit.engines.tensorrt_llm.fake_support import in_process
+
+if TYPE_CHECKING:
+    from openai_bls.engines.tensorrt_llm.interface import Flow
+    from tests.unit.engines.conftest import EngineFactory
+
+Started = tuple[Engine, Recorder]
+
+# Distinct tokens, so that a stop in the middle is met once.
+NULL_TOKENS = ",".join(str(i) for i in range(10, 90))
+
+
+# TensorRT-LLM's flows and versions differ in their outputs, and a step may bring several tokens or none.
+TENSORRT_LLM: dict[str, tuple[Flow, dict[str, str]]] = {
+    "tensorrt_llm": ("tensorrt", {}),
+    "tensorrt_llm-0.20": ("tensorrt", {"version": "0.20.0", "late_final": "1"}),
+    "tensorrt_llm-pytorch": ("pytorch", {"step_tokens": "3"}),
+}
+
+
+@pytest.fixture(scope="module", params=["null", "transformers", *TENSORRT_LLM])
+def kind(
+    request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Path | None]]:
+    """A kind of engine; one of TensorRT-LLM with the folder that it is in, and as long as it lasts the fake package is
+    installed, which says what the null engine says."""
+    if request.param not in TENSORRT_LLM:
+        yield request.param, None
+        return
+    flow, environment = TENSORRT_LLM[request.param]
+    folder = tmp_path_factory.mktemp(request.param) / "1"
+    # Slow enough for what is to be cancelled to run for a while.
+    with in_process(tokens=NULL_TOKENS, step_delay_ms="0.5", **environment) as api:
+        yield (
+            "tensorrt_llm",
+            write_fake_engine(folder, checkpoint, flow, api, max_model_len=MAX_MODEL_LEN, max_batch_size=16),
+        )
+
+
+@pytest.fixture
+def started(kind: tuple[str, Path | None], start: EngineFactory) -> Iterator[Started]:
+    name, folder = kind
+    if folder is None:
+        yield start(engine=name, null_token_ids=NULL_TOKENS)
+        return
+    recorder = Recorder()
+    engine = create_engine(folder, recorder)
+    yield engine, recorder
+    engine.close()
+    assert recorder.breaches == []
+
+
+def greedy_tokens(started: Started, count: int = 12) -> list[int]:
+    """What the engine answers to the usual prompt."""
+    engine, recorder = started
+    engine.submit(request(900, max_tokens=count))
+    recorder.wait_end(900)
+    return recorder.tokens[900]
+
+
+def test_length_is_exact(started: Started) -> None:
+    engine, recorder = started
+    for count in (1, 2, 9):
+        engine.submit(request(count, max_tokens=count))
+    recorder.wait_end(1, 2, 9)
+    assert [len(recorder.tokens[i]) for i in (1, 2, 9)] == [1, 2, 9]
+    assert {recorder.reason(i) for i in (1, 2, 9)} == {"length"}
+
+
+def test_more_requests_than_the_batch_holds(started: Started) -> None:
+    engine, recorder = started
+    ids = range(engine.info.max_batch_size * 2 + 3)
+    for i in ids:
+        engine.submit(request(i, prompt=(i + 1, 2, 3), max_tokens=3 + i % 5))
+    recorder.wait_end(*ids)
+    assert [len(recorder.tokens[i]) for i in ids] == [3 + i % 5 for i in ids]
+    spans = [[n for n, step in enumerate(recorder.steps) if any(d.request_id == i for d in step)] for i in ids]
+    overlapping = [(a, b) for a in ids for b in ids if a < b and spans[a][0] <= spans[b][0] <= spans[a][-1]]
+    assert overlapping, "never batched"
+
+
+def test_one_thread_calls_the_listener(started: Started) -> None:
+    engine, recorder = started
+    engine.submit(request(1))
+    engine.submit(request(2, prompt=()))
+    engine.submit(request(3, max_tokens=100))
+    engine.cancel(3)
+    recorder.wait_end(1, 2, 3)
+    assert len(recorder.threads) == 1
+    assert recorder.threads != {threading.get_ident()}
+
+
+def test_cancel_while_running(started: Started) -> None:
+    engine, recorder = started
+    original = recorder.__call__
+
+    def cancel_at_once(deltas: Sequence[TokenDelta]) -> None:
+        original(deltas)
+        if any(delta.request_id == 1 and delta.token_ids for delta in deltas):
+            engine.cancel(1)
+
+    engine._on_step = cancel_at_once  # type: ignore[attr-defined]
+    engine.submit(request(1, max_tokens=400))
+    engine.submit(request(2, max_tokens=30))
+    recorder.wait_end(1, 2)
+    assert recorder.reason(1) == "cancelled"
+    assert 1 <= len(recorder.tokens[1]) < 400
+    assert recorder.reason(2) == "length"
+    assert len(recorder.tokens[2]) == 30
+
+
+def test_cancel_before_the_first_step(started: Started) -> None:
+    engine, recorder = started
+    for i in range(20):
+        engine.submit(request(i, max_tokens=400))
+        engine.cancel(i)
+    recorder.wait_end(*range(20))
+    assert {recorder.reason(i) for i in range(20)} == {"cancelled"}
+
+
+def test_cancel_of_what_is_not_live(started: Started) -> None:
+    engine, recorder = started
+    engine.cancel(77)
+    engine.submit(request(1))
+    recorder.wait_end(1)
+    engine.cancel(1)
+    engine.submit(request(2))
+    recorder.wait_end(2)
+    assert set(recorder.ends) == {1, 2}
+
+
+def test_an_id_is_free_again_after_its_end(started: Started) -> None:
+    engine, recorder = started
+    for _ in range(3):
+        engine.submit(request(1, max_tokens=400))
+        engine.cancel(1)
+        recorder.wait_end(1)
+        recorder.forget([1])
+        engine.submit(request(1, max_tokens=4))
+        recorder.wait_end(1)
+        assert len(recorder.tokens[1]) == 4
+        recorder.forget([1])
+
+
+def test_a_live_id_has_one_end(started: Started) -> None:
+    engine, recorder = started
+    engine.submit(request(1, max_tokens=40))
+    engine.submit(request(1, max_tokens=40))
+    engine.submit(request(1, prompt=()))
+    engine.submit(request(2, max_tokens=60))
+    recorder.wait_end(1, 2)
+    assert len(recorder.tokens[1]) in (40, 0)
+
+
+@pytest.mark.parametrize("position", [0, 3, 7])
+def test_stop_token(started: Started, position: int) -> None:
+    tokens = greedy_tokens(started)
+    position = tokens.index(tokens[position])
+    engine, recorder = started
+    unseen = next(i for i in range(VOCAB_SIZE) if i not in tokens)
+    engine.submit(request(1, max_tokens=12, stop_token_ids=(unseen, tokens[position])))
+    recorder.wait_end(1)
+    assert recorder.tokens[1] == tokens[:position]
+    assert recorder.ends[1].finish_reason == "stop"
+    assert recorder.ends[1].stop_token_id == tokens[position]
+
+
+def test_first_of_several_stop_tokens(started: Started) -> None:
+    tokens = greedy_tokens(started)
+    engine, recorder = started
+    engine.submit(request(1, max_tokens=12, stop_token_ids=(tokens[8], tokens[4], tokens[6])))
+    recorder.wait_end(1)
+    stop = next(t for t in tokens if t in (tokens[8], tokens[4], tokens[6]))
+    assert recorder.ends[1].stop_token_id == stop
+    assert recorder.tokens[1] == tokens[: tokens.index(stop)]
+
+
+def test_stop_token_as_the_last_allowed_one(started: Started) -> None:
+    tokens = greedy_tokens(started)
+    engine, recorder = started
+    at = tokens.index(tokens[5])
+    engine.submit(request(1, max_tokens=at + 1, stop_token_ids=(tokens[5],)))
+    recorder.wait_end(1)
+    assert recorder.reason(1) == "stop"
+    assert recorder.tokens[1] == tokens[:at]
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_stop_word_is_delivered(started: Started, length: int) -> None:
+    tokens = greedy_tokens(started)
+    engine, recorder = started
+    word = tuple(tokens[4 : 4 + length])
+    end = next(i + length for i in range(12) if tuple(tokens[i : i + length]) == word)
+    engine.submit(request(1, max_tokens=300, stop_words=((tokens[1], 0, 0), word)))
+    recorder.wait_end(1)
+    assert recorder.tokens[1] == tokens[:end]
+    assert recorder.ends[1].finish_reason == "stop"
+    assert recorder.ends[1].stop_token_id is None
+
+
+INVALID = [
+    ("prompt_token_ids", request(1, prompt=())),
+    ("prompt_token_ids", request(1, prompt=(1, VOCAB_SIZE))),
+    ("prompt_token_ids", request(1, prompt=(1, -1))),
+    ("max_tokens", request(1, max_tokens=-1)),
+    ("max_tokens", request(1, prompt=[1] * 10, max_tokens=MAX_MODEL_LEN - 9)),
+    ("temperature", request(1, sampling=SamplingParams(temperature=-1))),
+    ("temperature", request(1, sampling=SamplingParams(temperature=float("nan")))),
+    ("temperature", request(1, sampling=SamplingParams(temperature=float("inf")))),
+    ("top_p", request(1, sampling=SamplingParams(top_p=0))),
+    ("top_p", request(1, sampling=SamplingParams(top_p=1.1))),
+    ("top_k", request(1, sampling=SamplingParams(top_k=-1))),
+    ("min_p", request(1, sampling=SamplingParams(min_p=2))),
+    ("seed", request(1, sampling=SamplingParams(seed=-1))),
+    ("seed", request(1, sampling=SamplingParams(seed=1 << 64))),
+    ("stop_token_ids", request(1, stop_token_ids=(VOCAB_SIZE,))),
+    ("stop_words", request(1, stop_words=((),))),
+    ("stop_words", request(1, stop_words=((1, VOCAB_SIZE),))),
+    ("bad_words", request(1, bad_words=((-3,),))),
+    ("bad_words", request(1, bad_words=tuple((5, i) for i in range(VOCAB_SIZE)))),
+    (
+        "bad_words",
+        request(1, bad_words=tuple((i,) for i in range(3, VOCAB_SIZE)), stop_token_ids=(0, 1, 2), min_tokens=1),
+    ),
+    ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=0))),
+    ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=float("inf")))),
+    ("presence_penalty", request(1, sampling=SamplingParams(presence_penalty=2.5))),
+    ("frequency_penalty", request(1, sampling=SamplingParams(frequency_penalty=float("nan")))),
+    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={VOCAB_SIZE: 1.0}))),
+    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={-1: 1.0}))),
+    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={1: 101.0}))),
+    ("min_tokens", request(1, max_tokens=3, min_tokens=4)),
+    ("min_tokens", request(1, min_tokens=-1)),
+    ("logprobs", request(1, logprobs=21)),
+    ("logprobs", request(1, logprobs=-1)),
+    ("prompt_logprobs", request(1, prompt_logprobs=21)),
+    ("grammar", request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="a"))),
+    ("lora_name", request(1, lora_name="nobody")),
+    ("pooling", request(1, pooling="last")),
+]
+
+
+def test_invalid_requests_name_the_field(started: Started) -> None:
+    engine, recorder = started
+    for field, bad in INVALID:
+        engine.submit(bad)
+        recorder.wait_end(1)
+        end = recorder.ends[1]
+        assert end.invalid, field
+        assert field in (end.error or "")
+        recorder.forget([1])
+
+
+def test_the_longest_request_fits(started: Started) -> None:
+    engine, recorder = started
+    engine.submit(request(1, prompt=[3] * (MAX_MODEL_LEN - 5), max_tokens=5))
+    recorder.wait_end(1)
+    assert len(recorder.tokens[1]) == 5
+
+
+def all_logprobs(recorder: Recorder, request_id: int) -> Logprobs:
+    found = Logprobs([], [], [])
+    for delta in recorder.deltas(request_id):
+        assert (delta.logprobs is None) == (not delta.token_ids)
+        if delta.logprobs is not None:
+            found.token_logprobs.extend(delta.logprobs.token_logprobs)
+            found.top_token_ids.extend(delta.logprobs.top_token_ids)
+            found.top_logprobs.extend(delta.logprobs.top_logprobs)
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_logprobs(started: Started, count: int) -> None:
+    engine, recorder = started
+    count = min(count, engine.info.max_logprobs)
+    of_prompt = "prompt_logprobs" in engine.info.supported
+    engine.submit(request(1, max_tokens=9, logprobs=count, prompt_logprobs=count if of_prompt else None))
+    engine.submit(request(2, max_tokens=9))
+    recorder.wait_end(1, 2)
+    pairs = [(all_logprobs(recorder, 1), recorder.tokens[1])]
+    prompt_logprobs = recorder.deltas(1)[0].prompt_logprobs
+    assert (prompt_logprobs is not None) == of_prompt
+    if prompt_logprobs is not None:
+        pairs.append((prompt_logprobs, [6, 7]))
+    for found, tokens in pairs:
+        assert len(found.token_logprobs) == len(tokens)
+        for token, own, ids, values in zip(
+            tokens, found.token_logprobs, found.top_token_ids, found.top_logprobs, strict=True
+        ):
+            assert len(ids) == len(values) == count
+            assert values == sorted(values, reverse=True)
+            assert max([own, *values]) <= 0
+            if token in ids:
+                assert values[ids.index(token)] == pytest.approx(own)
+    if count:  # greedy
+        assert [ids[0] for ids in all_logprobs(recorder, 1).top_token_ids] == recorder.tokens[1]
+    assert all(delta.logprobs is None and delta.prompt_logprobs is None for delta in recorder.deltas(2))
+
+
+def test_logprobs_of_a_stopped_sequence(started: Started) -> None:
+    tokens = greedy_tokens(started)
+    engine, recorder = started
+    count = min(2, engine.info.max_logprobs)
+    of_prompt = "prompt_logprobs" in engine.info.supported
+    engine.submit(
+        request(1, max_tokens=12, stop_token_ids=(tokens[0],), logprobs=count, prompt_logprobs=0 if of_prompt else None)
+    )
+    engine.submit(request(2, max_tokens=12, stop_words=(tuple(tokens[3:5]),), logprobs=count))
+    recorder.wait_end(1, 2)
+    assert recorder.tokens[1] == []
+    assert recorder.reason(1) == "stop"
+    assert recorder.ends[1].logprobs is None
+    found = recorder.ends[1].prompt_logprobs
+    assert (None if found is None else found.top_token_ids) == ([[], []] if of_prompt else None)
+    assert len(all_logprobs(recorder, 2).token_logprobs) == len(recorder.tokens[2])
+
+
+def test_nothing_to_sample(started: Started) -> None:
+    engine, recorder = started
+    before = engine.stats().generated_tokens
+    engine.submit(request(1, max_tokens=0))
+    engine.submit(request(2, max_tokens=0, prompt_logprobs=3, prompt=(5,)))
+    engine.submit(request(3, max_tokens=0, prompt_logprobs=3, prompt=[3] * MAX_MODEL_LEN))
+    recorder.wait_end(1, 2, 3)
+    of_prompt = "prompt_logprobs" in engine.info.supported
+    for i, entries in ((1, None), (2, 0), (3, MAX_MODEL_LEN - 1)):
+        (delta,) = recorder.deltas(i)
+        if entries is not None and not of_prompt:
+            assert delta.invalid
+            assert "prompt_logprobs" in (delta.error or "")
+            continue
+        assert (delta.token_ids, delta.finish_reason, delta.logprobs) == ([], "length", None)
+        assert (None if delta.prompt_logprobs is None else len(delta.prompt_logprobs.token_logprobs)) == entries
+    assert engine.stats().generated_tokens == before
+
+
+def test_min_tokens(started: Started) -> None:
+    tokens = greedy_tokens(started)
+    engine, recorder = started
+    stops: tuple[int, ...] = (tokens[2], tokens[6])
+    if engine.info.engine == "tensorrt_llm":
+        # It holds back one, and says so.
+        engine.submit(request(4, max_tokens=20, stop_token_ids=stops, min_tokens=5))
+        recorder.wait_end(4)
+        assert recorder.ends[4].invalid
+        assert "min_tokens is not supported" in (recorder.ends[4].error or "")
+        stops = (tokens[2],)
+    engine.submit(request(1, max_tokens=20, stop_token_ids=stops, min_tokens=5))
+    engine.submit(request(2, max_tokens=4, stop_token_ids=stops, min_tokens=4))
+    engine.submit(request(3, max_tokens=9, stop_words=((tokens[1],), (tokens[7],)), min_tokens=5))
+    recorder.wait_end(1, 2, 3)
+    assert len(recorder.tokens[1]) >= 5
+    assert not set(recorder.tokens[1]) & set(stops)
+    assert len(recorder.tokens[2]) == 4
+    assert recorder.reason(2) == "length"
+    end = next((i + 1 for i in range(4, 9) if tokens[i] in (tokens[1], tokens[7])), 9)
+    assert recorder.tokens[3] == tokens[:end]
+
+
+def test_close_with_live_requests(started: Started) -> None:
+    engine, recorder = started
+    ids = range(engine.info.max_batch_size + 300)  # so many that they cannot all have ended
+    for i in ids:
+        engine.submit(request(i, prompt=[i % 50 + 1] * 10, max_tokens=450))
+    recorder.wait_tokens(0)
+    engine.close()
+    assert set(ids) <= set(recorder.ends)
+    assert "cancelled" in {recorder.reason(i) for i in ids}
+    assert {recorder.reason(i) for i in ids} <= {"cancelled", "length"}
+    engine.close()
+    engine.cancel(3)
+    engine.submit(request(5000))
+    assert recorder.reason(5000) == "cancelled"
+    engine.submit(request(5001, prompt=()))
+    assert recorder.ends[5001].finish_reason is not None
+
+
+def test_close_from_many_threads_and_submit_meanwhile(started: Started) -> None:
+    engine, recorder = started
+    barrier = threading.Barrier(4)
+
+    def submit(first: int) -> None:
+        barrier.wait()
+        for i in range(first, first + 50):
+            engine.submit(request(i, max_tokens=100))
+
+    def close() -> None:
+        barrier.wait()
+        engine.close()
+
+    threads = [threading.Thread(target=submit, args=(i * 100,)) for i in range(2)]
+    threads += [threading.Thread(target=close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recorder.wait_end(*range(50), *range(100, 150))
+
+
+def test_races_of_submit_and_cancel(started: Started) -> None:
+    engine, recorder = started
+    rng = random.Random(1)
+    wanted = {i: rng.randint(1, 12) for i in range(240)}
+
+    def work(ids: list[int], seed: int) -> None:
+        own = random.Random(seed)
+        for i in ids:
+            engine.submit(request(i, prompt=(1 + i % 100, 2), max_tokens=wanted[i]))
+            if own.random() < 0.5:
+                engine.cancel(own.choice(ids))
+
+    threads = [threading.Thread(target=work, args=(list(range(k, 240, 3)), k)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recorder.wait_end(*wanted)
+    for i, count in wanted.items():
+        if recorder.reason(i) == "length":
+            assert len(recorder.tokens[i]) == count
+        else:
+            assert recorder.reason(i) == "cancelled"
+    # A last request after which nothing may be left over.
+    engine.submit(request(999, max_tokens=3))
+    recorder.wait_end(999)
+    engine.submit(request(1000, max_tokens=3))
+    recorder.wait_end(1000)
+    assert engine.stats().waiting == 0
+    assert engine.stats().running <= 1
+
+
+def test_a_listener_that_raises_does_no_harm(started: Started) -> None:
+    engine, recorder = started
+    original = recorder.__call__
+
+    def raise_after(deltas: Sequence[TokenDelta]) -> None:
+        original(deltas)
+        raise RuntimeError("a listener's bug")
+
+    engine._on_step = raise_after  # type: ignore[attr-defined]
+    engine.submit(request(1, max_tokens=5))
+    recorder.wait_end(1)
+    assert len(recorder.tokens[1]) == 5
+
+
+def test_stats_count(started: Started) -> None:
+    engine, recorder = started
+    before = engine.stats()
+    engine.submit(request(1, max_tokens=7))
+    recorder.wait_end(1)
+    after = engine.stats()
+    assert after.generated_tokens - before.generated_tokens == 7
+    assert after.steps > before.steps
+    assert 0 <= after.kv_cache_usage <= 1
+
+
+def test_info(started: Started) -> None:
+    info = started[0].info
+    assert info.max_model_len == MAX_MODEL_LEN
+    assert info.max_batch_size == 16
+    assert info.model_name == "tiny-qwen"
+    assert {"stop_token_ids", "stop_words", "seed"} <= set(info.supported)
+
+
+def test_request_type(started: Started) -> None:
+    """Requests come off the wire as lists and tuples alike."""
+    engine, recorder = started
+    engine.submit(GenerationRequest(request_id=1, prompt_token_ids=[1], max_tokens=1))
+    recorder.wait_end(1)
+    assert recorder.reason(1) == "length"

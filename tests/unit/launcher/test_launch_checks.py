@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from openai_bls.launcher import checks, server
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.ports import PortLease, Ports, is_free, local_host
+from openai_bls.launcher.server import Server
+
+WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
+IMAGE = Server("image", Path("/i/tritonserver"), "1")
+
+
+def failure(error: pytest.ExceptionInfo[LaunchError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_numpy_2_is_refused_with_the_wheel() -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_numpy(WHEEL, "2.1.0")
+    assert "pip install 'numpy<2'" in failure(error)
+    assert "2.1.0" in failure(error)
+
+
+def test_numpy_2_is_fine_in_an_image() -> None:
+    assert checks.check_numpy(IMAGE, "2.1.0") == "numpy 2.1.0"
+    assert checks.check_numpy(WHEEL, "1.26.4") == "numpy 1.26.4"
+
+
+def test_python_without_a_stub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "python_version", lambda: "3.7")
+    with pytest.raises(LaunchError) as error:
+        checks.check_python(WHEEL)
+    assert "this is 3.7" in failure(error)
+    assert "make PYTHON=" in failure(error)
+
+
+def test_python_without_shared_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "library_folder", lambda: None)
+    with pytest.raises(LaunchError) as error:
+        checks.check_python(WHEEL)
+    assert f"libpython{server.python_version()}.so.1.0" in failure(error)
+
+
+def test_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(LaunchError) as error:
+        checks.check_platform()
+    assert "aarch64" in failure(error)
+
+
+def test_shared_memory_too_small(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_shm(tmp_path, minimum=2**62)
+    assert "--shm-size" in failure(error)
+
+
+def test_shared_memory_missing(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_shm(tmp_path / "none")
+    assert "not writable" in failure(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "variable"),
+    [
+        ("http", "--http-port", "OPENAI_BLS_TRITON_HTTP_PORT"),
+        ("grpc", "--grpc-port", "OPENAI_BLS_TRITON_GRPC_PORT"),
+        ("metrics", "--metrics-port", "OPENAI_BLS_TRITON_METRICS_PORT"),
+        ("openai", "--openai-port", "OPENAI_BLS_HTTP_PORT"),
+    ],
+)
+def test_busy_port_is_named_with_its_settings(name: str, flag: str, variable: str) -> None:
+    with PortLease() as lease, socket.socket() as busy:
+        port = getattr(lease.ports, name)
+        busy.bind(("127.0.0.1", port))
+        busy.listen()
+        with pytest.raises(LaunchError) as error:
+            checks.check_ports(lease.ports)
+        message = failure(error)
+    assert str(port) in message
+    assert flag in message
+    assert variable in message
+
+
+def test_free_ports_pass_and_zero_turns_v1_off() -> None:
+    with PortLease() as lease:
+        ports = Ports(lease.ports.http, lease.ports.grpc, lease.ports.metrics, 0)
+        assert "/v1" not in checks.check_ports(ports)
+        assert "/v1" in checks.check_ports(lease.ports)
+
+
+def test_one_port_for_two() -> None:
+    with PortLease() as lease:
+        ports = Ports(lease.ports.http, lease.ports.http, lease.ports.metrics, 0)
+        with pytest.raises(LaunchError, match="both HTTP and gRPC"):
+            checks.check_ports(ports)
+
+
+def test_port_out_of_range() -> None:
+    with pytest.raises(LaunchError, match="between 1 and 65535"):
+        checks.check_ports(Ports(http=70000))
+
+
+def test_leases_share_no_port() -> None:
+    leases = [PortLease() for _ in range(20)]
+    taken = [
+        port
+        for lease in leases
+        for port in (
+            lease.ports.http,
+            lease.ports.grpc,
+            lease.ports.metrics,
+            lease.ports.openai,
+        )
+    ]
+    for lease in leases:
+        lease.close()
+    assert len(set(taken)) == 80
+
+
+def test_a_port_shared_by_reuseport_is_not_free() -> None:
+    with PortLease() as lease, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", lease.ports.http))
+        other.listen()
+        assert not is_free(lease.ports.http)
+
+
+def test_local_host() -> None:
+    assert [local_host(host) for host in ("0.0.0.0", "::", "10.0.0.7")] == [
+        "127.0.0.1",
+        "::1",
+        "10.0.0.7",
+    ]
+
+
+def test_repository(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError) as error:
+        checks.check_repository(tmp_path / "none")
+    assert "--model-repository" in failure(error)
+    with pytest.raises(LaunchError, match="is empty"):
+        checks.check_repository(tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "README.md").touch()
+    assert checks.model_names(tmp_path) == ["a", "b"]
+    assert checks.check_repository(tmp_path).startswith("models a, b in ")
+
+
+@pytest.mark.parametrize(
+    ("character", "said"), [(" ", "space"), *((c, repr(c)) for c in "'\"$&;()<>|\\`é漢"), ("\t", "tab")]
+)
+def test_paths_that_triton_cannot_take(tmp_path: Path, character: str, said: str) -> None:
+    repository = tmp_path / f"my{character}models"
+    version = repository / "echo" / "1"
+    version.mkdir(parents=True)
+    with pytest.raises(LaunchError, match="a link to it") as error:
+        checks.check_repository(repository)
+    assert f"has a {said}:" in failure(error).replace("character ", "")
+    link = tmp_path / "link"
+    link.symlink_to(repository)
+    assert str(link) in checks.check_repository(link)
+    # A model's name is part of the path.
+    (version / "model.py").touch()
+    version.parent.rename(repository / f"e{character}o")
+    with pytest.raises(LaunchError, match="rename it"):
+        checks.check_repository(link)
+
+
+def test_what_bash_leaves_alone_may_be_in_a_path(tmp_path: Path) -> None:
+    repository = tmp_path / "a,b:c=d@e%f+g~h#i-j_k.l"
+    (repository / "echo").mkdir(parents=True)
+    assert checks.check_repository(repository)
+
+
+def test_an_environment_that_triton_cannot_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "backends_folder", lambda: tmp_path / "my project" / "backends")
+    monkeypatch.setattr(checks, "stub_versions", lambda _: [server.python_version()])
+    monkeypatch.setattr(checks, "library_folder", lambda: tmp_path)
+    monkeypatch.setattr(checks, "wheel_root", lambda: tmp_path)
+    with pytest.raises(LaunchError, match="that path has a space: make the environment in another folder") as error:
+        checks.check_python(WHEEL)
+    assert failure(error)
+
+
+def cpp_config(folder: Path, engine: Path, vocabulary: str = "") -> None:
+    """A model of the C++ backend, with its manifest and its engine."""
+    (folder / "1" / "engine").mkdir(parents=True)
+    (folder / "1" / "engine.json").touch()
+    write_cpp_config(folder, engine, vocabulary)
+
+
+def write_cpp_config(folder: Path, engine: Path, vocabulary: str = "") -> None:
+    values = {"gpt_model_path": str(engine), "xgrammar_tokenizer_info_path": vocabulary}
+    (folder / "config.pbtxt").write_text(
+        'backend: "tensorrtllm"\n'
+        + "".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}\n' for k, v in values.items())
+    )
+
+
+@pytest.mark.parametrize("name", ["tensorrt_llm", "tensorrt_llm_small"])
+def test_a_copied_repository_names_its_old_place(tmp_path: Path, name: str) -> None:
+    here, old = tmp_path / "here", tmp_path / "old" / name / "1" / "engine"
+    here.mkdir()
+    cpp_config(here / "tensorrt_llm", here / "tensorrt_llm" / "1" / "engine")
+    if name != "tensorrt_llm":
+        cpp_config(here / name, here / name / "1" / "engine")
+        (here / "preprocessing_small").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(here)
+    for repository in (here, link):
+        assert checks.check_engine(repository)
+    own = here / name / "1" / "engine"
+    # Whether the old one is still there or not.
+    for _ in range(2):
+        write_cpp_config(here / name, old)
+        with pytest.raises(LaunchError) as error:
+            checks.check_engine(here)
+        assert f"gpt_model_path in {here / name / 'config.pbtxt'} is {old}, not {own}" in failure(error)
+        assert f"`python -m openai_bls render --model-repository {here}`" in failure(error)
+        old.mkdir(parents=True, exist_ok=True)
+    (own / "xgrammar_tokenizer_info.json").touch()
+    write_cpp_config(here / name, own, str(old / "xgrammar_tokenizer_info.json"))
+    with pytest.raises(LaunchError, match="xgrammar_tokenizer_info_path"):
+        checks.check_engine(here)
+    write_cpp_config(here / name, own, str(link / own.relative_to(here) / "xgrammar_tokenizer_info.json"))
+    assert checks.check_engine(here)
+
+
+def test_an_engine_outside_the_repository_is_fine(tmp_path: Path) -> None:
+    cpp_config(tmp_path / "tensorrt_llm", Path("/srv/engines/large"))
+    (tmp_path / "tensorrt_llm" / "1" / "engine").rmdir()
+    assert checks.check_engine(tmp_path)
+
+
+def test_a_further_engine_of_the_cpp_backend_needs_no_model_py(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt_llm" / "1").mkdir(parents=True)
+    (tmp_path / "tensorrt_llm" / "1" / "engine.json").touch()
+    further = tmp_path / "tensorrt_llm_small"
+    cpp_config(further, further / "1" / "engine")
+    (further / "1" / "engine.json").unlink()
+    with pytest.raises(LaunchError, match=r"there is no engine in .*--name small"):
+        checks.check_engine(tmp_path)
+
+
+def test_missing_engine(tmp_path: Path) -> None:
+    assert checks.check_engine(tmp_path) is None
+    version = tmp_path / "tensorrt_llm" / "1"
+    version.mkdir(parents=True)
+    with pytest.raises(LaunchError) as error:
+        checks.check_engine(tmp_path)
+    assert "`make engine` or `python build/engine.py --model" in failure(error)
+    (version / "engine.json").touch()
+    assert checks.check_engine(tmp_path) is not None
+
+
+def test_missing_further_engine(tmp_path: Path) -> None:
+    (tmp_path / "tensorrt_llm" / "1").mkdir(parents=True)
+    (tmp_path / "tensorrt_llm" / "1" / "engine.json").touch()
+    # The ensemble of that name holds none.
+    (tmp_path / "tensorrt_llm_bls" / "1").mkdir(parents=True)
+    alone = checks.check_engine(tmp_path)
+    version = tmp_path / "tensorrt_llm_small" / "1"
+    version.mkdir(parents=True)
+    assert checks.check_engine(tmp_path) == alone
+    (version / "model.py").touch()
+    with pytest.raises(LaunchError, match="--name small"):
+        checks.check_engine(tmp_path)
+    (version / "engine.json").touch()
+    with pytest.raises(LaunchError, match="no preprocessing_small beside it"):
+        checks.check_engine(tmp_path)
+    (tmp_path / "preprocessing_small").mkdir()
+    assert checks.check_engine(tmp_path) == f"{alone}, {version.parent}"
+
+
+def test_engine_models() -> None:
+    names = ["openai_bls", "preprocessing", "preprocessing_a_b", "tensorrt_llm", "tensorrt_llm_a_b", "tensorrt_llm_bls"]
+    assert checks.engine_models(names) == ["tensorrt_llm", "tensorrt_llm_a_b"]
+    assert checks.engine_models(["echo"]) == []

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import http.server
+import json
+import shlex
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openai_bls import __main__ as cli
+from openai_bls.launcher import readiness
+from openai_bls.launcher.console import Console
+from openai_bls.launcher.doctor import doctor
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.examples import examples
+from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
+from openai_bls.launcher.serve import ServeOptions, triton_flags
+from openai_bls.triton_models.render_configs import configure
+
+PORTS = Ports(1, 2, 3, 4)
+
+
+def capture(monkeypatch: pytest.MonkeyPatch, *argv: str) -> ServeOptions:
+    seen: list[ServeOptions] = []
+
+    def fake(options: ServeOptions) -> int:
+        seen.append(options)
+        return 7
+
+    monkeypatch.setattr(cli, "serve", fake)
+    assert cli.main(["serve", *argv]) == 7
+    return seen[0]
+
+
+def test_serve_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PORT", "HTTP_HOST", "TRITON_HTTP_PORT", "MODEL_REPOSITORY"):
+        monkeypatch.delenv(f"OPENAI_BLS_{name}", raising=False)
+    assert capture(monkeypatch) == ServeOptions(extra=[])
+
+
+def test_serve_reads_flags_environment_and_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "9100")
+    monkeypatch.setenv("OPENAI_BLS_TRITON_GRPC_PORT", "9200")
+    options = capture(monkeypatch, "--grpc-port", "9300", "--", "--log-verbose=1", "--", "x")
+    assert options.ports == Ports(8000, 9300, 8002, 9100)
+    assert options.extra == ["--log-verbose=1", "--", "x"]
+
+
+def test_serve_reads_what_is_said_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = capture(
+        monkeypatch,
+        *("--world-size", "4", "--tensorrt_llm_model_name", "a,b", "--hosts", "x:2,y:2", "--oversubscribe"),
+        *("--mpirun-arg=--tag-output", "--mpirun-arg=-q", "--", "--log-verbose=1"),
+    )
+    assert options.ranks == RankOptions(
+        world_size=4,
+        engine_names=("a", "b"),
+        hosts="x:2,y:2",
+        oversubscribe=True,
+        mpirun_args=("--tag-output", "-q"),
+    )
+    other = capture(monkeypatch, *("--mode", "orchestrator", "--tensorrt-llm-model-name", "a", "--hostfile", "f"))
+    assert other.ranks == RankOptions(mode="orchestrator", engine_names=("a",), hostfile=Path("f"))
+    assert capture(monkeypatch, "--world_size", "2", "--dry-run").ranks == RankOptions(world_size=2)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--world-size", "two"], "invalid int value"),
+        (["--mode", "follower"], "invalid choice"),
+        (["--tensorrt_llm_model_name", "a,,b"], "not a list of names"),
+    ],
+)
+def test_bad_options_of_ranks(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", *argv])
+    assert message in capsys.readouterr().err
+
+
+def run_dry(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
+    """The lines that `serve --dry-run` prints."""
+    assert cli.main(["serve", "--dry-run", *argv]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_dry_run_prints_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a model").mkdir()
+    monkeypatch.delenv("OPENAI_BLS_HTTP_PORT", raising=False)
+    *changes, command = run_dry(capsys, "--model-repository", str(tmp_path), "--openai-port", "9100", "--host", "::")
+    assert "export OPENAI_BLS_HTTP_PORT=9100" in changes
+    assert "export OPENAI_BLS_HTTP_HOST=::" in changes
+    words = shlex.split(command)
+    assert words[0].endswith("tritonserver")
+    assert words[1:9] == triton_flags(ServeOptions(tmp_path, host="::"))
+    assert words[-1] == "--backend-config=python,shm-region-prefix-name=openai_bls_"
+
+
+def test_dry_run_tells_what_leaves_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = tmp_path / "tensorrt_llm" / "1"
+    version.mkdir(parents=True)
+    record = {"backend": "python", "tensor_parallel_size": 4}
+    (version / "engine.json").write_text(json.dumps({"engine": "tensorrt_llm", "tensorrt_llm": record}))
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    *changes, command = run_dry(capsys, "--model-repository", str(tmp_path))
+    assert "unset OMPI_COMM_WORLD_SIZE" in changes
+    assert "mpirun" not in command
+
+
+def test_dry_run_of_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tensorrt_llm").mkdir()
+    where = ("--model-repository", str(tmp_path))
+    *changes, command = run_dry(capsys, *where, "--world-size", "2", "--", "--log-verbose=1")
+    assert [line for line in changes if line.startswith("# note: ")]
+    first, second = (list(part) for part in split(shlex.split(command), ":"))
+    assert "--http-port=8000" in first
+    assert "--allow-http=false" in second
+    assert "--log-verbose=1" in first
+    assert "--log-verbose=1" in second
+    *changes, command = run_dry(capsys, *where, "--mode", "orchestrator")
+    assert "export TRTLLM_ORCHESTRATOR=1" in changes
+    assert "--pinned-memory-pool-byte-size=0" in shlex.split(command)
+
+
+def split(words: list[str], separator: str) -> Iterator[list[str]]:
+    """`words` cut at every `separator`."""
+    while separator in words:
+        cut = words.index(separator)
+        yield words[:cut]
+        words = words[cut + 1 :]
+    yield words
+
+
+def test_the_address_of_v1_is_the_configs_unless_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("OPENAI_BLS_HTTP_PORT", "OPENAI_BLS_HTTP_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    configure(tmp_path, ["openai_bls.http_port=9200", "openai_bls.http_host=0.0.0.0"])
+    where = ("--model-repository", str(tmp_path))
+    changes = run_dry(capsys, *where)
+    assert "export OPENAI_BLS_HTTP_PORT=9200" in changes
+    assert "export OPENAI_BLS_HTTP_HOST=0.0.0.0" in changes
+    changes = run_dry(capsys, *where, "--openai-port", "9300", "--host", "::1")
+    assert "export OPENAI_BLS_HTTP_PORT=9300" in changes
+    assert "export OPENAI_BLS_HTTP_HOST=::1" in changes
+    monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "9400")
+    # It is in the environment already.
+    assert not any("OPENAI_BLS_HTTP_PORT" in change for change in run_dry(capsys, *where))
+
+
+def test_bad_port_variable_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "nine")
+    with pytest.raises(SystemExit):
+        cli.main(["serve"])
+    assert "--openai-port: invalid int value: 'nine'" in capsys.readouterr().err
+
+
+def test_failed_check_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_triton_flags() -> None:
+    options = ServeOptions(Path("r"), PORTS, "0.0.0.0", exit_timeout=5, extra=["--log-info=false"])
+    assert triton_flags(options) == [
+        "--model-repository=r",
+        "--http-port=1",
+        "--grpc-port=2",
+        "--metrics-port=3",
+        "--http-address=0.0.0.0",
+        "--grpc-address=0.0.0.0",
+        "--metrics-address=0.0.0.0",
+        "--exit-timeout-secs=5",
+        "--log-info=false",
+    ]
+
+
+def test_own_options_are_refused_among_tritons() -> None:
+    with pytest.raises(LaunchError, match="give --host before it"):
+        triton_flags(ServeOptions(extra=["--http-address", "::"]))
+
+
+def test_expected_models(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    explicit = ["--model-control-mode=explicit"]
+    assert expected_models(tmp_path) == ["a", "b"]
+    assert expected_models(tmp_path, explicit) == []
+    assert expected_models(tmp_path, [*explicit, "--load-model=b"]) == ["b"]
+    assert expected_models(tmp_path, [*explicit, "--load-model", "*"]) == ["a", "b"]
+
+
+def test_nothing_listens() -> None:
+    assert get("127.0.0.1", 1, "/") is None
+    assert not_ready("127.0.0.1", PORTS, ["a"], openai=True) == ["tritonserver"]
+
+
+class ModelsPage(http.server.BaseHTTPRequestHandler):
+    """Answers with one page of `pages` after the other, the last one for ever."""
+
+    pages: list[tuple[int, bytes]]
+
+    def do_GET(self) -> None:
+        status, body = self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def models_port() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ModelsPage) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def models_page(*cards: tuple[str, str, str | None]) -> tuple[int, bytes]:
+    """Cards: id, root, parent."""
+    data = [{"id": name, "root": root, "parent": parent} for name, root, parent in cards]
+    return 200, json.dumps({"data": data}).encode()
+
+
+def test_the_names_that_are_served(models_port: int) -> None:
+    first = ("demo", "demo", None), ("openai_bls", "demo", None), ("poet", "demo", "demo")
+    second = ("small", "small", None)
+    ModelsPage.pages = [models_page(*first), models_page(*first), models_page(*first[:2], second, first[2])]
+    assert served_models("127.0.0.1", models_port) == ["demo", "openai_bls", "poet"]
+    # The second engine is waited for.
+    assert served_models("127.0.0.1", models_port, 2) == ["demo", "openai_bls", "small", "poet"]
+    ModelsPage.pages = [(401, b"")]
+    assert served_models("127.0.0.1", models_port, 2) == []
+
+
+def test_a_model_that_does_not_come_is_not_waited_for_long(models_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_LISTING_SECONDS", 0)
+    ModelsPage.pages = [models_page(("demo", "demo", None))]
+    assert served_models("127.0.0.1", models_port, 2) == ["demo"]
+
+
+def test_examples_follow_the_repository() -> None:
+    assert examples("127.0.0.1", PORTS, ["echo"], "") == ""
+    text = examples("0.0.0.0", PORTS, ["ensemble", "openai_bls"], "demo")
+    for part in (
+        "http://127.0.0.1:1/v2/models/openai_bls/generate_stream",
+        "http://127.0.0.1:1/v2/models/ensemble/generate",
+        "http://127.0.0.1:4/v1/chat/completions",
+        'OpenAI(base_url="http://127.0.0.1:4/v1"',
+    ):
+        assert part in text
+    off = examples("127.0.0.1", Ports(openai=0), ["openai_bls"], "demo")
+    assert "/v1" not in off
+
+
+def test_example_bodies_survive_a_shell() -> None:
+    text = examples("127.0.0.1", PORTS, ["openai_bls"], "demo")
+    command = next(part for part in text.split("\n\n") if "generate_stream" in part)
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    body = json.loads(words[words.index("-d") + 1])
+    assert json.loads(body["messages"])[0]["role"] == "user"
+
+
+def test_doctor_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "tensorrt_llm").mkdir()
+    assert doctor(Console(), tmp_path, Ports(http=70000), "127.0.0.1") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("FAIL") and "make engine" in line]
+    assert lines[-1] == "2 to mend"

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openai_bls.launcher.logs import LoadWatcher, LogFollower, first_line, tail, worth_showing
+
+PREFIX = "1121 10:42:51.297714 4618 model_lifecycle.cc:642]"
+
+
+def watch(*lines: str) -> LoadWatcher:
+    watcher = LoadWatcher()
+    for line in lines:
+        watcher.feed(line)
+    return watcher
+
+
+def test_progress_is_followed() -> None:
+    watcher = watch(f'I{PREFIX} "loading: a:1"', f'I{PREFIX} "loading: b:1"')
+    assert watcher.waiting == ["a", "b"]
+    assert watcher.feed(f"I{PREFIX} \"successfully loaded 'a'\"") == "loaded a"
+    assert watcher.waiting == ["b"]
+    assert watcher.reason() is None
+
+
+def test_image_without_quotes_is_followed() -> None:
+    assert watch(f"I{PREFIX} loading: a:1").waiting == ["a"]
+
+
+def test_failure_is_one_line() -> None:
+    watcher = watch(
+        f"E{PREFIX} \"failed to load 'bad' version 1: Internal: ValueError: no engine here"
+        '\\nsecond line\\n\\nAt:\\n  /m/model.py(3): initialize\\n"',
+        "error: creating server: Internal - failed to load all models",
+    )
+    assert watcher.reason() == "model bad failed to load: ValueError: no engine here"
+
+
+def test_cause_goes_before_its_consequences() -> None:
+    watcher = watch(
+        f"E{PREFIX} \"failed to load 'e' version 1: Invalid argument: ensemble 'e' depends on 'b'"
+        ' which has no loaded version"',
+        f"E{PREFIX} \"failed to load 'b' version 1: Internal: boom\"",
+    )
+    assert watcher.reason() == "model b failed to load: boom"
+
+
+def test_bad_config_is_a_failure() -> None:
+    line = f"E{PREFIX} \"Poll failed for model directory 'x': failed to read text proto\""
+    assert watch(line).reason() == "model x failed to load: failed to read text proto"
+
+
+def test_bad_flag_is_fatal_and_its_help_is_recognised() -> None:
+    watcher = watch("/bin/tritonserver: unrecognized option '--foo'", "Usage: tritonserver [o]")
+    assert watcher.reason() == "unrecognized option '--foo'"
+    assert watcher.in_usage
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (f'I{PREFIX} "loading: a:1"', False),
+        (f'W{PREFIX} "slow"', True),
+        (f'E{PREFIX} "CudaDriverHelper has not been initialized."', False),
+        ("| Model | Version |", False),
+        ("+-------+---------+", False),
+        ("", False),
+        ("Traceback (most recent call last):", True),
+    ],
+)
+def test_lines_worth_showing(line: str, shown: bool) -> None:
+    assert worth_showing(line) is shown
+
+
+def test_first_line_loses_the_status_code() -> None:
+    assert first_line("Internal: Unavailable: x\\ny") == "x"
+
+
+def test_follower_waits_for_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\ntw")
+    follower = LogFollower(path)
+    assert follower.lines() == ["one"]
+    with path.open("a") as log:
+        log.write("o\n")
+    assert follower.lines() == ["two"]
+    assert follower.lines() == []
+    follower.close()
+    assert tail(path, 1) == "two"
+
+
+@pytest.mark.parametrize("keep_bytes", [None, 1, 5, 100])
+def test_a_follower_tells_every_line_of_a_file_that_it_empties(tmp_path: Path, keep_bytes: int | None) -> None:
+    path = tmp_path / "log"
+    path.touch()
+    follower = LogFollower(path, keep_bytes)
+    told: list[str] = []
+    sizes = []
+    with path.open("ab", buffering=0) as log:
+        for count in range(50):
+            log.write(b"line %d\nand " % count)
+            told += follower.lines()
+            assert follower.lines() == []
+            sizes.append(path.stat().st_size)
+    follower.close()
+    assert told == ["line 0", *(f"and line {count}" for count in range(1, 50))]
+    if keep_bytes is None:
+        assert sizes == sorted(set(sizes))
+    else:
+        assert all(size < keep_bytes for size in sizes)

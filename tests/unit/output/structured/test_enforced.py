@@ -1,0 +1,323 @@
+"""The one property that counts: whatever comes out complete is what was asked for, and not by the model's merit."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.output.reasoning_parser import Reasoning
+from openai_bls.output.structured import Format
+from tests.unit.output.structured.driving import (
+    BOTH,
+    LLGUIDANCE,
+    XGRAMMAR,
+    accepts,
+    demo,
+    drive,
+    json_schema,
+    made,
+    tiny,
+)
+from tests.unit.output.structured.schemas import Schema, schemas
+
+SEEDS = st.integers(0, 2**32)
+STEADY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+JSON_A = json_schema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+JSON_3 = json_schema({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}, "required": ["a"]})
+THINKING = Reasoning("<think>", "</think>")
+ONE_OF_BOTH = pytest.mark.parametrize("backends", [XGRAMMAR, LLGUIDANCE], ids="".join)
+
+
+def outputs(wanted: Format, backends: tuple[str, ...], count: int = 12) -> list[str]:
+    """Random complete outputs, most of `count`, half of them in tokens of many bytes."""
+    wanted_grammar = made(wanted, backends)
+    random = Random(1)
+    found = [drive(vocabulary, wanted_grammar, random) for vocabulary in [tiny(), demo()] * (count // 2)]
+    texts = [raw.decode() for raw in found if raw is not None]
+    assert len(texts) > count * 2 // 3
+    return texts
+
+
+def parsed(text: str) -> Any:
+    """A JSON text's value, in which no string has half a surrogate pair."""
+    value = json.loads(text)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def check_instance(raw: bytes, schema: Schema) -> None:
+    value = parsed(raw.decode())
+    jsonschema.Draft202012Validator(schema).validate(value)
+
+
+@ONE_OF_BOTH
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        (json_schema({"enum": ["Größe", "été"]}), ['"Größe"', '"été"'], ['"Gröe"', '"Größ"']),
+        (
+            json_schema({"type": "object", "properties": {"Größe": {"const": "déjà"}}, "required": ["Größe"]}),
+            ['{"Größe": "déjà"}'],
+            ['{"Gröe": "déjà"}', "{}"],
+        ),
+        ({"type": "regex", "pattern": "Größe[ßb]?"}, ["Größe", "Größeß", "Größeb"], ["Gröe", "Größec"]),
+        ({"type": "grammar", "grammar": 'root ::= "Größe" [éa]'}, ["Größeé", "Größea"], ["Größe", "Größee"]),
+        ({"type": "grammar", "grammar": "root ::= [\\^_]+"}, ["^", "_^_"], ["x", "-"]),
+        ({"type": "grammar", "grammar": 'root ::= ("a"? "b"?)* "c"'}, ["c", "abbac"], ["ab", "cc"]),
+    ],
+)
+def test_characters_that_xgrammar_prints_by_their_number(
+    wanted: Format, right: list[str], wrong: list[str], backends: tuple[str, ...]
+) -> None:
+    """It reads again what it has printed, and `\\xdfe` is another character than `ß` and `e`."""
+    alone = made(wanted, backends)
+    begun = made({"type": "tag", "begin": "é", "content": wanted, "end": "e"}, backends)
+    for text in right:
+        assert accepts(alone, text)
+        assert accepts(begun, f"é{text}e")
+    for text in wrong:
+        assert not accepts(alone, text)
+        assert not accepts(begun, f"é{text}e")
+
+
+@pytest.mark.parametrize("backends", [XGRAMMAR, LLGUIDANCE, BOTH], ids="+".join)
+@settings(STEADY, max_examples=50)
+@given(schema=schemas(), seed=SEEDS)
+def test_every_complete_output_validates(backends: tuple[str, ...], schema: Schema, seed: int) -> None:
+    try:
+        wanted = made(json_schema(schema), backends)
+    except InvalidRequestError:
+        reject()
+    random = Random(seed)
+    for vocabulary in (tiny(), demo()):
+        raw = drive(vocabulary, wanted, random)
+        if raw is not None:
+            check_instance(raw, schema)
+
+
+@ONE_OF_BOTH
+def test_any_json_is_json(backends: tuple[str, ...]) -> None:
+    for text in outputs(json_schema(True), backends, 60):
+        parsed(text)
+    for text in outputs(json_schema({"type": "object"}), backends, 30):
+        assert isinstance(parsed(text), dict)
+
+
+@ONE_OF_BOTH
+@pytest.mark.parametrize(
+    "text",
+    ['"\\ud83d\\ude00"', '"\\u00e9"', '"\\n\\"\\\\"', '"😀\u2028"', "-0.5e+10", '{"a": [1, {}], "b": null}', "[]"],
+)
+def test_json_that_is_allowed(backends: tuple[str, ...], text: str) -> None:
+    wanted = made(json_schema({}), backends)
+    if "\\u" in text and backends == LLGUIDANCE:
+        return  # it escapes only what must be escaped
+    assert accepts(wanted, text)
+
+
+@ONE_OF_BOTH
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"\\ud83d"',
+        '"\\ude00\\ud83d"',
+        '"\n"',
+        '"\x00"',
+        '"\\x"',
+        "01",
+        "+1",
+        ".5",
+        "NaN",
+        '{"a":1}',
+        '{"a": 1,}',
+        " 1",
+        "1 ",
+    ],
+)
+def test_text_that_is_no_json_or_has_other_spaces(backends: tuple[str, ...], text: str) -> None:
+    assert not accepts(made(json_schema({}), backends), text)
+
+
+@ONE_OF_BOTH
+def test_json_is_written_as_json_dumps_writes_it(backends: tuple[str, ...]) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}}
+    for text in outputs(json_schema(schema), backends):
+        # Names that come twice, and escapes that need not be, are the differences.
+        assert re.sub(r'"(?:[^"\\]|\\.)*"', "", text).replace(", ", "").replace(": ", "").count(" ") == 0
+    value = {"a": [1, 2], "b": []}
+    assert accepts(made(json_schema(schema), backends), json.dumps(value))
+
+
+@ONE_OF_BOTH
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d{3}-[a-z]+\S?",
+        "a|bc|",
+        r"^(?:[A-Z]\w* ?){1,3}$",
+        r"[^\w\s]{2}\W",
+        "日本.?",
+        r"(a(b(c|d)*)?)+?",
+        r"x{2,4}/\.",
+    ],
+)
+def test_regular_expressions(backends: tuple[str, ...], pattern: str) -> None:
+    for text in outputs({"type": "regex", "pattern": pattern}, backends):
+        assert re.fullmatch(pattern, text)
+
+
+@ONE_OF_BOTH
+def test_choices(backends: tuple[str, ...]) -> None:
+    choices = ["a", "ab", "abc d", "日本\n", '"\\', "<tool_call>", "(x|y)*", "\x7f/", "{%json}"]
+    wanted: Format = {"type": "or", "elements": [{"type": "const_string", "value": text} for text in choices]}
+    assert set(outputs(wanted, backends, 60)) <= set(choices)
+    for text in choices:
+        assert accepts(made(wanted, backends), text)
+    for text in ("", "b", "ab ", "A", "<tool_call", "xy"):
+        assert not accepts(made(wanted, backends), text)
+
+
+GBNF = r"""
+root ::= expr ("," expr)*     # one or several
+expr ::= "(" expr ")" | [a-z]{1,3}
+       | "\"" [^"\n]* "\""
+"""
+
+
+@ONE_OF_BOTH
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("ab", True),
+        ("((a))", True),
+        ('(a),"日本 (",z', True),
+        ("(a", False),
+        ("abcd", False),
+        ("a,", False),
+        ('"\n"', False),
+    ],
+)
+def test_gbnf(backends: tuple[str, ...], text: str, fits: bool) -> None:
+    assert accepts(made({"type": "grammar", "grammar": GBNF}, backends), text) is fits
+
+
+@ONE_OF_BOTH
+def test_gbnf_outputs(backends: tuple[str, ...]) -> None:
+    shape = re.compile(r'\(*([a-z]{1,3}|"[^"\n]*")\)*(,\(*([a-z]{1,3}|"[^"\n]*")\)*)*')
+    for text in outputs({"type": "grammar", "grammar": GBNF}, backends):
+        assert shape.fullmatch(text)
+
+
+def test_lark() -> None:
+    wanted = made({"type": "grammar", "grammar": 'start: "a" | B "z"\nB: /[b-d]+/'})
+    assert (wanted.backend, wanted.kind) == ("llguidance", "lark")
+    assert accepts(wanted, "bcdz")
+    assert accepts(wanted, "a")
+    assert not accepts(wanted, "az")
+
+
+def call(name: str, content: Format) -> Format:
+    return {"type": "tag", "begin": f"<tool_call>\n{name}: ", "content": content, "end": "\n</tool_call>"}
+
+
+CALLS = [call("one", JSON_A), call("two", JSON_3)]
+ONE = '<tool_call>\none: {"a": 1}\n</tool_call>'
+TWO = '<tool_call>\ntwo: {"a": 6}\n</tool_call>'
+WRONG = '<tool_call>\ntwo: {"a": 7}\n</tool_call>'
+TRIGGERED: Format = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": CALLS}
+SEPARATED: Format = {"type": "tags_with_separator", "tags": CALLS, "separator": "\n"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fitting", "others"),
+    [
+        (TRIGGERED, ["", "hello", ONE, f"x{TWO} y{ONE}z", "<tool"], [WRONG, f"a {WRONG}", "<tool_call>", ONE[:-1]]),
+        (TRIGGERED | {"at_least_one": True}, [ONE, f"{TWO} and {ONE}!"], ["", "hello", f"x{ONE}", WRONG]),
+        (TRIGGERED | {"at_least_one": True, "stop_after_first": True}, [ONE, TWO], ["", ONE + TWO, f"{ONE} ", WRONG]),
+        (TRIGGERED | {"stop_after_first": True}, ["", "hello", f"hi {ONE}"], [f"{ONE} ", f"{ONE}{TWO}", WRONG]),
+        (TRIGGERED | {"excludes": ["bad"]}, ["good", f"{ONE}"], ["a bad one", f"{ONE} bad"]),
+        (SEPARATED, ["", ONE, f"{ONE}\n{TWO}\n{TWO}"], [f"{ONE}{TWO}", WRONG, f"{ONE}\n"]),
+        (SEPARATED | {"at_least_one": True}, [TWO, f"{ONE}\n{TWO}"], ["", f"{ONE}\n"]),
+        (SEPARATED | {"stop_after_first": True}, ["", ONE], [f"{ONE}\n{TWO}"]),
+        ({"type": "or", "elements": [JSON_3, CALLS[0]]}, ['{"a": 3}', ONE], ['{"a": 4}', TWO, '{"a": 3}' + ONE]),
+        (
+            {"type": "sequence", "elements": [{"type": "regex", "pattern": r"\n{0,2}"}, JSON_3]},
+            ['\n{"a": 3}'],
+            ['{"a": 2}'],
+        ),
+        ({"type": "optional", "content": JSON_3}, ["", '{"a": 3}'], ['{"a": 3}{"a": 3}']),
+        ({"type": "star", "content": JSON_3}, ["", '{"a": 3}{"a": 0}'], ['{"a": 3},']),
+        ({"type": "plus", "content": JSON_3}, ['{"a": 3}{"a": 0}'], ["", '{"a": 1}']),
+        (
+            {"type": "sequence", "elements": [{"type": "repeat", "content": JSON_3, "min": 1, "max": 2}, CALLS[0]]},
+            [f'{{"a": 3}}{ONE}', f'{{"a": 3}}{{"a": 6}}{ONE}'],
+            [ONE, f'{{"a": 3}}{{"a": 3}}{{"a": 3}}{ONE}'],
+        ),
+        ({"type": "any_text", "excludes": ["ab", "<t"]}, ["", "ba a <", "日"], ["ab", "xaby", "<t"]),
+        (
+            {"type": "tag", "begin": "<", "content": {"type": "any_text"}, "end": ["/>", ">>"]},
+            ["<a/>", "<>>"],
+            ["<a", "a>>"],
+        ),
+    ],
+)
+def test_structural_tags(wanted: Format, fitting: list[str], others: list[str]) -> None:
+    wanted_grammar = made(wanted)
+    for text in fitting:
+        assert accepts(wanted_grammar, text), text
+    for text in others:
+        assert not accepts(wanted_grammar, text), text
+
+
+@ONE_OF_BOTH
+@pytest.mark.parametrize("extra", [{}, {"at_least_one": True}, {"stop_after_first": True}, {"excludes": ["bad"]}])
+def test_both_libraries_mean_the_same_by_tags(backends: tuple[str, ...], extra: Format) -> None:
+    wanted: Format = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [CALLS[0]], **extra}
+    texts = ["", "hi", ONE, f"hi {ONE}", f"{ONE} there", ONE + ONE, "bad", f"{ONE}bad", f"bad{ONE}", "<tool_call>"]
+    free = not extra.get("at_least_one")
+    once = bool(extra.get("stop_after_first"))
+    good = "excludes" not in extra
+    expected = [free, free, True, free, not once, not once, free and good, not once and good, free and good, False]
+    assert [accepts(made(wanted, backends), text) for text in texts] == expected
+
+
+def test_arguments_written_as_xml() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+    content = {"type": "json_schema", "json_schema": {**schema, "required": ["city"]}, "style": "qwen_xml"}
+    wanted = made({"type": "tag", "begin": "<function=f>", "content": content, "end": "</function>"})
+    city, days = '<parameter=city>\nIn "A"\n</parameter>\n', "<parameter=days>\n3\n</parameter>\n"
+    assert accepts(wanted, f"<function=f>\n{city}{days}</function>")
+    assert accepts(wanted, f"<function=f>\n{city}</function>")
+    assert not accepts(wanted, f"<function=f>\n{days}</function>")
+    assert not accepts(wanted, f"<function=f>\n{city}{days.replace('3', 'x')}</function>")
+    assert made(content).kind == "structural_tag"
+
+
+@pytest.mark.parametrize(("content", "backend"), [(JSON_A, "xgrammar"), (JSON_3, "llguidance")])
+def test_after_reasoning(content: Format, backend: str) -> None:
+    wanted = made(THINKING.constraint(content, opened=True))
+    assert wanted.backend == backend
+    assert accepts(wanted, 'Well. <a> { </think{"a": 1}</think>\n\n{"a": 3}')
+    assert accepts(wanted, '</think>{"a": 0}')
+    assert not accepts(wanted, '{"a": 3}')
+    assert not accepts(wanted, 'hm</think>{"b": 3}')
+    assert not accepts(wanted, 'hm</think>so</think>{"a": 3}')
+
+
+def test_markers_are_reached_by_their_own_tokens_and_by_others() -> None:
+    for content in (JSON_A, JSON_3):
+        constraint = demo().make(made(THINKING.constraint(content, opened=True)))
+        marker = demo().bytes_of.index(b"</think>")
+        assert marker in demo().allowed(constraint)
+        assert demo().bytes_of.index(b"<") in demo().allowed(constraint)
+        assert constraint.accept(marker)
+        assert {demo().bytes_of[token_id][:1] for token_id in demo().allowed(constraint)} == {b"{", b"\n"}

@@ -1,0 +1,242 @@
+"""Fields of a request: what each form means, and what is refused under which name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.output.reasoning_parser import Reasoning
+from openai_bls.output.structured import Requested, grammar, requested
+from openai_bls.output.tool_parsers.formats import HERMES_FORMAT
+from tests.unit.output.structured.driving import accepts
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+FORMAT = {"type": "json_schema", "json_schema": SCHEMA}
+OBJECT = {"type": "json_schema", "json_schema": {"type": "object"}}
+TAG = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "f"}}]
+CHOICE = {"type": "or", "elements": [{"type": "const_string", "value": "a"}, {"type": "const_string", "value": "b"}]}
+
+
+def json_schema(**fields: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA} | fields}
+
+
+@pytest.mark.parametrize("fields", [{}, {"response_format": None, "guided_json": None}, {"guided_json_object": False}])
+def test_nothing(fields: dict[str, Any]) -> None:
+    assert requested(fields) is None
+
+
+def test_text_is_nothing() -> None:
+    assert requested({"response_format": {"type": "text"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, OBJECT, "response_format"),
+        ({"response_format": json_schema()}, FORMAT, "response_format.json_schema.schema"),
+        (
+            {"response_format": json_schema(strict=True, description="d", name="a-B_9" * 10)},
+            FORMAT,
+            "response_format.json_schema.schema",
+        ),
+        ({"response_format": json_schema(strict=None)}, FORMAT, "response_format.json_schema.schema"),
+        (
+            {"response_format": {"type": "structural_tag", "format": TAG}},
+            TAG,
+            "response_format",
+        ),
+        ({"structured_outputs": {"json": SCHEMA}}, FORMAT, "structured_outputs.json"),
+        ({"structured_outputs": {"json": "true"}}, {**FORMAT, "json_schema": True}, "structured_outputs.json"),
+        ({"structured_outputs": {"json_object": True, "regex": None}}, OBJECT, "structured_outputs.json_object"),
+        ({"structured_outputs": {"choice": ["a", "b", "a"]}}, CHOICE, "structured_outputs.choice"),
+        ({"structured_outputs": {"regex": "a+"}}, {"type": "regex", "pattern": "a+"}, "structured_outputs.regex"),
+        (
+            {"structured_outputs": {"grammar": "root ::= [a]"}},
+            {"type": "grammar", "grammar": "root ::= [a]"},
+            "structured_outputs.grammar",
+        ),
+        (
+            {"structured_outputs": {"structural_tag": '{"format": {"type": "any_text"}}'}},
+            {"type": "any_text"},
+            "structured_outputs.structural_tag",
+        ),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True, "disable_fallback": True}},
+            FORMAT,
+            "structured_outputs.json",
+        ),
+        ({"guided_json": '{"type": "object"}', "guided_decoding_backend": "auto"}, OBJECT, "guided_json"),
+        ({"guided_json": SCHEMA}, FORMAT, "guided_json"),
+        ({"guided_regex": "a"}, {"type": "regex", "pattern": "a"}, "guided_regex"),
+        ({"guided_choice": ["a", "b"], "response_format": {"type": "text"}}, CHOICE, "guided_choice"),
+        ({"guided_grammar": "start: x"}, {"type": "grammar", "grammar": "start: x"}, "guided_grammar"),
+        ({"guided_json_object": True}, OBJECT, "guided_json_object"),
+    ],
+)
+def test_forms(fields: dict[str, Any], expected: dict[str, Any], param: str) -> None:
+    assert requested(fields) == Requested(expected, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"response_format": "json"}, "response_format", "must be an object"),
+        ({"response_format": {}}, "response_format.type", "Missing required parameter"),
+        (
+            {"response_format": {"type": "xml"}},
+            "response_format.type",
+            "text, json_object, json_schema, structural_tag",
+        ),
+        ({"response_format": {"type": "grammar", "grammar": "x"}}, "response_format.type", "is not one of"),
+        ({"response_format": {"type": "json_object", "x": 1}}, "response_format.x", "is not known"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "Missing required parameter"),
+        ({"response_format": {"type": "json_schema", "json_schema": 3}}, "response_format.json_schema", "an object"),
+        ({"response_format": json_schema(name=None)}, "response_format.json_schema.name", "Missing required parameter"),
+        ({"response_format": json_schema(name="a b")}, "response_format.json_schema.name", "letters, digits"),
+        ({"response_format": json_schema(name="a\n")}, "response_format.json_schema.name", "letters, digits"),
+        ({"response_format": json_schema(name="a" * 65)}, "response_format.json_schema.name", "1 to 64"),
+        ({"response_format": json_schema(name=3)}, "response_format.json_schema.name", "not 3"),
+        ({"response_format": json_schema(schema=None)}, "response_format.json_schema.schema", "Missing"),
+        ({"response_format": json_schema(schema=True)}, "response_format.json_schema.schema", "an object"),
+        ({"response_format": json_schema(strict="yes")}, "response_format.json_schema.strict", "a boolean"),
+        ({"response_format": json_schema(description=3)}, "response_format.json_schema.description", "a string"),
+        ({"response_format": json_schema(scheme={})}, "response_format.json_schema.scheme", "is not known"),
+        ({"structured_outputs": []}, "structured_outputs", "must be an object"),
+        ({"structured_outputs": {}}, "structured_outputs", "must have one of json, regex"),
+        ({"structured_outputs": {"json_object": False}}, "structured_outputs", "must have one of"),
+        ({"structured_outputs": {"lark": "x"}}, "structured_outputs.lark", "is not known"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "not JSON text"),
+        ({"structured_outputs": {"json": [1]}}, "structured_outputs.json", "a JSON schema, not [1]"),
+        ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", "something in it"),
+        ({"structured_outputs": {"regex": 3}}, "structured_outputs.regex", "a string"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "array of strings"),
+        ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice", "array of strings"),
+        ({"structured_outputs": {"choice": "ab"}}, "structured_outputs.choice", "array of strings"),
+        ({"structured_outputs": {"json_object": 1}}, "structured_outputs.json_object", "a boolean"),
+        ({"structured_outputs": {"structural_tag": "3"}}, "structured_outputs.structural_tag", "an object"),
+        ({"structured_outputs": {"regex": "a", "backend": "outlines"}}, "structured_outputs.backend", '"outlines"'),
+        (
+            {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " *"}},
+            "structured_outputs.whitespace_pattern",
+            "is not supported",
+        ),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
+            "structured_outputs.disable_additional_properties",
+            "is not supported",
+        ),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": "no"}},
+            "structured_outputs.disable_any_whitespace",
+            "a boolean",
+        ),
+        ({"guided_regex": "a", "guided_decoding_backend": "outlines"}, "guided_decoding_backend", "is not supported"),
+        ({"guided_json": {}, "guided_whitespace_pattern": ""}, "guided_whitespace_pattern", "is not supported"),
+        ({"guided_json": 3}, "guided_json", "a JSON schema"),
+        ({"guided_json": "\ud800"}, "guided_json", "not JSON text"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], param: str, says: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        requested(fields)
+    assert caught.value.param == param
+    assert param in caught.value.message
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"guided_json": {}, "guided_regex": "a"}, ("guided_json", "guided_regex")),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+            ("response_format", "structured_outputs.regex"),
+        ),
+        (
+            {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+            ("structured_outputs.regex", "structured_outputs.choice"),
+        ),
+    ],
+)
+def test_two_at_once(fields: dict[str, Any], names: tuple[str, str]) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        requested(fields)
+    assert all(f"'{name}'" in caught.value.message for name in names)
+
+
+OLDER = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}, {"begin": "<g>", "end": "</g>"}],
+    "triggers": ["<f", "<g"],
+}
+NEWER = {"type": "structural_tag", "format": TAG}
+
+
+def test_the_older_structural_tag() -> None:
+    found = requested({"response_format": OLDER})
+    assert found is not None
+    made = grammar(found.format, backends=["xgrammar"], param=found.param)
+    assert made.kind == "structural_tag"
+    for text in ('"begin": "<f>"', '"begin": "<g>"', '"triggered_tags"', '"type": "grammar"'):
+        assert text in made.text
+
+
+@pytest.mark.parametrize(
+    ("tag", "text"), [(NEWER, "<a>x</a>"), (OLDER, 'so <f>{"a": "b"}</f>')], ids=["newer", "older"]
+)
+@pytest.mark.parametrize("field", ["response_format", "structured_outputs"])
+def test_structural_tags_are_put_together_with_other_formats(field: str, tag: dict[str, Any], text: str) -> None:
+    asked = {field: tag if field == "response_format" else {"structural_tag": tag}}
+    found = requested(asked)
+    assert found is not None
+    thinking = Reasoning("<think>", "</think>")
+    calls = HERMES_FORMAT.constraint(TOOLS, at_least_one=True, name=None, parallel=False)
+    either = {"type": "or", "elements": [found.format, calls]}
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    for backends in (["xgrammar"], ["llguidance"]):
+        for opened, before in ((True, "hm</think>\n\n"), (False, "<think>hm</think>"), (False, "")):
+            made = grammar(thinking.constraint(found.format, opened=opened), backends=backends, param=found.param)
+            assert accepts(made, before + text)
+            assert not accepts(made, before + text[:-1])
+        made = grammar(either, backends=backends, param=found.param)
+        assert accepts(made, text)
+        assert accepts(made, call)
+        assert not accepts(made, text[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"structures": 3}, "'structures' must be an array"),
+        ({"x": 1}, "either 'format', or"),
+        ({"structures": [{"begin": "<f>"}]}, "a structure has"),
+        ({"format": TAG}, "either 'format', or"),
+    ],
+)
+@pytest.mark.parametrize("kind", [None, "structural_tag"])
+def test_bad_structural_tags_are_refused_at_once(kind: str | None, change: dict[str, Any], says: str) -> None:
+    tag = OLDER | change
+    fields = {"response_format": tag} if kind is None else {"structured_outputs": {kind: tag}}
+    with pytest.raises(InvalidRequestError) as caught:
+        requested(fields)
+    assert caught.value.param == ("response_format" if kind is None else f"structured_outputs.{kind}")
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize("inner", [3, {}, {"type": "xml"}, {"type": []}, NEWER])
+def test_what_a_structural_tag_holds_is_a_format(inner: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"'response_format': .*format"):
+        requested({"response_format": {"type": "structural_tag", "format": inner}})
+
+
+@pytest.mark.parametrize("triggers", [[], ["<h"]])
+def test_what_a_structural_tag_holds_is_checked_with_the_rest(triggers: list[str]) -> None:
+    found = requested({"response_format": OLDER | {"triggers": triggers}})
+    assert found is not None
+    with pytest.raises(InvalidRequestError) as caught:
+        grammar(found.format, backends=["xgrammar"], param=found.param)
+    assert caught.value.param == "response_format"

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.output.detect import REASONINGS, TOOL_FORMATS, ModelFormats, chat_template, detect
+from openai_bls.output.reasoning_parser import ReasoningParser
+from openai_bls.output.tool_parsers.parser import ToolCallParser
+from tests.unit.output.parsing import run
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+
+# What tells each model apart, from its chat template → tool format, reasoning, whether it takes tools
+TEMPLATES: dict[str, tuple[str, str | None, str | None, bool]] = {
+    "Qwen2.5": (
+        '{%- if tools %}{{- "# Tools <tools></tools>\\n<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": '
+        '<args-json-object>}\\n</tool_call>" }}{%- endif %}',
+        "hermes",
+        None,
+        True,
+    ),
+    "Qwen3": (
+        '{%- if tools %}{{- \'<tool_call>\\n{"name": <function-name>, "arguments": <args>}\\n</tool_call>\' }}'
+        "{%- endif %}{%- set content = content.split('</think>')[-1] %}{{- '<think>\\n\\n</think>\\n\\n' }}",
+        "hermes",
+        "think",
+        True,
+    ),
+    "Qwen3-Coder": (
+        "{%- if tools is iterable and tools | length > 0 %}{{- '<tool_call>\\n<function=example>\\n<parameter=p>\\nv\\n"
+        "</parameter>\\n</function>\\n</tool_call>' }}{{ tool_call.arguments }}{%- endif %}",
+        "qwen3_coder",
+        None,
+        True,
+    ),
+    "Llama-3.1": (
+        "{%- if not tools is defined %}{%- set tools = none %}{%- endif %}{{- '<|start_header_id|>' }}"
+        '{{- \'{"name": function name, "parameters": dictionary of argument name and its value}\' }}'
+        "{{- '<|python_tag|>' + tool_call.name }}{{- '\"parameters\": ' }}",
+        "llama3_json",
+        None,
+        True,
+    ),
+    "Mistral-7B-v0.3": (
+        '{%- if tools is not none %}{{- "[AVAILABLE_TOOLS] [" }}{%- endif %}{{- "[TOOL_CALLS] [" }}',
+        "mistral",
+        None,
+        True,
+    ),
+    "Mistral-Nemo": (
+        '{%- if tools is not none %}{{- "[AVAILABLE_TOOLS][" }}{%- endif %}{{- "[TOOL_CALLS][" }}',
+        "mistral_tekken",
+        None,
+        True,
+    ),
+    "Mistral-Small-3.2": (
+        "{%- if tools is not none %}{{- '[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]' + arguments }}{%- endif %}",
+        "mistral_v11",
+        None,
+        True,
+    ),
+    "Magistral-1.2": (
+        "{%- if tools %}{{- '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}{%- endif %}"
+        "{{- '[THINK]' + thinking + '[/THINK]' }}",
+        "mistral_v13",
+        "mistral",
+        True,
+    ),
+    "DeepSeek-R1": (
+        "{%- for tool in message['tool_calls'] %}{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + "
+        "'<｜tool▁sep｜>' + tool['function']['name'] + '\\n' + '```json' + '\\n'}}{%- endfor %}"
+        "{{'<｜Assistant｜><think>\\n'}}{%- set content = content.split('</think>')[-1] %}",
+        "deepseek_v3",
+        "think",
+        False,
+    ),
+    "DeepSeek-V3.1": (
+        "{% if tools is defined and tools is not none %}{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ name + "
+        "'<｜tool▁sep｜>' + arguments + '<｜tool▁call▁end｜>'}}{% endif %}{{'</think>'}}",
+        "deepseek_v31",
+        "think",
+        True,
+    ),
+    "Seed-OSS": (
+        "{%- set toolcall_begin_token = '<seed:tool_call>' -%}{%- set think_begin_token = '<seed:think>' -%}"
+        "{%- for item in tools if item.type == \"function\" %}{{'<function=example>'}}{%- endfor %}",
+        "seed_oss",
+        "seed_oss",
+        True,
+    ),
+    # Forms that look like others and are not read
+    "GLM-4.5": (
+        "{%- if tools -%}<tool_call>{function-name}\n<arg_key>{key}</arg_key></tool_call>{%- endif -%}"
+        "{{ tc.arguments }}<think></think>",
+        None,
+        "think",
+        True,
+    ),
+    "DeepSeek-V3.2": (
+        "{% if tools %}<｜DSML｜function_calls>{% endif %}<｜tool▁call▁begin｜><｜tool▁sep｜>",
+        None,
+        None,
+        True,
+    ),
+    "gpt-oss": ("{%- if tools %}<|channel|>commentary{%- endif %}{{ '</think>' }}", None, None, True),
+    "plain": (
+        "{% for message in messages %}{{ 'my tools: ' + message.content }} tools {% endfor %}",
+        None,
+        None,
+        False,
+    ),
+    "members": ("{{ message.tools }}{{ my_tools }}{{ message['tools'] }}{# {{ tools }} #}", None, None, False),
+}
+
+
+@pytest.mark.parametrize("model", TEMPLATES)
+def test_the_template_tells(model: str) -> None:
+    template, tool_format, reasoning, takes_tools = TEMPLATES[model]
+    expected = ModelFormats(
+        TOOL_FORMATS[tool_format] if tool_format else None,
+        REASONINGS[reasoning] if reasoning else None,
+        takes_tools,
+    )
+    assert detect(template) == expected
+
+
+def test_no_template() -> None:
+    assert detect(None) == ModelFormats()
+
+
+def test_names_come_first() -> None:
+    template = TEMPLATES["Qwen3"][0]
+    formats = detect(template, "llama3_json", "mistral")
+    assert formats.tool_format is TOOL_FORMATS["llama3_json"]
+    assert formats.reasoning is REASONINGS["mistral"]
+    assert detect(template, "none", "none") == ModelFormats(takes_tools=True)
+    assert detect(None, "hermes").tool_format is TOOL_FORMATS["hermes"]
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"tool_call_parser is 'x'; known are auto, none, deepseek_v3, .*hermes"):
+        detect(None, tool_call_parser="x")
+    with pytest.raises(ValueError, match=r"reasoning_parser is 'x'; known are auto, none, mistral, "):
+        detect(None, reasoning_parser="x")
+
+
+def test_parsers() -> None:
+    neither, calls = detect(None), detect(None, "hermes")
+    thinks, both = detect(None, "none", "think"), detect(TEMPLATES["Qwen3"][0])
+    assert neither.parser(tools=TOOLS, reasoning_open=False) is None
+    assert calls.parser(tools=None, reasoning_open=False) is None
+    assert calls.parser(tools=[], reasoning_open=False) is None
+    assert isinstance(calls.parser(tools=TOOLS, reasoning_open=False), ToolCallParser)
+    assert isinstance(thinks.parser(tools=TOOLS, reasoning_open=False), ReasoningParser)
+    text = f"a</think>\n\n{CALL}"
+    parser = both.parser(tools=TOOLS, reasoning_open=True)
+    assert parser is not None
+    assert parser.reasoning_open
+    assert run(parser, [text]) == [("reasoning", "a"), ("call", "f", "{}")]
+    parser = both.parser(tools=None, reasoning_open=True)
+    assert parser is not None
+    assert run(parser, [text]) == [("reasoning", "a"), ("content", CALL)]
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+def test_no_schema_is_needed(form: str) -> None:
+    tools: list[dict[str, Any]] = [
+        {"type": "function", "function": {"name": "f"}},
+        {"type": "function", "function": {"name": "g", "parameters": None}},
+    ]
+    parser = detect(None, form).parser(tools=tools, reasoning_open=False)
+    assert parser is not None
+    assert run(parser, ["Hello"]) == [("content", "Hello")]
+
+
+def test_markers_that_stay() -> None:
+    formats = detect(TEMPLATES["Magistral-1.2"][0])
+    assert formats.kept_special(tools=False) == {"[THINK]", "[/THINK]"}
+    assert formats.kept_special(tools=True) == {"[THINK]", "[/THINK]", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"}
+    assert detect(None).kept_special(tools=True) == frozenset()
+    assert "<｜tool▁sep｜>" in detect(None, "deepseek_v31").kept_special(tools=True)
+    assert detect(None, "llama3_json").kept_special(tools=True) == {"<|python_tag|>"}
+
+
+def test_mistrals_ids_are_nine_letters_and_digits() -> None:
+    for form in ("mistral", "mistral_tekken", "mistral_v11", "mistral_v13"):
+        ids = {TOOL_FORMATS[form].new_id() for _ in range(50)}
+        assert len(ids) == 50
+        assert all(len(call_id) == 9 and call_id.isascii() and call_id.isalnum() for call_id in ids)
+
+
+def write_config(folder: Path, template: object) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "x": 1}), encoding="utf-8")
+
+
+def test_template_of_a_folder(tmp_path: Path) -> None:
+    assert chat_template(tmp_path) is None
+    write_config(tmp_path, None)
+    assert chat_template(tmp_path) is None
+    write_config(tmp_path, "你好")
+    assert chat_template(tmp_path) == "你好"
+    write_config(tmp_path, [{"name": "default", "template": "a"}, {"name": "rag", "template": "c"}])
+    assert chat_template(tmp_path) == "a"
+    write_config(tmp_path, [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}])
+    assert chat_template(tmp_path) == "b"
+    (tmp_path / "chat_template.jinja").write_text("from a file", encoding="utf-8")
+    assert chat_template(tmp_path) == "from a file"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("for tools", encoding="utf-8")
+    assert chat_template(tmp_path) == "for tools"
+
+
+@pytest.mark.parametrize("content", ["{", '{"chat_template": 7}', '{"chat_template": [{"name": "x"}]}'])
+def test_a_bad_config_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json"):
+        chat_template(tmp_path)

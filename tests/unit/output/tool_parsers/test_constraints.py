@@ -1,0 +1,270 @@
+"""What a model can write under a format's constraint, by xgrammar itself, is read back by the format's parser."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import jsonschema
+import pytest
+import xgrammar
+
+from openai_bls.output.detect import REASONINGS, TOOL_FORMATS, detect
+from openai_bls.output.detokenizer import factory
+from tests.unit.core_support import EOS, VOCAB_SIZE, tiny_tokenizer
+from tests.unit.output.parsing import Found, run
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "unit": {"$ref": "#/$defs/Unit"},
+        "where": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    },
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+    "$defs": {"Unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
+}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "stop", "parameters": {"type": "object"}}},
+    {"type": "function", "function": {"name": "stop-2", "parameters": None}},
+]
+SCHEMAS = {"get_weather": WEATHER, "stop": {"type": "object"}, "stop-2": {"type": "object"}}
+# What a walk at random would hardly ever come upon; a format's own markers are added.
+LIKELY = ('"', '"}', "}", "]", "\n</parameter>", "</parameter>", "\n</function>", "</tool_call>", "[TOOL_CALLS]")
+MAX_STEPS = 1500
+
+every_format = pytest.mark.parametrize("form", TOOL_FORMATS)
+
+
+@cache
+def compiler() -> Any:
+    vocabulary = [str(tiny_tokenizer().id_to_token(token_id)) for token_id in range(VOCAB_SIZE)]
+    info = xgrammar.TokenizerInfo(
+        vocabulary, xgrammar.VocabType.BYTE_LEVEL, vocab_size=VOCAB_SIZE, stop_token_ids=[EOS]
+    )
+    return xgrammar.GrammarCompiler(info, max_threads=1)
+
+
+@cache
+def bytes_of(token_id: int) -> bytes:
+    return factory.from_tokenizer(tiny_tokenizer()).token_bytes(token_id)
+
+
+@cache
+def compiled(constraint: str) -> Any:
+    return compiler().compile_structural_tag(json.dumps({"type": "structural_tag", "format": json.loads(constraint)}))
+
+
+def accepts(constraint: dict[str, Any], text: str) -> bool:
+    """Whether the constraint allows the text as a whole."""
+    matcher = xgrammar.GrammarMatcher(compiled(json.dumps(constraint)))
+    return bool(matcher.accept_string(text)) and bool(matcher.accept_token(EOS))
+
+
+def walk(constraint: dict[str, Any], likely: Sequence[str], seed: int) -> str | None:
+    """A text at random that the constraint allows; None if it has not come to an end in time."""
+    choose = random.Random(seed)
+    matcher = xgrammar.GrammarMatcher(compiled(json.dumps(constraint)))
+    mask = xgrammar.allocate_token_bitmask(1, VOCAB_SIZE)
+    raw = b""
+    for _ in range(MAX_STEPS):
+        if choose.random() < 0.3:
+            text = choose.choice(likely)
+            if matcher.accept_string(text):
+                raw += text.encode()
+                continue
+        matcher.fill_next_token_bitmask(mask)
+        words = mask[0].tolist()
+        allowed = [i for i in range(VOCAB_SIZE) if words[i // 32] >> i % 32 & 1]
+        if EOS in allowed:
+            if len(allowed) == 1 or choose.random() < 0.1:
+                return raw.decode(errors="replace")
+            allowed.remove(EOS)
+        token_bytes = [(token_id, bytes_of(token_id)) for token_id in allowed]
+        readable = [pair for pair in token_bytes if pair[1].isascii() and pair[1].decode().isprintable()]
+        token_id, chosen = choose.choice(readable if readable and choose.random() < 0.9 else token_bytes)
+        assert matcher.accept_token(token_id)
+        raw += chosen
+    return None
+
+
+def check(found: Found) -> None:
+    for _, name, arguments in found:
+        jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+
+
+def samples(form: str, count: int, **choice: Any) -> list[Found]:
+    """What the parser finds in texts at random."""
+    tool_format = TOOL_FORMATS[form]
+    constraint = tool_format.constraint(TOOLS, **choice)
+    begins = [tool_format.begin.replace("{name}", name) for name in SCHEMAS]
+    likely = [tool_format.trigger, tool_format.open, tool_format.end, tool_format.close, *begins]
+    likely += [tool_format.separator + begin for begin in begins]
+    texts = [walk(constraint, [*LIKELY, *filter(None, likely)], seed) for seed in range(count)]
+    ended = [text for text in texts if text is not None]
+    assert len(ended) >= count // 4
+    return [run(tool_format.parser(TOOLS), [text]) for text in ended]
+
+
+@every_format
+def test_required_gives_calls_and_nothing_else(form: str) -> None:
+    found = samples(form, 20, at_least_one=True, name=None, parallel=True)
+    assert all(item[0] == "call" for one in found for item in one)
+    assert all(found)
+    assert max(map(len, found)) > 1
+    assert len({item[1] for one in found for item in one}) > 1
+    for one in found:
+        check(one)
+
+
+@every_format
+def test_one_call_where_there_may_not_be_more(form: str) -> None:
+    for one in samples(form, 5, at_least_one=True, name=None, parallel=False):
+        assert [item[0] for item in one] == ["call"]
+        check(one)
+    for one in samples(form, 5, at_least_one=True, name="get_weather", parallel=True):
+        assert [item[:2] for item in one] == [("call", "get_weather")]
+        check(one)
+
+
+@every_format
+@pytest.mark.parametrize("parallel", [True, False])
+def test_in_free_text_calls_are_checked(form: str, parallel: bool) -> None:
+    found = samples(form, 20, at_least_one=False, name=None, parallel=parallel)
+    calls = [[item for item in one if item[0] == "call"] for one in found]
+    for one in calls:
+        check(one)
+        assert parallel or len(one) <= 1
+    assert any(calls)
+    assert any(item[0] == "content" for one in found for item in one)
+
+
+@every_format
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Hello {you}",
+        "1. [a] <b>\n\n",
+        "你好 👍",
+        "<b>",
+        '{"city": 1}',
+        '{\n "names": 1}',
+        "[1]",
+        '\n\n{"type": "x"',
+        "<|p|>",
+    ],
+)
+def test_free_text_is_free(form: str, text: str) -> None:
+    constraint = TOOL_FORMATS[form].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
+    assert accepts(constraint, text)
+    assert not accepts(TOOL_FORMATS[form].constraint(TOOLS, at_least_one=True, name=None, parallel=True), text)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ['{"name": "f"', ' {\n "name"', '{ "type": "function"', '{"type":"function"', "<|python_tag|>", "x <|python_tag|>"],
+)
+def test_calls_of_llama_are_written_in_one_way(call: str) -> None:
+    constraint = TOOL_FORMATS["llama3_json"].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
+    assert not accepts(constraint, f'{call}, "name": "stop", "parameters": {{}}}}')
+
+
+# As the models' templates write two calls
+WRITTEN = {
+    "hermes": '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "stop", "arguments": {"a": 1}}\n</tool_call>',
+    "llama3_json": '{"name": "stop", "parameters": {}}; {"name": "stop", "parameters": {"a": 1}}',
+    "mistral": '[TOOL_CALLS] [{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]',
+    "mistral_tekken": '[TOOL_CALLS][{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]',
+    "mistral_v11": '[TOOL_CALLS]stop[CALL_ID]abc123DEF[ARGS]{}[TOOL_CALLS]stop[CALL_ID]abc123DEG[ARGS]{"a": 1}',
+    "mistral_v13": '[TOOL_CALLS]stop[ARGS]{}[TOOL_CALLS]stop[ARGS]{"a": 1}',
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>stop\n```json\n{}\n```"
+    "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>stop\n```json\n"
+    '{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>stop<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+    '<｜tool▁call▁begin｜>stop<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "qwen3_coder": "<tool_call>\n<function=stop>\n</function>\n</tool_call>\n"
+    "<tool_call>\n<function=stop>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+    "seed_oss": "<seed:tool_call>\n<function=stop>\n</function>\n</seed:tool_call>\n"
+    "<seed:tool_call>\n<function=stop>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
+}
+
+
+@every_format
+def test_what_templates_write_is_allowed_and_read(form: str) -> None:
+    tool_format = TOOL_FORMATS[form]
+    text = WRITTEN[form]
+    found = run(tool_format.parser(TOOLS), [text])
+    assert [(item[1], json.loads(item[2])) for item in found] == [("stop", {}), ("stop", {"a": 1})]
+    for at_least_one in (True, False):
+        assert accepts(tool_format.constraint(TOOLS, at_least_one=at_least_one, name=None, parallel=True), text)
+    assert not accepts(tool_format.constraint(TOOLS, at_least_one=True, name=None, parallel=False), text)
+    assert not accepts(tool_format.constraint(TOOLS, at_least_one=True, name="get_weather", parallel=True), text)
+
+
+# Ways to begin a call that parsers read, but templates do not write.
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", "a <tool_call>"),
+        ("mistral", '[TOOL_CALLS][{"name"'),
+        ("mistral_tekken", '[TOOL_CALLS] [{"name"'),
+        ("mistral", "[TOOL_CALLS]stop"),
+        ("mistral_v13", "[TOOL_CALLS]stop[CALL_ID]"),
+        ("deepseek_v3", "<｜tool▁call▁begin｜>"),
+        ("deepseek_v31", "a <｜tool▁call▁begin｜>stop"),
+        ("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>stop"),
+        ("qwen3_coder", "a <function=stop>"),
+        ("seed_oss", "<function=stop>"),
+        ("seed_oss", "<seed:tool_call><function=stop>"),
+    ],
+)
+def test_no_call_goes_unchecked(form: str, text: str) -> None:
+    constraint = TOOL_FORMATS[form].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
+    matcher = xgrammar.GrammarMatcher(compiled(json.dumps(constraint)))
+    # The trigger itself is no text, although what it begins may still come.
+    assert not (matcher.accept_string(text) and matcher.accept_token(EOS))
+
+
+@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize("reasoning", REASONINGS)
+def test_only_the_answer_after_reasoning_is_constrained(reasoning: str, opened: bool) -> None:
+    kind = REASONINGS[reasoning]
+    formats = detect(None, "hermes", reasoning)
+    assert formats.tool_format is not None
+    answer = formats.tool_format.constraint(TOOLS, at_least_one=True, name="stop", parallel=False)
+    constraint = kind.constraint(answer, opened=opened)
+    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+    thought = f"{'' if opened else kind.begin}\nWell, {call} <b>\n{kind.end}\n\n"
+    assert accepts(constraint, thought + call)
+    assert accepts(constraint, call) is not opened
+    assert not accepts(constraint, thought)
+    assert not accepts(constraint, thought + "x" + call)
+    parser = formats.parser(tools=TOOLS, reasoning_open=opened)
+    assert parser is not None
+    assert run(parser, [thought + call]) == [("reasoning", f"Well, {call} <b>"), ("call", "stop", "{}")]
+
+
+@every_format
+def test_no_such_tool(form: str) -> None:
+    with pytest.raises(ValueError, match="there is no tool 'other'"):
+        TOOL_FORMATS[form].constraint(TOOLS, at_least_one=True, name="other", parallel=True)
+    with pytest.raises(ValueError, match="there are no tools"):
+        TOOL_FORMATS[form].constraint([], at_least_one=True, name=None, parallel=True)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"parameters": None}, {"parameters": {}}])
+def test_a_function_without_parameters_takes_none(parameters: dict[str, Any]) -> None:
+    tools = [{"type": "function", "function": {"name": "ping", **parameters}}]
+    constraint = TOOL_FORMATS["hermes"].constraint(tools, at_least_one=True, name=None, parallel=False)
+    call = '<tool_call>\n{"name": "ping", "arguments": %s}\n</tool_call>'
+    assert accepts(constraint, call % "{}")
+    assert not accepts(constraint, call % '{"a": 1}')

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from openai_bls.core.errors import ModelNotFoundError
+from openai_bls.output.detect import ModelFormats
+from openai_bls.output.detokenizer.factory import from_tokenizer
+from openai_bls.pipeline.model_registry import Models, ServedModel
+from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_tokenizer
+
+
+def served(*aliases: str, **info: Any) -> ServedModel:
+    detokenizers = from_tokenizer(tiny_tokenizer())
+    return ServedModel(engine_info(**info), FakeEngineClient(), FakePrompts(), detokenizers, ModelFormats(), aliases)
+
+
+def test_names_aliases_and_adapters() -> None:
+    big = served("openai_bls", "gpt-4", model_name="big", lora_names=("poet", "big"))
+    small = served(model_name="small", lora_names=("poet", "clerk"))
+    models = Models([big])
+    assert models.names == ["big", "openai_bls", "gpt-4", "poet"]
+    models.add(small)
+    assert models.names == ["big", "openai_bls", "gpt-4", "small", "poet", "clerk"]
+    assert list(models) == [big, small]
+    assert models.default is big
+    for name, expected in {
+        None: (big, None),
+        "big": (big, None),
+        "gpt-4": (big, None),
+        "small": (small, None),
+        # The first that has it.
+        "poet": (big, "poet"),
+        "clerk": (small, "clerk"),
+    }.items():
+        assert models.find(name) == expected
+    for unknown in ("", "Big", "tensorrt_llm"):
+        with pytest.raises(ModelNotFoundError, match="served here: big, openai_bls") as info:
+            models.find(unknown)
+        assert (info.value.status, info.value.code, info.value.param) == (404, "model_not_found", "model")
+
+
+def test_cards() -> None:
+    models = Models([served("alias", model_name="big", lora_names=("poet",), created=5, max_model_len=9)])
+    assert models.card("alias") == {
+        "id": "alias",
+        "object": "model",
+        "created": 5,
+        "owned_by": "openai_bls",
+        "root": "big",
+        "parent": None,
+        "max_model_len": 9,
+    }
+    assert models.card("poet")["parent"] == "big"
+    with pytest.raises(ModelNotFoundError):
+        models.card("nope")
+
+
+def test_another_engine_in_its_place() -> None:
+    model = served("alias", model_name="old")
+    before = model.fingerprint
+    model.use_engine(engine_info(model_name="new"))
+    assert model.names == ("new", "alias")
+    assert model.fingerprint != before
+    model.use_engine(engine_info(model_name="old"))
+    assert model.fingerprint == before

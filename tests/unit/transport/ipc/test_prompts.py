@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from openai_bls.core.engine_types import PromptRequest, PromptResult
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.transport.ipc import link, listener, prompts
+from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
+from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, PromptExchangeServer
+from tests.unit.core_support import WAIT_S, exchange_address
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_RETRY_S", 0.005)
+    monkeypatch.setattr(listener, "_RETRY_S", 0.005)
+
+
+class World:
+    """A preprocessing that counts characters, and a client."""
+
+    def __init__(self) -> None:
+        self.address = exchange_address()
+        self.held = threading.Event()
+        self.held.set()
+        self.started = threading.Semaphore(0)
+        self.load()
+        self.client = PromptExchangeClient(self.address)
+
+    def load(self) -> None:
+        self.server = PromptExchangeServer(self.address, self._prepare, threads=2)
+        self.server.start()
+
+    def _prepare(self, request: PromptRequest) -> PromptResult:
+        (text, *_) = request.prompts or ["chat"]
+        if text == "fails":
+            raise RuntimeError("secret")
+        if text == "refused":
+            return PromptResult(error="no", param="prompt")
+        if text.startswith("held"):
+            self.started.release()
+            assert self.held.wait(WAIT_S)
+        return PromptResult([[len(text)]])
+
+    async def ask(self, text: str) -> PromptResult:
+        return await self.client.prepare(PromptRequest(prompts=[text]))
+
+    async def hang_up(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.server.close)
+
+    async def wait_started(self) -> None:
+        assert await asyncio.get_running_loop().run_in_executor(None, lambda: self.started.acquire(timeout=WAIT_S))
+
+
+def run(test: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = World()
+        try:
+            await asyncio.wait_for(test(world), WAIT_S * 2)
+        finally:
+            world.held.set()
+            await world.client.close()
+            await world.hang_up()
+
+    asyncio.run(main())
+
+
+def test_every_call_gets_its_own_answer() -> None:
+    async def test(world: World) -> None:
+        texts = ["x" * size for size in (1, 5, 30_000, 2, 100_000, 3)] * 20
+        results = await asyncio.gather(*map(world.ask, texts))
+        assert [result.prompt_token_ids for result in results] == [[[len(text)]] for text in texts]
+        refused = await world.ask("refused")
+        assert (refused.error, refused.param) == ("no", "prompt")
+
+    run(test)
+
+
+def test_a_long_prompt_holds_no_short_one_up() -> None:
+    async def test(world: World) -> None:
+        world.held.clear()
+        long = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
+        await world.wait_started()
+        assert (await world.ask("short")).prompt_token_ids == [[5]]
+        assert not long.done()
+        world.held.set()
+        assert (await long).prompt_token_ids == [[50_004]]
+
+    run(test)
+
+
+def test_a_failure_is_the_calls_own() -> None:
+    async def test(world: World) -> None:
+        with pytest.raises(EngineError) as caught:
+            await world.ask("fails")
+        assert "secret" not in caught.value.message
+        with pytest.raises(InvalidRequestError):
+            await world.client.prepare(PromptRequest(messages=[{"content": 10**30}]))
+        with pytest.raises(InvalidRequestError):
+            await world.ask("\ud800")
+        assert (await world.ask("abc")).prompt_token_ids == [[3]]
+
+    run(test)
+
+
+def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
+    async def test(world: World) -> None:
+        world.held.clear()
+        call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
+        await world.wait_started()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        world.held.set()
+        assert (await world.ask("abc")).prompt_token_ids == [[3]]
+        assert world.client._calls == {}
+
+    run(test)
+
+
+def test_a_lost_preprocessing_is_told_and_found_again() -> None:
+    async def test(world: World) -> None:
+        world.held.clear()
+        call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
+        await world.wait_started()
+        gone = asyncio.ensure_future(world.hang_up())
+        with pytest.raises(OverloadedError):
+            await call
+        waiting = asyncio.ensure_future(world.ask("abcd"))
+        world.held.set()
+        await gone
+        world.load()
+        assert (await waiting).prompt_token_ids == [[4]]
+
+    run(test)
+
+
+def test_a_preprocessing_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        client = PromptExchangeClient(exchange_address())
+        monkeypatch.setattr(link, "_WAIT_S", 0.01)
+        with pytest.raises(OverloadedError, match="not available"):
+            await client.prepare(PromptRequest(prompts=["a"]))
+        monkeypatch.setattr(link, "_WAIT_S", WAIT_S)
+        waiting = asyncio.ensure_future(client.prepare(PromptRequest(prompts=["a"])))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(OverloadedError, match="shutting down"):
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_closing_tells_whoever_waits() -> None:
+    async def test(world: World) -> None:
+        world.held.clear()
+        call = asyncio.ensure_future(world.ask("held"))
+        await world.wait_started()
+        await world.client.close()
+        with pytest.raises(ApiError) as caught:
+            await call
+        assert caught.value.status == 503
+
+    run(test)
+
+
+def received(peer: socket.socket) -> PromptAnswer:
+    stream = peer.makefile("rb")
+    (length,) = LENGTH.unpack(stream.read(LENGTH.size))
+    return msgspec.msgpack.decode(stream.read(length), type=PromptAnswer)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode({"other": 1})])
+def test_a_request_that_cannot_be_read_fails_alone(payload: bytes) -> None:
+    address = exchange_address()
+    server = PromptExchangeServer(address, lambda request: PromptResult([[1]]), threads=1)
+    server.start()
+    peer = new_socket()
+    peer.settimeout(WAIT_S)
+    for _ in range(1000):
+        try:
+            peer.connect(address)
+            break
+        except OSError:
+            threading.Event().wait(0.005)
+    assert received(peer).call_id == 0
+    good = msgspec.msgpack.encode(PromptRequest(prompts=["a"]))
+    for call in (PromptCall(1, payload), PromptCall(2, good)):
+        peer.sendall(pack(msgspec.msgpack.encode(call)))
+        answer: Any = received(peer)
+        assert (answer.call_id, answer.failed) == (call.call_id, call.call_id == 1)
+    peer.sendall(b"\x01\0\0\0\xc1")
+    # Nonsense between the frames ends the connection, and only that.
+    assert peer.recv(1) == b""
+    peer.close()
+    server.close()
+    assert prompts._SHORT_BYTES > 0

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_bls.api.chat.validation import parse_json, parse_object
+from openai_bls.api.embeddings.schema import parse_embeddings
+from openai_bls.api.tokenize.schema import parse_detokenize, parse_tokenize
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.triton_models.openai_bls.generate_extension import ENDPOINTS, assemble
+from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS
+
+USER = {"role": "user", "content": "hi"}
+
+
+def text(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def refused(tensors: dict[str, list[bytes]], parameters: dict[str, Any] | None = None) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as info:
+        assemble(tensors, parameters or {})
+    return info.value
+
+
+def test_a_whole_request_as_text() -> None:
+    assert assemble({"request": [text({"messages": [USER], "n": 2})]}, {}) == (
+        "chat.completions",
+        {"messages": [USER], "n": 2},
+    )
+    assert assemble({"request": [text({"prompt": "x"})]}, {}) == ("completions", {"prompt": "x"})
+
+
+def test_parts_and_parameters_give_the_same_request_as_a_body() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    body = {
+        "model": "m",
+        "messages": [USER],
+        "tools": tools,
+        "tool_choice": "auto",
+        "stop": ["a", "b"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "chat_template_kwargs": {"k": 1},
+        "metadata": {"a": "b"},
+        "logit_bias": {"5": 1},
+        "response_format": {"type": "text"},
+        "guided_choice": ["a", "b"],
+        "stop_token_ids": [3],
+        "bad_words": ["c"],
+        "temperature": 0.5,
+        "max_tokens": 3,
+    }
+    tensors = {name: [text(body[name])] for name in JSON_INPUTS if name in body}
+    tensors["tool_choice"] = [b"auto"]
+    tensors["stop"] = [b"a", b"b"]
+    tensors["bad_words"] = [b"c"]
+    assert set(tensors) >= {"messages", "guided_choice", "stop_token_ids", "bad_words", "stop"}
+    parameters = {name: value for name, value in body.items() if name not in tensors}
+    endpoint, assembled = assemble(tensors, parameters)
+    assert endpoint == "chat.completions"
+    assert parse_object(endpoint, assembled) == parse_json("chat.completions", text(body))
+
+
+def test_messages_and_tools_come_as_one_element_or_one_an_item() -> None:
+    other = {"role": "assistant", "content": "ho"}
+    whole = assemble({"messages": [text([USER, other])]}, {})
+    assert whole == assemble({"messages": [text(USER), text(other)]}, {})
+    assert whole[1]["messages"] == [USER, other]
+    assert assemble({"messages": [text(USER)]}, {})[1]["messages"] == [USER]
+    assert assemble({"messages": [text([USER])]}, {})[1]["messages"] == [USER]
+
+
+def test_prompts_and_stops() -> None:
+    assert assemble({"prompt": [b"a"]}, {})[1]["prompt"] == "a"
+    assert assemble({"prompt": [b"a", b"b"]}, {})[1]["prompt"] == ["a", "b"]
+    assert assemble({"prompt": [b"1"], "stop": [b"[x]"]}, {})[1] == {"prompt": "1", "stop": "[x]"}
+
+
+def test_bad_words_are_an_array_even_if_there_is_one() -> None:
+    assert assemble({"prompt": [b"x"], "bad_words": [b"a"]}, {})[1]["bad_words"] == ["a"]
+    assert assemble({"prompt": [b"x"], "bad_words": [b"a", b"b c"]}, {})[1]["bad_words"] == ["a", "b c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("structured_outputs", {"regex": "a+"}),
+        ("guided_json", {"type": "object"}),
+        ("guided_choice", ["a", "b"]),
+        ("stop_token_ids", [1, 2]),
+        ("input", "text"),
+        ("input", ["a", "b"]),
+        ("input", [[1], [2, 3]]),
+        ("tokens", [1, 2]),
+        ("reasoning", {"effort": "low"}),
+    ],
+)
+def test_what_is_no_scalar_comes_as_json_text(name: str, value: Any) -> None:
+    assert assemble({"prompt": [b"x"], name: [text(value)]}, {})[1][name] == value
+    # Not an element an item: a string would be taken for JSON, or the other way round.
+    assert refused({"prompt": [b"x"], name: [text(value), text(value)]}).param == name
+
+
+def test_tool_choice_may_be_plain_or_json_text() -> None:
+    for given_text, value in ((b"none", "none"), (b'"none"', "none"), (b' {"type": "function"}', {"type": "function"})):
+        assert assemble({"messages": [text(USER)], "tool_choice": [given_text]}, {})[1]["tool_choice"] == value
+
+
+def test_the_endpoint_is_named_or_plain_from_the_fields() -> None:
+    both = {"request": [text({"messages": [USER], "prompt": "x"})]}
+    assert refused(both).param == "prompt"
+    assert assemble({**both, "endpoint": [b"completions"]}, {})[0] == "completions"
+    error = refused({"endpoint": [b"responses"], "prompt": [b"x"]})
+    assert error.param == "endpoint"
+    assert "chat.completions" in error.message
+    assert "embeddings" in error.message
+    error = refused({})
+    assert (error.param, error.code) == ("messages", "missing_required_parameter")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "field", "value"),
+    [("tokenize", "messages", [USER]), ("detokenize", "tokens", [1]), ("embeddings", "input", "x")],
+)
+def test_the_small_endpoints_are_named(endpoint: str, field: str, value: Any) -> None:
+    fields = {field: [text(value)]}
+    assert assemble({**fields, "endpoint": [endpoint.encode()]}, {"model": "m"}) == (
+        endpoint,
+        {field: value, "model": "m"},
+    )
+    if field != "messages":
+        # Nothing is guessed from their fields.
+        error = refused(fields)
+        assert error.code == "missing_required_parameter"
+        assert "'endpoint'" in error.message
+    # A parameter, or a field of the whole request, is no endpoint.
+    assert assemble({"prompt": [b"x"]}, {"endpoint": endpoint}) == (
+        "completions",
+        {"prompt": "x", "endpoint": endpoint},
+    )
+
+
+def test_a_field_given_twice_is_refused() -> None:
+    request = [text({"messages": [USER], "n": 1})]
+    assert refused({"request": request}, {"n": 1}).param == "n"
+    assert refused({"request": request, "messages": [text(USER)]}).param == "messages"
+
+
+def test_tritons_own_parameters_are_left_out() -> None:
+    own = {"id": "7", "triton_enable_empty_final_response": True, "binary_data_output": False}
+    assert assemble({"prompt": [b"x"]}, {**own, "n": 1})[1] == {"prompt": "x", "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "param"),
+    [
+        ({"request": [b"{"]}, "request"),
+        ({"request": [b"[]"]}, "request"),
+        ({"request": [b'"x"']}, "request"),
+        ({"request": []}, "request"),
+        ({"request": [b"{}", b"{}"]}, "request"),
+        ({"request": [b"[" * 50_000]}, "request"),
+        ({"request": [b"\xff"]}, "request"),
+        ({"messages": [b"hi"]}, "messages"),
+        ({"messages": [text(USER), b"{"]}, "messages"),
+        ({"prompt": [b"\xff"]}, "prompt"),
+        ({"prompt": [b"x"], "stop": [b"\xff"]}, "stop"),
+        ({"messages": [text(USER)], "tool_choice": [b"\xff"]}, "tool_choice"),
+        ({"messages": [text(USER)], "metadata": [b"{}", b"{}"]}, "metadata"),
+        ({"messages": [text(USER)], "metadata": [b"x"]}, "metadata"),
+        ({"prompt": [b"x"], "endpoint": []}, "endpoint"),
+        ({"prompt": [b"x"], "endpoint": [b"\xff"]}, "endpoint"),
+    ],
+)
+def test_bad_tensors_are_refused_by_name(tensors: dict[str, list[bytes]], param: str) -> None:
+    assert refused(tensors).param == param
+
+
+NAMES = [tensor.name for tensor in MODELS["openai_bls"].inputs]
+PIECES = st.binary(max_size=12) | st.sampled_from(
+    [text(USER), text([USER]), b"{}", b"[]", b"[1]", b'"x"', b"auto", b"null", b"1"]
+    + [name.encode() for name in ENDPOINTS]
+)
+PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "chat.completions": functools.partial(parse_object, "chat.completions"),
+    "completions": functools.partial(parse_object, "completions"),
+    "tokenize": parse_tokenize,
+    "detokenize": parse_detokenize,
+    "embeddings": parse_embeddings,
+}
+PARAMETERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.lists(PIECES, max_size=3), max_size=4),
+    st.dictionaries(
+        st.sampled_from(["n", "stream", "temperature", "seed", "id", "stop", "what"]), PARAMETERS, max_size=3
+    ),
+)
+@settings(deadline=None, max_examples=300)
+def test_any_tensors_are_a_request_or_a_400(tensors: dict[str, list[bytes]], parameters: dict[str, Any]) -> None:
+    try:
+        endpoint, body = assemble(tensors, parameters)
+        assert isinstance(PARSERS[endpoint](body), msgspec.Struct)
+    except InvalidRequestError as error:
+        text(error.body())

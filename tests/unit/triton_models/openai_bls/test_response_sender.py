@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_bls.api.chat.chunks import ChunkEncoder, Envelope, Usage
+from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.triton_models.openai_bls import response_sender as outbox_module
+from openai_bls.triton_models.openai_bls.response_sender import Outbox, Senders, Throttle
+from tests.unit.core_support import WAIT_S, FakeReply
+
+
+class HeldReply(FakeReply):
+    """A reply whose server takes a response only when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = threading.Semaphore(0)
+        self.asked = threading.Semaphore(0)
+
+    def send(self, body: bytes, *, final: bool = False) -> None:
+        self.asked.release()
+        assert self.room.acquire(timeout=WAIT_S)
+        super().send(body, final=final)
+
+    def free(self) -> None:
+        for _ in range(10_000):
+            self.room.release()
+
+
+class World:
+    def __init__(self, threads: int = 2) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.senders = Senders(threads, self.loop)
+
+    def outbox(self, reply: FakeReply, *, choices: int = 2) -> Outbox:
+        outbox = self.senders.outbox(reply)
+        outbox.begin(
+            ChunkEncoder(
+                Envelope(chat=True, id="i", created=1, model="m", fingerprint="f", choices=choices),
+                usage_null=False,
+                sse=outbox.sse,
+            )
+        )
+        return outbox
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        deadline = self.loop.time() + WAIT_S
+        while not condition():
+            assert self.loop.time() < deadline, "waited in vain"
+            await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[World], Any]) -> None:
+    async def main() -> None:
+        world = World()
+        try:
+            await asyncio.wait_for(test(world), WAIT_S * 2)
+            # A reply has its last response a moment before its outbox is done with.
+            await world.until(lambda: world.senders.open == 0)
+        finally:
+            await world.loop.run_in_executor(None, world.senders.close)
+
+    asyncio.run(main())
+
+
+def texts(reply: FakeReply, choice: int) -> list[str]:
+    return [
+        c["delta"]["content"]
+        for body in reply.bodies
+        for c in body.get("choices", ())
+        if c["index"] == choice and c["delta"].get("content")
+    ]
+
+
+def test_text_that_waits_for_the_server_goes_out_as_one() -> None:
+    async def test(world: World) -> None:
+        reply = HeldReply()
+        outbox = world.outbox(reply)
+        outbox.text(0, "a", None)
+        await world.until(lambda: reply.asked.acquire(blocking=False))
+        for piece in ("b", "c", "d"):
+            outbox.text(0, piece, Usage.of(1, ord(piece)))
+            outbox.text(1, piece.upper(), None)
+        outbox.write(b'{"choices":[],"note":1}')
+        outbox.text(0, "e", None)
+        outbox.end()
+        reply.free()
+        await world.until(lambda: reply.finals)
+        assert texts(reply, 0) == ["a", "bcd", "e"]
+        assert texts(reply, 1) == ["BCD"]
+        # Nothing overtakes what is no text, and the joined piece has the newest usage.
+        kinds = ["note" if "note" in body else body["choices"][0]["delta"]["content"] for body in reply.bodies]
+        assert kinds == ["a", "bcd", "BCD", "note", "e"]
+        assert reply.bodies[1]["usage"]["completion_tokens"] == ord("d")
+        # The end came with the last response.
+        assert (reply.finals, reply.error) == (1, None)
+
+    run(test)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.text("abcé😀", min_size=1, max_size=3), st.booleans()), max_size=30),
+    st.integers(0, 40),
+)
+@settings(deadline=None, max_examples=40)
+def test_nothing_is_lost_or_reordered_however_slow_the_server_is(
+    pieces: list[tuple[int, str, bool]], room: int
+) -> None:
+    async def test(world: World) -> None:
+        reply = HeldReply()
+        for _ in range(room):
+            reply.room.release()
+        outbox = world.outbox(reply)
+        for choice, text, pause in pieces:
+            outbox.text(choice, text, None)
+            if pause:
+                await asyncio.sleep(0.001)
+        outbox.end()
+        reply.free()
+        await world.until(lambda: reply.finals)
+        for choice in (0, 1):
+            assert "".join(texts(reply, choice)) == "".join(t for c, t, _ in pieces if c == choice)
+        assert reply.finals == 1
+
+    run(test)
+
+
+def test_an_answer_is_one_response() -> None:
+    async def test(world: World) -> None:
+        reply = FakeReply()
+        world.outbox(reply).answer(b'{"whole":1}')
+        await world.until(lambda: reply.finals)
+        assert (reply.bodies, reply.finals, reply.error) == ([{"whole": 1}], 1, None)
+
+    run(test)
+
+
+def test_an_error_before_and_after_output() -> None:
+    async def test(world: World) -> None:
+        first, later = FakeReply(), FakeReply()
+        error = EngineError("broken")
+        world.outbox(first).fail(error)
+        outbox = world.outbox(later)
+        outbox.text(0, "a", None)
+        outbox.fail(error)
+        await world.until(lambda: first.finals and later.finals)
+        assert (first.error, first.bodies) == (error, [])
+        assert later.error is None
+        assert later.bodies[-1] == error.body()
+
+    run(test)
+
+
+def test_what_comes_after_the_end_is_dropped() -> None:
+    async def test(world: World) -> None:
+        reply = FakeReply()
+        outbox = world.outbox(reply)
+        outbox.end()
+        outbox.text(0, "late", None)
+        outbox.fail(EngineError("late"))
+        await world.until(lambda: reply.finals)
+        assert (reply.bodies, reply.error, reply.finals) == ([], None, 1)
+
+    run(test)
+
+
+def test_a_client_that_goes_away_is_noticed_and_what_waits_is_dropped() -> None:
+    async def test(world: World) -> None:
+        cancelled: list[int] = []
+        reply, other = FakeReply(), FakeReply()
+        outbox = world.outbox(reply)
+        outbox.when_cancelled(lambda: cancelled.append(1))
+        kept = world.outbox(other)
+        kept.when_cancelled(lambda: cancelled.append(2))
+        outbox.text(0, "a", None)
+        reply.cancelled = True
+        await world.until(lambda: reply.finals)
+        assert cancelled == [1]
+        kept.end()
+        await world.until(lambda: other.finals)
+
+    run(test)
+
+
+@pytest.mark.parametrize("where", ["send", "is_cancelled", "final"])
+def test_a_reply_that_raises_still_ends_and_disturbs_no_other(where: str) -> None:
+    class Broken(FakeReply):
+        def send(self, body: bytes, *, final: bool = False) -> None:
+            if where == "send" or (where == "final" and final):
+                raise RuntimeError("shared memory is full")
+            super().send(body, final=final)
+
+        def is_cancelled(self) -> bool:
+            if where == "is_cancelled":
+                raise RuntimeError("gone")
+            return super().is_cancelled()
+
+    async def test(world: World) -> None:
+        broken, other = Broken(), FakeReply()
+        # Two senders: the third request shares the first one's.
+        first, second, third = world.outbox(broken), world.outbox(FakeReply()), world.outbox(other)
+        first.text(0, "a", None)
+        await asyncio.sleep(0.005)
+        third.text(0, "b", None)
+        for outbox in (first, second, third):
+            outbox.end()
+        await world.until(lambda: broken.finals and other.finals)
+        assert texts(other, 0) == ["b"]
+
+    run(test)
+
+
+def test_requests_are_spread_over_the_senders() -> None:
+    async def test(world: World) -> None:
+        held, other = HeldReply(), FakeReply()
+        slow, quick = world.outbox(held), world.outbox(other)
+        slow.text(0, "a", None)
+        quick.text(0, "b", None)
+        quick.end()
+        # Although the server does not take the other's.
+        await world.until(lambda: other.finals)
+        held.free()
+        slow.end()
+        await world.until(lambda: held.finals)
+
+    run(test)
+
+
+def test_closing_sends_what_is_pending() -> None:
+    async def main() -> list[FakeReply]:
+        world = World()
+        replies = [FakeReply() for _ in range(5)]
+        for reply in replies:
+            outbox = world.outbox(reply)
+            outbox.text(0, "a", None)
+            outbox.end()
+        await world.loop.run_in_executor(None, world.senders.close)
+        return replies
+
+    for reply in asyncio.run(main()):
+        assert (texts(reply, 0), reply.finals) == (["a"], 1)
+
+
+@given(st.lists(st.floats(0, 0.03), min_size=1, max_size=60))
+@settings(deadline=None)
+def test_the_throttle_allows_so_many_in_any_span(gaps: list[float]) -> None:
+    """On a clock of the test's own."""
+    now = 50.0
+    sent: list[float] = []
+
+    class Clock:
+        monotonic = staticmethod(lambda: now)
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outbox_module, "time", Clock)
+        throttle = Throttle(5, 0.025)
+        for gap in itertools.chain(gaps, [0.0] * 20):
+            now += gap
+            throttle.wait()
+            sent.append(now)
+    for first, sixth in zip(sent, sent[5:], strict=False):
+        assert sixth - first >= 0.025 - 1e-9
+    # And makes nobody wait who comes slowly.
+    assert sent[0] == 50.0 + gaps[0]
+
+
+def test_errors_are_api_errors_as_json() -> None:
+    async def test(world: World) -> None:
+        reply = FakeReply()
+        outbox = world.outbox(reply)
+        outbox.write(json.dumps({"choices": []}).encode())
+        error = ApiError("x", param="p", code="c")
+        outbox.fail(error)
+        await world.until(lambda: reply.finals)
+        assert reply.bodies == [{"choices": []}, error.body()]
+
+    run(test)

@@ -1,0 +1,658 @@
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from openai_bls.api.http.listener import PortInUseError
+from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult, TokenDelta
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.service import Service
+from openai_bls.transport.ipc import prompts as prompts_module
+from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.prompts import PromptExchangeServer
+from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.triton_models.openai_bls import runtime as runtime_module
+from openai_bls.triton_models.openai_bls.runtime import Runtime
+from openai_bls.triton_models.repository import Backend, Door
+from tests.unit.core_support import (
+    CHAT_TEMPLATE,
+    EOS,
+    WAIT_S,
+    FakeEngine,
+    FakeReply,
+    engine_info,
+    free_port,
+    tiny_tokenizer,
+    token_ids,
+    write_tokenizer,
+)
+from tests.unit.transport.grpc.test_client import Model as OfficialModel
+from tests.unit.transport.grpc.test_description import write_engine
+
+_numbers = itertools.count()
+
+CHAT = {"messages": [json.dumps([{"role": "user", "content": "hi"}]).encode()]}
+
+
+class Fake:
+    """An engine and a preprocessing that joins contents, under names of their own."""
+
+    engine: FakeEngine
+    server: ExchangeServer
+
+    def __init__(self, tokenizer_dir: Path, owner: int, info: EngineInfo) -> None:
+        number = next(_numbers)
+        self.backend = Backend(f"tensorrt_llm_{number}", f"preprocessing_{number}", tokenizer_dir)
+        self._owner = owner
+        self._info = info
+        self.prepared: list[PromptRequest] = []
+        self.held = threading.Event()
+        self.held.set()
+        self.preparing = threading.Semaphore(0)
+        self.preprocessing = PromptExchangeServer(address(self.backend.preprocessing, owner), self._prepare, threads=4)
+        self.preprocessing.start()
+
+    def load_engine(self) -> None:
+        self.server = ExchangeServer(address(self.backend.engine, self._owner))
+        self.engine = FakeEngine(self.server.on_step, self._info)
+        self.server.start(self.engine)
+
+    def deliver(self, at: int, text: str | list[int], reason: Any = None, **more: Any) -> None:
+        self.engine.wait_for(lambda: len(self.engine.submitted) > at)
+        request_id = self.engine.submitted[at].request_id
+        self.engine.wait_for(lambda: request_id in self.engine.live)
+        ids = token_ids(text) if isinstance(text, str) else text
+        self.engine.step(TokenDelta(request_id, ids, reason, **more))
+
+    def _prepare(self, request: PromptRequest) -> PromptResult:
+        self.prepared.append(request)
+        self.preparing.release()
+        assert self.held.wait(WAIT_S)
+        texts = request.prompts or ["".join(m["content"] for m in request.messages or [])]
+        return PromptResult([token_ids(text) for text in texts])
+
+    def close(self) -> None:
+        self.held.set()
+        self.preprocessing.close()
+        if hasattr(self, "engine"):
+            self.engine.close()
+            self.server.close()
+
+
+class OfficialServer:
+    """A gRPC server on a thread of its own; its one model answers every prompt with "hé"."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = write_engine(folder)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(WAIT_S)
+        self.address = f"127.0.0.1:{port}"
+
+    async def _start(self) -> int:
+        self._model = OfficialModel(None)
+        self._server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._model, self._server)
+        port: int = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        self._answering = asyncio.create_task(self._answer())
+        return port
+
+    async def _answer(self) -> None:
+        for at in itertools.count():
+            await self._model.answer(at, token_ids("hé")[:1])
+            await self._model.answer(at, token_ids("hé")[1:])
+            await self._model.answer(at, [], final=True)
+
+    def close(self) -> None:
+        async def stop() -> None:
+            self._answering.cancel()
+            await self._server.stop(0)
+
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(WAIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class World:
+    """A runtime, connected in process to fake engines, the first of which is the default."""
+
+    def __init__(
+        self,
+        tokenizer_dir: Path,
+        *,
+        engine: bool = True,
+        start: bool = True,
+        owner: int = os.getpid(),
+        further: Sequence[tuple[EngineInfo, Path]] = (),
+        door: tuple[Door, Path] = ("exchange", Path()),
+        **settings: Any,
+    ) -> None:
+        self.closed = False
+        engines = [(engine_info(), tokenizer_dir), *further]
+        self.fakes = [Fake(folder, owner, info) for info, folder in engines]
+        self.default = self.fakes[0]
+        self.default.backend = msgspec.structs.replace(self.default.backend, door=door[0], engine_dir=door[1])
+        if engine:
+            self.load_engine()
+        self.runtime = Runtime(
+            OpenAiBlsSettings(**{"http_port": 0, **settings}), [fake.backend for fake in self.fakes], owner=owner
+        )
+        if start:
+            self.runtime.start()
+
+    @property
+    def engine(self) -> FakeEngine:
+        return self.default.engine
+
+    @property
+    def server(self) -> ExchangeServer:
+        return self.default.server
+
+    def load_engine(self) -> None:
+        self.default.load_engine()
+
+    def deliver(self, at: int, text: str, reason: Any = None, stop_token_id: int | None = None) -> None:
+        self.default.deliver(at, text, reason, stop_token_id=stop_token_id)
+
+    def service(self) -> Service:
+        """Once it is there, for which a first request or a port is needed."""
+        return asyncio.run_coroutine_threadsafe(self.runtime._ready_service(), self.runtime._loop).result(WAIT_S)
+
+    def submit(self, tensors: dict[str, list[bytes]] | None = None, **parameters: Any) -> FakeReply:
+        reply = FakeReply()
+        self.runtime.submit(CHAT if tensors is None else tensors, parameters, reply)
+        return reply
+
+    def idle(self) -> bool:
+        service = self.runtime._service
+        return not self.runtime._senders.open and (not service.done() or service.result().in_progress == 0)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            for fake in self.fakes:
+                fake.held.set()
+            self.runtime.close()
+            for fake in self.fakes:
+                fake.close()
+
+
+@pytest.fixture
+def make(tokenizer_dir: Path) -> Iterator[Callable[..., World]]:
+    worlds: list[World] = []
+
+    def make(**options: Any) -> World:
+        worlds.append(World(tokenizer_dir, **options))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.close()
+        assert world.idle()
+        assert not world.runtime._answers
+
+
+def test_a_whole_answer(make: Callable[..., World]) -> None:
+    world = make()
+    reply = world.submit(max_tokens=5)
+    world.deliver(0, "hé", "stop", EOS)
+    reply.wait_end()
+    (body,) = reply.bodies
+    assert body["object"] == "chat.completion"
+    assert body["choices"][0]["message"]["content"] == "hé"
+    assert (reply.finals, reply.error) == (1, None)
+    assert world.engine.submitted[0].max_tokens == 5
+
+
+def test_a_stream_opens_with_the_role_at_once_and_ends_without_done(make: Callable[..., World]) -> None:
+    world = make()
+    reply = world.submit(stream=True)
+    reply.wait_for(lambda: len(reply.bodies) == 1)
+    assert reply.bodies[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    world.deliver(0, "a")
+    reply.wait_for(lambda: len(reply.bodies) == 2)
+    world.deliver(0, "b", "length")
+    reply.wait_end()
+    deltas = [body["choices"][0]["delta"] for body in reply.bodies]
+    assert deltas[1:] == [{"content": "a"}, {"content": "b"}, {}]
+    assert (reply.finals, reply.error) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "parameters", "param"),
+    [
+        ({}, {}, "messages"),
+        ({"request": [b"{"]}, {}, "request"),
+        ({"prompt": [b"x"]}, {"n": 0}, "n"),
+        ({"prompt": [b"x"]}, {"what": 1}, "what"),
+        ({"prompt": [b"x"]}, {"model": "other"}, "model"),
+        ({"prompt": [b"x"]}, {"n": 2**31 - 1}, "n"),
+        ({"prompt": [b""]}, {}, "prompt"),
+    ],
+)
+def test_bad_requests_are_refused(
+    make: Callable[..., World], tensors: dict[str, list[bytes]], parameters: dict[str, Any], param: str
+) -> None:
+    world = make()
+    for stream in (False, True):
+        reply = world.submit(tensors, **parameters, stream=stream)
+        reply.wait_end()
+        assert reply.error is not None
+        assert reply.error.param == param
+        assert (reply.bodies, reply.finals) == ([], 1)
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1000000000000000000000000}', '{"a": "\\\\ud800"}'])
+def test_values_that_the_wire_to_preprocessing_cannot_carry(make: Callable[..., World], arguments: str) -> None:
+    world = make()
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments.replace("\\\\", "\\")}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+    reply = world.submit({"messages": [json.dumps(messages).encode()]})
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 400
+
+
+def test_an_engine_error_before_and_after_output(make: Callable[..., World]) -> None:
+    world = make()
+    whole, stream = world.submit(), world.submit(stream=True)
+    stream.wait_for(lambda: stream.bodies)
+    for at in (0, 1):
+        world.deliver(at, "", "error")
+    whole.wait_end()
+    stream.wait_end()
+    assert whole.error is not None
+    assert whole.error.status == 500
+    assert whole.bodies == []
+    # After output the error is a response of its own.
+    assert stream.error is None
+    assert set(stream.bodies[-1]["error"]) == {"message", "type", "param", "code"}
+    assert stream.finals == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_has_gone_stops_the_engines_work(make: Callable[..., World], stream: bool) -> None:
+    world = make()
+    reply, other = world.submit(stream=stream), world.submit(stream=stream)
+    world.engine.wait_for(lambda: len(world.engine.live) == 2)
+    reply.cancelled = True
+    reply.wait_end()
+    world.engine.wait_for(lambda: len(world.engine.cancelled) == 1)
+    assert not other.finals
+    (left,) = world.engine.live
+    world.engine.step(TokenDelta(left, [], "stop"))
+    other.wait_end()
+    assert other.error is None
+
+
+def test_a_reply_that_raises_when_asked_does_not_end_the_watch_over_others(make: Callable[..., World]) -> None:
+    class Broken(FakeReply):
+        asked = threading.Event()
+
+        def is_cancelled(self) -> bool:
+            self.asked.set()
+            raise RuntimeError("gone")
+
+    world = make()
+    broken = Broken()
+    world.runtime.submit(CHAT, {"stream": True}, broken)
+    assert broken.asked.wait(WAIT_S)
+    reply = world.submit(stream=True)
+    reply.wait_for(lambda: reply.bodies)
+    reply.cancelled = True
+    reply.wait_end()
+
+
+def test_requests_wait_for_an_engine_that_loads_later(make: Callable[..., World]) -> None:
+    world = make(engine=False)
+    reply = world.submit()
+    bad = world.submit({})
+    bad.wait_end()
+    assert not reply.finals
+    world.load_engine()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+    assert reply.error is None
+
+
+def test_a_lost_engine_ends_what_runs_and_is_found_again(make: Callable[..., World]) -> None:
+    world = make()
+    whole, stream = world.submit(), world.submit(stream=True)
+    world.engine.wait_for(lambda: len(world.engine.live) == 2)
+    # As if it had died: nobody is told of anything.
+    world.server.close()
+    whole.wait_end()
+    stream.wait_end()
+    assert whole.error is not None
+    assert whole.error.status == 503
+    assert "error" in stream.bodies[-1]
+    refused = world.submit()
+    refused.wait_end()
+    assert refused.error is not None
+    assert refused.error.status == 503
+    world.load_engine()
+    # Until it has been found again.
+    while not world.engine.submitted:
+        again = world.submit()
+        while not world.engine.submitted and not again.finals:
+            time.sleep(0.002)
+    world.deliver(0, "a", "stop")
+    again.wait_end()
+    assert again.error is None
+
+
+def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two prompts are being prepared at the same time.
+    monkeypatch.setattr(prompts_module, "_SHORT_BYTES", -1)
+    world = make()
+    running, stream = world.submit(), world.submit(stream=True)
+    world.engine.wait_for(lambda: len(world.engine.live) == 2)
+    for _ in range(2):
+        assert world.default.preparing.acquire(timeout=WAIT_S)
+    world.default.held.clear()
+    preparing = [world.submit(stream=streamed) for streamed in (False, True)]
+    for _ in range(2):
+        assert world.default.preparing.acquire(timeout=WAIT_S)
+    world.runtime.close()
+    world.default.held.set()
+    for reply in (running, stream, *preparing):
+        reply.wait_end()
+        assert reply.finals == 1
+    for reply in (running, *preparing):
+        assert reply.error is not None
+        assert reply.error.status == 503
+    assert "error" in stream.bodies[-1]
+
+
+def test_closing_without_an_engine_answers_who_waits_for_it(make: Callable[..., World]) -> None:
+    world = make(engine=False)
+    reply = world.submit()
+    world.close()
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 503
+
+
+def test_the_engine_is_looked_for_once_the_server_is_up(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    enough = threading.Event()
+
+    def is_listening(pid: int) -> bool:
+        asked.append(pid)
+        if len(asked) == 3:
+            enough.set()
+        return False
+
+    monkeypatch.setattr(runtime_module, "is_listening", is_listening)
+    monkeypatch.setattr(runtime_module, "_SERVER_RETRY_S", 0.005)
+    world = make(owner=77)
+    assert enough.wait(WAIT_S)
+    assert set(asked) == {77}
+    assert world.runtime._engines[0].client is None
+    # A first request of Triton's own shows that it is up.
+    reply = world.submit()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+    assert reply.error is None
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Iterator[OfficialServer]:
+    server = OfficialServer(tmp_path / "engine")
+    yield server
+    server.close()
+
+
+def test_an_engine_with_the_official_contract_alone(
+    make: Callable[..., World], official: OfficialServer, tokenizer_dir: Path
+) -> None:
+    """Reached through gRPC; its prompts still come over the exchange."""
+    world = make(
+        engine=False,
+        door=("grpc", official.folder),
+        engine_grpc_url=official.address,
+    )
+    reply, streamed = world.submit(max_tokens=5), world.submit(max_tokens=5, stream=True)
+    for waiting in (reply, streamed):
+        waiting.wait_end()
+        assert waiting.error is None
+    assert reply.bodies[0]["choices"][0]["message"]["content"] == "hé"
+    assert reply.bodies[0]["choices"][0]["finish_reason"] == "stop"
+    assert len(world.default.prepared) == 2
+    assert type(world.runtime._engines[0].client).__name__ == "OfficialClient"
+
+
+def test_a_setting_forces_the_door(make: Callable[..., World], official: OfficialServer) -> None:
+    world = make(door=("grpc", official.folder), engine_door="exchange")
+    reply = world.submit()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+    assert reply.error is None
+
+
+def test_a_server_whose_grpc_front_end_cannot_be_used(
+    make: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    # This process is no tritonserver.
+    world = make(engine_door="grpc")
+    # Before that is known, and after.
+    world.submit().wait_end()
+    reply = world.submit()
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 503
+    assert "cannot be reached" in reply.error.message
+    assert "engine_grpc_url" in caplog.text
+
+
+def test_without_tritonclient(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "openai_bls.transport.grpc.client", None)
+    reply = make(engine_door="grpc", engine_grpc_url="127.0.0.1:1").submit()
+    reply.wait_end()
+    assert reply.error is not None
+    assert reply.error.status == 503
+    assert "pip install 'tritonclient[grpc]'" in caplog.text
+
+
+def test_grpc_is_not_imported_where_the_exchange_is_the_door() -> None:
+    program = (
+        "import sys, openai_bls.triton_models.openai_bls.runtime; "
+        "sys.exit(bool({'grpc', 'tritonclient'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_closing_before_the_start(make: Callable[..., World]) -> None:
+    make(start=False).close()
+
+
+def test_v1_listens_as_soon_as_the_engine_is_there(make: Callable[..., World]) -> None:
+    port = free_port()
+    world = make(http_port=port)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    connection.request("GET", "/v1/models")
+    body = json.loads(connection.getresponse().read())
+    assert [card["id"] for card in body["data"]] == ["tiny", "openai_bls"]
+    connection.close()
+    world.close()
+    with pytest.raises(OSError, match="refused"):
+        http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S).request("GET", "/")
+
+
+def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokenizer_dir: Path) -> None:
+    port = free_port()
+    make(http_port=port)
+    with pytest.raises(PortInUseError):
+        Runtime(OpenAiBlsSettings(http_port=port), [Backend("tensorrt_llm", "preprocessing", tokenizer_dir)], owner=2)
+
+
+def small(tmp_path: Path) -> tuple[EngineInfo, Path]:
+    """A second engine, whose tokenizer has each letter's case turned round."""
+    folder = write_tokenizer(tmp_path, CHAT_TEMPLATE)
+    content = json.loads(tiny_tokenizer().to_str())
+    vocabulary = content["model"]["vocab"]
+    content["model"]["vocab"] = {token: vocabulary[token.swapcase()] for token in vocabulary if token.isascii()} | {
+        token: at for token, at in vocabulary.items() if not token.isascii()
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    return engine_info(model_name="small", lora_names=("poet",)), folder
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_each_name_reaches_its_engine(make: Callable[..., World], tmp_path: Path) -> None:
+    world = make(further=[small(tmp_path)])
+    second = world.fakes[1]
+    second.load_engine()
+    for at, name in enumerate(("tiny", "openai_bls", None)):
+        reply = world.submit(model=name)
+        world.deliver(at, "aB", "stop")
+        reply.wait_end()
+        assert reply.bodies[0]["choices"][0]["message"]["content"] == "aB"
+    service = world.service()
+    until(lambda: "small" in service.models.names)
+    for at, name in enumerate(("small", "poet")):
+        reply = world.submit(model=name)
+        # Its own tokenizer's text.
+        second.deliver(at, "aB", "stop")
+        reply.wait_end()
+        assert reply.bodies[0]["choices"][0]["message"]["content"] == "Ab"
+        assert reply.bodies[0]["model"] == name
+    assert [len(fake.engine.submitted) for fake in world.fakes] == [3, 2]
+    assert [len(fake.prepared) for fake in world.fakes] == [3, 2]
+    assert [request.lora_name for request in second.engine.submitted] == [None, "poet"]
+
+
+def test_an_engine_that_comes_later_is_served_from_then_on(make: Callable[..., World], tmp_path: Path) -> None:
+    port = free_port()
+    world = make(further=[small(tmp_path)], http_port=port)
+    service = world.service()
+    assert service.models.names == ["tiny", "openai_bls"]
+    refused = world.submit(model="small")
+    refused.wait_end()
+    assert refused.error is not None
+    assert refused.error.status == 404
+    world.fakes[1].load_engine()
+    until(lambda: "small" in service.models.names)
+    reply = world.submit(model="small")
+    world.fakes[1].deliver(0, "x", "stop")
+    reply.wait_end()
+    assert reply.error is None
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    connection.request("GET", "/v1/models")
+    body = json.loads(connection.getresponse().read())
+    assert [card["id"] for card in body["data"]] == ["tiny", "openai_bls", "small", "poet"]
+    connection.close()
+
+
+def test_a_further_engine_alone_opens_nothing_and_waits_for_the_default_one(
+    make: Callable[..., World], tmp_path: Path
+) -> None:
+    world = make(engine=False, further=[small(tmp_path)])
+    world.fakes[1].load_engine()
+    reply = world.submit(model="small")
+    until(lambda: world.runtime._engines[1].model is not None)
+    assert not reply.finals
+    world.load_engine()
+    world.fakes[1].deliver(0, "x", "stop")
+    reply.wait_end()
+    assert reply.error is None
+    assert world.service().models.names == ["tiny", "openai_bls", "small", "poet"]
+
+
+def test_the_small_endpoints_on_tritons(make: Callable[..., World]) -> None:
+    world = make()
+    tokenized = world.submit({"endpoint": [b"tokenize"], "prompt": ["hé".encode()]}, return_token_strs=False)
+    tokenized.wait_end()
+    assert tokenized.bodies == [{"count": 3, "max_model_len": 1000, "tokens": token_ids("hé"), "token_strs": None}]
+    text = world.submit({"endpoint": [b"detokenize"], "tokens": [json.dumps(token_ids("hé")).encode()]})
+    text.wait_end()
+    assert text.bodies == [{"prompt": "hé"}]
+    embedded = world.submit({"endpoint": [b"embeddings"], "input": [b'"a"']}, encoding_format="float")
+    world.default.deliver(0, [], "stop", embedding=[1.0, 0.0])
+    embedded.wait_end()
+    assert embedded.bodies[0]["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0, 0.0]}]
+    assert [reply.finals for reply in (tokenized, text, embedded)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "parameters", "param"),
+    [
+        ({"endpoint": [b"tokenize"]}, {}, "prompt"),
+        ({"endpoint": [b"tokenize"], "prompt": [b"x"]}, {"stream": True}, "stream"),
+        ({"endpoint": [b"detokenize"], "tokens": [b"[1000000]"]}, {}, "tokens"),
+        ({"endpoint": [b"embeddings"], "input": [b"[]"]}, {}, "input"),
+        ({"tokens": [b"[1]"]}, {}, "messages"),
+        ({"prompt": [b"x"]}, {"endpoint": "tokenize"}, "endpoint"),
+    ],
+)
+def test_bad_requests_for_the_small_endpoints(
+    make: Callable[..., World], tensors: dict[str, list[bytes]], parameters: dict[str, Any], param: str
+) -> None:
+    reply = make().submit(tensors, **parameters)
+    reply.wait_end()
+    assert reply.error is not None
+    assert (reply.error.status, reply.error.param) == (400, param)
+
+
+def test_a_client_of_a_small_endpoint_that_has_gone_stops_the_engines_work(make: Callable[..., World]) -> None:
+    world = make()
+    reply = world.submit({"endpoint": [b"embeddings"], "input": [b'"a"']})
+    world.deliver(0, "", None)
+    reply.cancelled = True
+    reply.wait_end()
+    world.engine.wait_for(lambda: world.engine.cancelled)
+
+
+def test_metrics_tell_of_tritons_requests_and_the_engine(make: Callable[..., World]) -> None:
+    port = free_port()
+    world = make(http_port=port)
+    service = world.service()
+    refused = world.submit({"prompt": [b"x"]}, n=0)
+    refused.wait_end()
+    reply = world.submit()
+    world.deliver(0, "a", "stop")
+    reply.wait_end()
+
+    def scrape() -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return text
+
+    until(lambda: service.models.default.engine.stats is not None)
+    text = scrape()
+    for line in (
+        'openai_bls_requests_total{endpoint="completions",model="",outcome="400"} 1.0',
+        'openai_bls_requests_total{endpoint="chat.completions",model="tiny",outcome="done"} 1.0',
+        'openai_bls_engine_sequences_running{model="tiny"} 0.0',
+        "openai_bls_requests_in_progress 0.0",
+    ):
+        assert line in text.splitlines()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, command_line, grpc_address, is_listening
+
+_PROGRAM = """
+import socket
+with socket.socket({family}) as s:
+    s.bind(({host!r}, 0))
+    print(flush=True)
+    input()
+    s.listen()
+    print(flush=True)
+    input()
+    s.close()
+    print(flush=True)
+    input()
+"""
+
+
+def _follow(family: str, host: str) -> list[bool]:
+    seen = []
+    program = _PROGRAM.format(family=family, host=host)
+    with subprocess.Popen(
+        [sys.executable, "-ISc", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.read(1)
+            seen.append(is_listening(process.pid))
+            process.stdin.write(b"\n")
+    return seen
+
+
+def test_a_process_listens_from_listen_to_close() -> None:
+    assert _follow("socket.AF_INET", "127.0.0.1") == [False, True, False]
+
+
+def test_a_process_that_does_not_exist() -> None:
+    assert not is_listening(2**22 + 1)
+
+
+@contextmanager
+def _program(tmp_path: Path, *arguments: str, name: str = "tritonserver") -> Iterator[int]:
+    """A process of that name with these arguments; yields its id once it runs."""
+    link = tmp_path / name
+    link.symlink_to("/bin/sh")
+    script = "echo; read line"
+    with subprocess.Popen(
+        [str(link), "-c", script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.read(1)
+        yield process.pid
+        process.stdin.write(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        ([], "127.0.0.1:8001"),
+        (["--grpc-port=1234"], "127.0.0.1:1234"),
+        (["--grpc-port", "1234", "--allow-grpc", "true"], "127.0.0.1:1234"),
+        (["--grpc-port=1", "--grpc-port=2"], "127.0.0.1:2"),
+        (["--grpc-address=10.1.2.3"], "10.1.2.3:8001"),
+        (["--grpc-address", "::1"], "[::1]:8001"),
+        (["--grpc-address=[::]", "--grpc-use-ssl=false"], "127.0.0.1:8001"),
+        (["--http-port=7", "--strict-readiness"], "127.0.0.1:8001"),
+    ],
+)
+def test_where_the_grpc_front_end_is(tmp_path: Path, arguments: list[str], address: str) -> None:
+    with _program(tmp_path, *arguments) as pid:
+        assert grpc_address(pid) == address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--allow-grpc=false"], "--allow-grpc=false"),
+        (["--allow-grpc", "0"], "--allow-grpc=false"),
+        (["--grpc-use-ssl=true"], "TLS"),
+        (["--grpc-use-ssl", "--log-info=1"], "TLS"),
+        (["--grpc-port=x"], "'x'"),
+    ],
+)
+def test_a_grpc_front_end_that_cannot_be_used(tmp_path: Path, arguments: list[str], why: str) -> None:
+    with _program(tmp_path, *arguments) as pid, pytest.raises(NoGrpcError, match=why):
+        grpc_address(pid)
+
+
+def test_another_program_has_no_command_line_of_tritonservers(tmp_path: Path) -> None:
+    with _program(tmp_path, name="python") as pid:
+        assert command_line(pid) is None
+    for other in (os.getpid(), 2**22 + 1):
+        assert command_line(other) is None
+        with pytest.raises(NoGrpcError, match="no tritonserver"):
+            grpc_address(other)
+
+
+def test_options_with_and_without_values(tmp_path: Path) -> None:
+    with _program(tmp_path, "--a", "--b=1=2", "--c", "3", "--d=", "--e") as pid:
+        options = command_line(pid)
+    assert options is not None
+    found = {name: value for name, value in options.items() if len(name) == 3}
+    assert found == {"--a": "true", "--b": "1=2", "--c": "3", "--d": "", "--e": "true"}

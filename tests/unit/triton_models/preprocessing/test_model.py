@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openai_bls.core import word_lists
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.triton_models.preprocessing.model import Preprocessing
+from openai_bls.triton_models.tensors import PREPROCESSING
+from tests.unit.core_support import EOS, tiny_tokenizer, token_ids
+
+PAD = tiny_tokenizer().token_to_id("<|endoftext|>")
+
+
+@pytest.fixture(scope="module")
+def preprocessing(tokenizer_dir: Path) -> Preprocessing:
+    return Preprocessing(tokenizer_dir)
+
+
+def strings(*rows: list[Any]) -> np.ndarray[Any, Any]:
+    array = np.empty((len(rows), len(rows[0])), dtype=np.object_)
+    for at, row in enumerate(rows):
+        array[at] = [item.encode() if isinstance(item, str) else item for item in row]
+    return array
+
+
+def test_official_tensors(preprocessing: Preprocessing) -> None:
+    outputs = preprocessing(
+        {
+            "QUERY": strings(["abc"], ["é"]),
+            "REQUEST_OUTPUT_LEN": np.array([[5], [5]], dtype=np.int32),
+            "STOP_WORDS_DICT": strings(["x", ""], ["x", ""]),
+        }
+    )
+    assert set(outputs) == {t.name for t in PREPROCESSING.outputs}
+    dtypes = {tensor.name: np.dtype(tensor.numpy_dtype) for tensor in PREPROCESSING.outputs}
+    assert {name: array.dtype for name, array in outputs.items()} == dtypes
+    assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
+    assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]
+    assert outputs["REQUEST_OUTPUT_LEN"].tolist() == [[5], [5]]
+    assert outputs["OUT_END_ID"].tolist() == [[EOS], [EOS]]
+    assert outputs["OUT_PAD_ID"].tolist() == [[PAD], [PAD]]
+    assert outputs["BAD_WORDS_IDS"].shape == (2, 2, 0)
+    assert outputs["EMBEDDING_BIAS"].shape == (2, 0)
+    for row in outputs["STOP_WORDS_IDS"]:
+        assert word_lists.decode(row, "w") == [tuple(token_ids("x")), tuple(token_ids(" x"))]
+
+
+def test_bias_adds_up_over_the_tokens_of_words(preprocessing: Preprocessing) -> None:
+    outputs = preprocessing(
+        {
+            "QUERY": strings(["a"], ["b"]),
+            "EMBEDDING_BIAS_WORDS": strings(*[["xyx", "y", "", " z"]] * 2),
+            "EMBEDDING_BIAS_WEIGHTS": np.array([[1.0, -3.0, 50.0, 0.5]] * 2, dtype=np.float32),
+        }
+    )
+    expected = {"x": 2.0, "y": -2.0, " ": 0.5, "z": 0.5}
+    bias = {token_ids(char)[0]: weight for char, weight in expected.items()}
+    for row in outputs["EMBEDDING_BIAS"].tolist():
+        assert {at: value for at, value in enumerate(row) if value} == bias
+        assert len(row) == max(bias) + 1
+
+
+def test_given_ids_win(preprocessing: Preprocessing) -> None:
+    outputs = preprocessing(
+        {
+            "QUERY": strings(["a"], ["bc"]),
+            "END_ID": np.array([[1], [2]], dtype=np.int32),
+            "PAD_ID": np.array([[8], [9]], dtype=np.int32),
+        }
+    )
+    assert outputs["OUT_END_ID"].tolist() == [[1], [2]]
+    assert outputs["INPUT_ID"].tolist() == [[*token_ids("a"), 8], token_ids("bc")]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "param"),
+    [
+        ({}, "QUERY"),
+        ({"QUERY": strings([""])}, "QUERY"),
+        ({"QUERY": strings(["a"], [""])}, "QUERY"),
+        ({"QUERY": strings([b"\xff"])}, "QUERY"),
+        ({"QUERY": strings(["a"]), "STOP_WORDS_DICT": strings([b"\xff"])}, "STOP_WORDS_DICT"),
+        ({"QUERY": strings(["a"], ["b"]), "BAD_WORDS_DICT": strings(["x"], ["y"])}, "BAD_WORDS_DICT"),
+        ({"QUERY": strings(["a"]), "EMBEDDING_BIAS_WORDS": strings(["x"])}, "EMBEDDING_BIAS_WEIGHTS"),
+        ({"QUERY": strings(["a"]), "EMBEDDING_BIAS_WEIGHTS": np.ones((1, 1))}, "EMBEDDING_BIAS_WEIGHTS"),
+        (
+            {"QUERY": strings(["a"]), "EMBEDDING_BIAS_WORDS": strings([b"\xff"]), "EMBEDDING_BIAS_WEIGHTS": np.ones(1)},
+            "EMBEDDING_BIAS_WORDS",
+        ),
+    ],
+)
+def test_bad_official_tensors(preprocessing: Preprocessing, arrays: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as info:
+        preprocessing(arrays)
+    assert info.value.param == param
+
+
+def test_a_missing_tokenizer_is_an_os_or_value_error(tmp_path: Path) -> None:
+    with pytest.raises((OSError, ValueError)):
+        Preprocessing(tmp_path)

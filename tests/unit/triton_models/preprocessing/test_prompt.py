@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.core.engine_types import PromptRequest, PromptResult
+from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
+from tests.unit.core_support import EOS, tiny_tokenizer, token_ids, write_tokenizer
+
+USER = {"role": "user", "content": "hé"}
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer_dir: Path) -> PromptEncoder:
+    return PromptEncoder(tokenizer_dir)
+
+
+def prepare(encoder: PromptEncoder, **fields: Any) -> PromptResult:
+    return encoder.prepare(PromptRequest(messages=[USER], **fields))
+
+
+def test_special_ids(encoder: PromptEncoder) -> None:
+    assert encoder.eos_token_id == EOS
+    assert encoder.pad_token_id == tiny_tokenizer().token_to_id("<|endoftext|>")
+
+
+def test_a_chat_is_rendered_by_the_template(encoder: PromptEncoder) -> None:
+    text = "<|im_start|>user\nhé<|im_end|>\n"
+    result = prepare(encoder)
+    assert result == PromptResult([token_ids(text + "<|im_start|>assistant\n")])
+    # The markers are single tokens, not their spelling.
+    assert result.prompt_token_ids[0].count(EOS) == 1
+    assert prepare(encoder, chat_template_kwargs={"add_generation_prompt": False}) == PromptResult([token_ids(text)])
+
+
+def test_tools_and_template_arguments_reach_the_template(encoder: PromptEncoder) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    result = prepare(encoder, tools=tools, chat_template_kwargs={"thinking": "hm"})
+    text = tiny_tokenizer().decode(result.prompt_token_ids[0], skip_special_tokens=False)
+    assert '"name": "f"' in text
+    assert "hm" in text
+
+
+def test_a_last_message_is_continued(encoder: PromptEncoder) -> None:
+    kwargs = {"continue_final_message": True, "add_generation_prompt": False}
+    messages = [USER, {"role": "assistant", "content": "ho"}]
+    result = encoder.prepare(PromptRequest(messages=messages, chat_template_kwargs=kwargs))
+    text = tiny_tokenizer().decode(result.prompt_token_ids[0], skip_special_tokens=False)
+    assert text.endswith("<|im_start|>assistant\nho")
+
+
+def test_raw_prompts_are_taken_as_they_stand(encoder: PromptEncoder) -> None:
+    result = encoder.prepare(PromptRequest(prompts=["a b", "", "中"]))
+    assert result.prompt_token_ids == [token_ids("a b"), [], token_ids("中")]
+    assert encoder.prepare(PromptRequest(prompts=[])) == PromptResult([])
+
+
+@pytest.mark.parametrize(
+    "name", ["conversation", "tools", "chat_template", "tokenize", "padding", "return_dict", "return_tensors"]
+)
+def test_reserved_template_arguments(encoder: PromptEncoder, name: str) -> None:
+    result = prepare(encoder, chat_template_kwargs={name: 1})
+    assert result.param == "chat_template_kwargs"
+    assert result.error is not None
+    assert name in result.error
+
+
+@pytest.mark.parametrize("name", ["messages", "self"])
+def test_template_arguments_that_collide(encoder: PromptEncoder, name: str) -> None:
+    assert prepare(encoder, chat_template_kwargs={name: 1}).error is not None
+
+
+def test_what_the_template_refuses_is_told_in_its_words(encoder: PromptEncoder) -> None:
+    result = encoder.prepare(PromptRequest(messages=[{"role": "forbidden", "content": "x"}]))
+    assert result.param == "messages"
+    assert result.error is not None
+    assert "no forbidden role" in result.error
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[7].content }}",
+        "{{ 1 // 0 }}",
+        "{{ messages | tojson(indent='x' * 2, no=1) }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{% for i in range(10 ** 9) %}x{% endfor %}",
+        "{% if %}",
+    ],
+)
+def test_a_template_that_cannot_render_is_an_error_not_an_exception(tmp_path: Path, template: str) -> None:
+    result = PromptEncoder(write_tokenizer(tmp_path, template)).prepare(PromptRequest(messages=[USER]))
+    assert result.param == "messages"
+    assert result.error is not None
+    assert str(tmp_path) not in result.error
+
+
+def test_without_a_template_there_is_no_chat(tmp_path: Path) -> None:
+    encoder = PromptEncoder(write_tokenizer(tmp_path, None))
+    result = encoder.prepare(PromptRequest(messages=[USER]))
+    assert result.param == "messages"
+    assert encoder.prepare(PromptRequest(prompts=["a"])).prompt_token_ids == [token_ids("a")]
+
+
+def test_words_in_both_of_their_forms(encoder: PromptEncoder) -> None:
+    words = encoder.encode_words(["ab", "", "\nx", "ab"])
+    assert words == [tuple(token_ids("ab")), tuple(token_ids(" ab")), tuple(token_ids("\nx"))]
+
+
+def test_a_long_prompt_is_not_cut(encoder: PromptEncoder) -> None:
+    assert len(encoder.encode("x" * 50_000)) == 50_000
+
+
+def test_what_a_tokenizer_was_built_from_is_dropped(tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "Qwen2Tokenizer"}))
+    encoder = PromptEncoder(folder)
+    assert not {"_vocab", "_merges"} & set(vars(encoder._tokenizer))
+    assert encoder.encode("ab 中") == token_ids("ab 中")
+    assert len(prepare(encoder).prompt_token_ids[0]) > 0
+
+
+def test_threads_prepare_side_by_side(tokenizer_dir: Path) -> None:
+    """A tokenizer that changed its settings while another thread encodes would raise `Already borrowed`."""
+    encoder = PromptEncoder(tokenizer_dir)
+    requests = [
+        PromptRequest(messages=[{"role": "user", "content": f"{at} é " * (at % 40 * 20)}])
+        if at % 2
+        else PromptRequest(prompts=[f"{at} 能" * (at % 50 * 20)])
+        for at in range(400)
+    ]
+    expected = [PromptEncoder(tokenizer_dir).prepare(request) for request in requests[:40]]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(encoder.prepare, requests))
+    assert found[:40] == expected
+    assert all(result.error is None for result in found)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.triton_models.config_writer import render
+from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
+from openai_bls.triton_models.repository import Backend, backends, served_names
+from openai_bls.triton_models.tensors import OPENAI_BLS, TENSORRT_LLM
+
+
+def engine(repository: Path, name: str, *, manifest: str = "engine.json") -> None:
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    (folder / manifest).touch()
+
+
+def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) -> None:
+    model = tmp_path / "openai_bls"
+    default = Backend("tensorrt_llm", "preprocessing", model / "1" / "tokenizer", tmp_path / "tensorrt_llm")
+    assert backends(model, "1") == [default]
+    engine(tmp_path, "tensorrt_llm")
+    engine(tmp_path, "tensorrt_llm_small")
+    engine(tmp_path, "tensorrt_llm_a_b")
+    # The ensemble of that name, and what is no engine.
+    engine(tmp_path, "tensorrt_llm_bls", manifest=".gitkeep")
+    engine(tmp_path, "other_engine")
+    assert backends(model, "1") == [
+        default,
+        *(
+            Backend(
+                f"tensorrt_llm_{name}",
+                f"preprocessing_{name}",
+                model / "1" / f"tokenizer_{name}",
+                tmp_path / f"tensorrt_llm_{name}",
+            )
+            for name in ("a_b", "small")
+        ),
+    ]
+
+
+def test_an_engine_in_two_versions_is_one(tmp_path: Path) -> None:
+    engine(tmp_path, "tensorrt_llm_small")
+    (tmp_path / "tensorrt_llm_small" / "2").mkdir()
+    (tmp_path / "tensorrt_llm_small" / "2" / "engine.json").touch()
+    assert [b.engine for b in backends(tmp_path / "openai_bls", "1")] == ["tensorrt_llm", "tensorrt_llm_small"]
+
+
+@pytest.mark.parametrize(
+    ("config", "door"),
+    [
+        (render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), "grpc"),
+        (render(TENSORRT_LLM), "exchange"),
+        ('# backend: "tensorrtllm"\nbackend: "python"', "exchange"),
+        ("backend: 'tensorrt' 'llm' # of theirs", "grpc"),
+        ('name: "backend: \\"tensorrtllm\\""', "exchange"),
+        ("", "exchange"),
+        ("backend: {", "exchange"),
+    ],
+)
+def test_the_door_goes_by_the_backend(tmp_path: Path, config: str, door: str) -> None:
+    engine(tmp_path, "tensorrt_llm")
+    assert [backend.door for backend in backends(tmp_path / "openai_bls", "1")] == ["exchange"]
+    (tmp_path / "tensorrt_llm" / "config.pbtxt").write_text(config)
+    assert [backend.door for backend in backends(tmp_path / "openai_bls", "1")] == [door]
+
+
+def named(repository: Path, name: str, served_as: str, version: str = "1") -> None:
+    folder = repository / name / version
+    folder.mkdir(parents=True)
+    write_manifest(folder, Manifest("null", served_as, 1, 1, 0))
+
+
+def test_served_names(tmp_path: Path) -> None:
+    assert served_names(tmp_path) == {"tensorrt_llm": ["openai_bls"]}
+    named(tmp_path, "tensorrt_llm_small", "little")
+    named(tmp_path, "tensorrt_llm_small", "less", version="2")
+    assert served_names(tmp_path) == {"tensorrt_llm": ["openai_bls"], "tensorrt_llm_small": ["little", "less"]}
+    named(tmp_path, "tensorrt_llm", "big")
+    engine(tmp_path, "tensorrt_llm_unreadable")
+    assert served_names(tmp_path) == {
+        "tensorrt_llm": ["openai_bls", "big"],
+        "tensorrt_llm_small": ["little", "less"],
+        "tensorrt_llm_unreadable": [],
+    }
+
+
+@pytest.mark.parametrize(("text", "aliases"), [("gpt-4, big", ["gpt-4", "big"]), ("", [])])
+def test_aliases_are_the_configured_ones(tmp_path: Path, text: str, aliases: list[str]) -> None:
+    (tmp_path / "openai_bls").mkdir()
+    config = render(msgspec.structs.replace(OPENAI_BLS, parameters={"model_aliases": text}))
+    (tmp_path / "openai_bls" / "config.pbtxt").write_text(config)
+    assert served_names(tmp_path) == {"tensorrt_llm": aliases}
+    # As Triton's own documentation writes it, over several lines.
+    spread = config.replace("parameters { key:", "parameters: {\n  key:").replace("value {", "\n  value: {\n ")
+    assert spread != config
+    (tmp_path / "openai_bls" / "config.pbtxt").write_text(spread)
+    assert served_names(tmp_path) == {"tensorrt_llm": aliases}
