@@ -46,10 +46,11 @@ serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=p
 test: lint engine $(CLIENTS)/.installed ## lint, type-check and run all tests, those with a real tritonserver included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-lint: $(VENV)/.installed-test ## ruff and mypy
+lint: $(VENV)/.installed-test ## ruff, mypy and the rules between packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.installed-test ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
