@@ -13,9 +13,8 @@ from typing import cast
 import httptools
 
 from benchmarks.events import EventSplitter, error_message
-from benchmarks.stats import Trace
-from benchmarks.supply import Supply
 from benchmarks.target import Plan, bodies, http_request
+from benchmarks.traces import Supply, Trace
 
 _WATCH_INTERVAL_S = 1.0
 

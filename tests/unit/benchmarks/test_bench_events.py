@@ -11,12 +11,10 @@ from benchmarks.events import (
     EventSplitter,
     StreamFailure,
     error_message,
-    find_layout,
     generate_payload,
     read_ending,
     sse_payload,
 )
-from benchmarks.target import Layout
 
 # What an event's line may hold: anything but line feeds.
 _LINES = st.binary(max_size=12).map(lambda line: line.replace(b"\n", b""))
@@ -48,26 +46,6 @@ def test_any_bytes_split_like_the_whole(stream: bytes, places: list[int]) -> Non
 
 def _sse(*chunks: object) -> list[bytes]:
     return [b"data: " + (chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()) for chunk in chunks]
-
-
-def test_layout_of_a_chat_stream() -> None:
-    def delta(**fields: object) -> object:
-        return {"choices": [{"index": 0, "delta": fields}]}
-
-    events = _sse(
-        delta(role="assistant", content=""), delta(content="a"), delta(content="b"), delta(), {"choices": []}, b"[DONE]"
-    )
-    assert find_layout(events, sse_payload) == Layout(lead=1, trail=3)
-
-
-def test_layout_of_a_completion_stream() -> None:
-    events = _sse({"choices": [{"text": "a"}]}, {"choices": [{"text": ""}]}, b"[DONE]")
-    assert find_layout(events, sse_payload) == Layout(lead=0, trail=2)
-
-
-def test_a_stream_without_text_has_no_layout() -> None:
-    with pytest.raises(StreamFailure, match="no text in 1 events"):
-        find_layout(_sse({"choices": []}), sse_payload)
 
 
 def test_ending() -> None:

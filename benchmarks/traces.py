@@ -1,4 +1,4 @@
-"""The requests of one run: handed out to connections, counted when they end."""
+"""Requests of one run as clients see them: handed out, timed, counted when they end."""
 
 from __future__ import annotations
 
@@ -6,18 +6,45 @@ import asyncio
 import math
 import random
 import time
+from array import array
 from itertools import cycle
 
-from benchmarks.stats import Trace
 from benchmarks.target import Plan
 
 
+class Trace:
+    """One request as the client saw it. Times are seconds of the monotonic clock."""
+
+    __slots__ = ("counts", "ended", "failure", "head", "started", "tail", "times")
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self.ended = started
+        self.times = array("d")
+        """When data came in ..."""
+        self.counts = array("L")
+        """... and how many events it completed."""
+        self.head = b""
+        """The first event."""
+        self.tail: list[bytes] = []
+        """The last events."""
+        self.failure = ""
+
+    def add(self, now: float, events: list[bytes], keep: int) -> None:
+        """Take the events that came in at `now`; remember the last `keep`."""
+        if not self.head and events:
+            self.head = events[0]
+        self.times.append(now)
+        self.counts.append(len(events))
+        self.tail = events[-keep:] if len(events) >= keep else (self.tail + events)[-keep:]
+
+
 class Supply:
-    """Hands out what `plan` asks for and knows when all of it has ended.
+    """Hands out the requests that `plan` asks for and knows when all of them have ended.
 
     Args:
         plan: how many requests, for how long.
-        requests: what is sent, in turn.
+        requests: bytes to send, in turn.
     """
 
     def __init__(self, plan: Plan, requests: list[bytes]) -> None:
@@ -69,12 +96,12 @@ class Supply:
             self.finished.set_exception(error)
 
     def stalled(self) -> str:
-        """What to say of open requests if nothing at all has come for too long; else an empty string."""
+        """The failure of open requests if nothing at all has come for too long; else an empty string."""
         limit = self.plan.stall_s
         return f"incomplete: no data for {limit:g} s" if time.monotonic() - self.last_data > limit else ""
 
     def pause_s(self) -> float:
-        """How long to wait before the next request."""
+        """Seconds to wait before the next request."""
         return self.plan.pause_s * self._rng.uniform(0.5, 1.5)
 
     def _look_for_the_end(self) -> None:
