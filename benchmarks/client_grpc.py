@@ -6,17 +6,15 @@ Messages stay bytes while the clock runs; grpc itself takes some 100 µs for eac
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 
 import grpc
 from tritonclient.grpc import service_pb2
 
 from benchmarks.target import Plan, Target, bodies, triton_inputs
-from benchmarks.traces import Supply, Trace
+from benchmarks.traces import RequestError, Run, Trace
 
 _METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
-_WATCH_INTERVAL_S = 1.0
 
 
 def infer_request(target: Target, body: bytes) -> bytes:
@@ -47,39 +45,17 @@ async def run_grpc(plan: Plan) -> list[Trace]:
     address = plan.target.host, plan.target.port
     _, writer = await asyncio.open_connection(*address)
     writer.close()
-    supply = Supply(plan, [infer_request(plan.target, body) for body in bodies(plan)])
+    run = Run(plan, [infer_request(plan.target, body) for body in bodies(plan)])
     async with grpc.aio.insecure_channel("{}:{}".format(*address)) as channel:
         # A call with one request and any number of responses; bytes in, bytes out.
         call = channel.unary_stream(_METHOD)
-        supply.start()
-        workers = [asyncio.ensure_future(_work(supply, call)) for _ in range(supply.workers)]
-        while not supply.finished.done():
-            with contextlib.suppress(TimeoutError, asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(supply.finished), _WATCH_INTERVAL_S)
-            if supply.stalled():
-                supply.stop()
-                for worker in workers:
-                    worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    return supply.traces
 
+        async def carry(request: bytes, trace: Trace) -> None:
+            try:
+                async for message in call(request):
+                    run.last_data = time.monotonic()
+                    trace.add(run.last_data, [message], plan.tail)
+            except grpc.RpcError as error:
+                raise RequestError(f"incomplete: status {error.code().value[0]} {error.details()}") from None
 
-async def _work(supply: Supply, call: grpc.aio.UnaryStreamMultiCallable) -> None:
-    """Requests one after another."""
-    plan = supply.plan
-    while (request := supply.take()) is not None:
-        trace = Trace(time.monotonic())
-        try:
-            async for message in call(request, timeout=plan.timeout_s):
-                supply.last_data = time.monotonic()
-                trace.add(supply.last_data, [message], plan.tail)
-        except grpc.RpcError as error:
-            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            status = f"status {error.code().value[0]} {error.details()}"
-            trace.failure = f"incomplete: {'timed out' if late else status}"
-        except asyncio.CancelledError:
-            trace.failure = supply.stalled() or "incomplete: cancelled"
-        trace.ended = time.monotonic()
-        supply.finish(trace)
-        if plan.pause_s:
-            await asyncio.sleep(supply.pause_s())
+        return await run.carry_out([carry] * run.workers)
