@@ -12,7 +12,7 @@ import time
 from concurrent.futures import Future, ProcessPoolExecutor
 from types import TracebackType
 
-from benchmarks.processes import machine_seconds, sample_cpu
+from benchmarks.processes import cpu_used, machine_seconds, sample_cpu
 from benchmarks.stats import ClientReport, Measurement, analyse, measurement
 from benchmarks.target import Plan
 from benchmarks.traces import Trace
@@ -99,7 +99,7 @@ def measure(clients: Clients, path: str, plan: Plan, server_pid: int | None) -> 
         return measurement(path, plan.concurrency, clients.drive(plan), None)
     before, machine_before = sample_cpu(server_pid), machine_seconds()
     report = clients.drive(plan)
-    used, machine = sample_cpu(server_pid).since(before), machine_seconds() - machine_before
+    used, machine = cpu_used(before, sample_cpu(server_pid)), machine_seconds() - machine_before
     return measurement(path, plan.concurrency, report, used, machine)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from tritonclient.grpc import service_pb2
 
 from benchmarks.target import Layout, Target
 
@@ -68,6 +67,8 @@ def grpc_payload(message: bytes) -> bytes:
     Raises:
         StreamFailure: an error of Triton's, or no output.
     """
+    from tritonclient.grpc import service_pb2
+
     response = service_pb2.ModelStreamInferResponse.FromString(message)
     if response.error_message:
         raise StreamFailure(response.error_message)

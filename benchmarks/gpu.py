@@ -10,6 +10,7 @@ are written anew.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import multiprocessing
 import shutil
@@ -259,66 +260,72 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
 
 def summary(results: Results, levels: Sequence[int]) -> str:
     """The results as Markdown."""
-    made = results.made
     parts = ["# The embedded engine on a GPU"]
-    if made:
-        versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-        parts.append(f"{made['date']}, {made['cores']} cores ({made['cpu_model']}). {versions}")
-    if results.served:
-        headers = ["conc.", "requests", "failed", "TTFT p50", "ITL p50", "ITL p99", "tokens/s", "engine alone", "ratio"]
-        headers.append("CPU µs per token by process")
-        body = []
-        for one in results.served:
-            alone = results.direct_rate(one.concurrency)
-            by_process = ", ".join(
-                f"{name} {seconds / max(one.tokens, 1) * 1e6:,.1f}"
-                for name, seconds in one.server_cpu_by_process.items()
-            )
-            figures = [one.concurrency, one.requests, one.failed]
-            times = [one.first_token_ms_p50, one.gap_ms_p50, one.gap_ms_p99]
-            ratio = f"{one.tokens_per_s / alone:.1%}" if alone else MISSING
-            rates = [f"{one.tokens_per_s:,.0f}", f"{alone:,.0f}" if alone else MISSING, ratio]
-            body.append([*(f"{x:,}" for x in figures), *(f"{x:.2f}" for x in times), *rates, by_process])
-        parts += ["## /v1 against the engine alone", markdown_table(headers, body)]
-    if results.floor and results.floor.bytes_per_s:
-        limit = results.floor
+    if results.made:
+        versions = ", ".join(f"{name} {version}" for name, version in results.made["versions"].items())
+        parts.append(f"{results.made['date']}, {results.made['cores']} cores ({results.made['cpu_model']}). {versions}")
+    if limit := results.floor:
         parts.append(
             f"Floor at one sequence: {limit.step_bytes / 1e9:.2f} GB of weights per step (of "
             f"{limit.weight_bytes / 1e9:.2f}) at {limit.bytes_per_s / 1e12:.2f} TB/s of a copy: "
             f"{limit.token_ms:.2f} ms per token."
         )
-    if results.direct:
-        headers = ["variant", *(f"at {level}" for level in levels), "TTFT at 1", "ITL at 1", "of floor", "error"]
-        body = []
-        for variant in results.direct:
-            by_level = {one.concurrency: one for one in variant.levels}
-            rates = [f"{by_level[level].tokens_per_s:,.0f}" if level in by_level else MISSING for level in levels]
-            first = by_level.get(1)
-            shown = [f"{first.first_token_p50:.1f}", f"{first.gap_p50:.2f}"] if first else [MISSING, MISSING]
-            share = f"{variant.floor_share:.0%}" if variant.floor_share else MISSING
-            body.append([variant.name, *rates, *shown, share, variant.error])
-        parts += ["## The engine alone, tokens/s", markdown_table(headers, body)]
-    if results.golden:
-        body = [
-            [name, *(str(one[key]) for key in ("alone", "together", "answers"))] for name, one in results.golden.items()
-        ]
-        parts += ["## Golden answers", markdown_table(["variant", "alone", "together", "of"], body)]
+    served = [_served_row(one, results.direct_rate(one.concurrency)) for one in results.served]
+    direct = [_direct_row(one, levels) for one in results.direct]
+    golden = [[name, *(str(one[key]) for key in _GOLDEN)] for name, one in results.golden.items()]
     stages = [[name, said.replace("|", "/")] for name, said in results.stages.items()]
-    parts += ["## Stages", markdown_table(["stage", "took"], stages)]
+    for title, headers, body in (
+        ("/v1 against the engine alone", _SERVED, served),
+        ("The engine alone, tokens/s", ("variant", *(f"at {level}" for level in levels), *_DIRECT), direct),
+        ("Golden answers", ("variant", *_GOLDEN), golden),
+        ("Stages", ("stage", "took"), stages),
+    ):
+        parts += [f"## {title}", markdown_table(headers, body)] if body else []
     return "\n\n".join(parts) + "\n"
+
+
+_SERVED = (
+    *("conc.", "requests", "failed", "TTFT p50", "ITL p50", "ITL p99", "tokens/s", "engine alone", "ratio"),
+    "CPU µs per token by process",
+)
+_DIRECT = ("TTFT at 1", "ITL at 1", "of floor", "error")
+_GOLDEN = ("alone", "together", "answers")
+
+
+def _served_row(one: Measurement, alone: float | None) -> list[str]:
+    cpu = {name: seconds / max(one.tokens, 1) * 1e6 for name, seconds in one.server_cpu_by_process.items()}
+    return [
+        *(f"{value:,}" for value in (one.concurrency, one.requests, one.failed)),
+        *(f"{value:.2f}" for value in (one.first_token_ms_p50, one.gap_ms_p50, one.gap_ms_p99)),
+        f"{one.tokens_per_s:,.0f}",
+        *((f"{alone:,.0f}", f"{one.tokens_per_s / alone:.1%}") if alone else (MISSING, MISSING)),
+        ", ".join(f"{name} {micros:,.1f}" for name, micros in cpu.items()),
+    ]
+
+
+def _direct_row(variant: Variant, levels: Sequence[int]) -> list[str]:
+    by_level = {one.concurrency: one for one in variant.levels}
+    first = by_level.get(1)
+    return [
+        variant.name,
+        *(f"{by_level[level].tokens_per_s:,.0f}" if level in by_level else MISSING for level in levels),
+        *((f"{first.first_token_p50:.1f}", f"{first.gap_p50:.2f}") if first else (MISSING, MISSING)),
+        f"{variant.floor_share:.0%}" if variant.floor_share else MISSING,
+        variant.error,
+    ]
 
 
 def run(session: Session) -> None:
     """All stages, the most important first."""
     if not session.stage("prepare", 150, session.prepare):
         return
-    session.stage(MAIN, 150, lambda s: session.direct(MAIN, s))
+    session.stage(MAIN, 150, functools.partial(session.direct, MAIN))
     session.stage("serve", 150, session.serve)
-    variants = session.options.variant or FURTHER
-    for variant in (MAIN, *variants):
-        if variant != MAIN:
-            session.stage(parse_variant(variant).name, 120, lambda s, variant=variant: session.direct(variant, s))  # type: ignore[misc]
-        session.stage(f"golden {parse_variant(variant).name}", 60, lambda s, variant=variant: session.check(variant, s))  # type: ignore[misc]
+    session.stage(f"golden {MAIN}", 60, functools.partial(session.check, MAIN))
+    for variant in session.options.variant or FURTHER:
+        name = parse_variant(variant).name
+        session.stage(name, 120, functools.partial(session.direct, variant))
+        session.stage(f"golden {name}", 60, functools.partial(session.check, variant))
 
 
 def main(arguments: list[str] | None = None) -> int:

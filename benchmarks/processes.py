@@ -25,23 +25,8 @@ class Memory:
     """Proportional: what processes share is divided among them."""
 
 
-@dataclass(frozen=True)
-class CpuSample:
-    """CPU seconds of each process of a tree at one moment."""
-
-    seconds: Mapping[int, float]
-    names: Mapping[int, str]
-
-    def since(self, before: CpuSample) -> dict[str, float]:
-        """CPU seconds used since `before` by process name, largest first; names that occur twice are added up.
-
-        What a process used after its last sample is lost when it ends.
-        """
-        used: dict[str, float] = {}
-        for pid, seconds in self.seconds.items():
-            name = self.names[pid]
-            used[name] = used.get(name, 0.0) + seconds - before.seconds.get(pid, 0.0)
-        return dict(sorted(used.items(), key=lambda item: -item[1]))
+CpuSample = dict[tuple[int, str], float]
+"""CPU seconds at one moment, by process id and name."""
 
 
 def _tree(root: int) -> Iterator[tuple[psutil.Process, str]]:
@@ -64,12 +49,23 @@ def _label(process: psutil.Process) -> str:
 
 def sample_cpu(root: int) -> CpuSample:
     """CPU time of process `root` and everything below it."""
-    seconds, names = {}, {}
+    seconds: CpuSample = {}
     for process, name in _tree(root):
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
-            seconds[process.pid], names[process.pid] = times.user + times.system, name
-    return CpuSample(seconds, names)
+            seconds[process.pid, name] = times.user + times.system
+    return seconds
+
+
+def cpu_used(before: CpuSample, after: CpuSample) -> dict[str, float]:
+    """CPU seconds from one sample to another by process name, largest first; names that occur twice are added up.
+
+    What a process used after its last sample is lost when it ends.
+    """
+    used: dict[str, float] = {}
+    for (pid, name), seconds in after.items():
+        used[name] = used.get(name, 0.0) + seconds - before.get((pid, name), 0.0)
+    return dict(sorted(used.items(), key=lambda item: -item[1]))
 
 
 def machine_seconds() -> float:

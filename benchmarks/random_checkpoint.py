@@ -8,6 +8,7 @@ so small that greedy decoding never picks them; they are read and multiplied lik
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,6 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
 
 _DEVIATION = 0.02
 _NO_TEXT_SCALE = 2.0**-6
-_SHARD_BYTES = 2 << 30
 
 
 def configuration(like: str) -> dict[str, Any]:
@@ -136,18 +136,9 @@ def write(like: str, out: Path, device: str | None = None, seed: int = 0) -> int
 
 
 def _shards(shapes: Iterator[tuple[str, tuple[int, ...]]]) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
-    shard: list[tuple[str, tuple[int, ...]]] = []
-    size = 0
-    for name, shape in shapes:
-        elements = 1
-        for length in shape:
-            elements *= length
-        if shard and size + 2 * elements > _SHARD_BYTES:
-            yield shard
-            shard, size = [], 0
-        shard.append((name, shape))
-        size += 2 * elements
-    yield shard
+    """A shard for each layer, and for each matrix outside of layers."""
+    for _, shard in itertools.groupby(shapes, lambda one: one[0].split(".")[:3]):
+        yield list(shard)
 
 
 def _random(

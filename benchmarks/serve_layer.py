@@ -1,10 +1,9 @@
-"""Compare the serving layer with others, side by side: `python -m benchmarks.serve_layer` (`make bench`).
+"""Comparison of serving layers, side by side: `python -m benchmarks.serve_layer` (`make bench`).
 
 Starts each contender's server in turn, round after round, and drives all of them by the same clients: a bare decoupled
 model (the ceiling of Triton's Python backend), the official BLS pattern, an ensemble, this project's openai_bls on
-generate_stream, gRPC and /v1. All emit the same tokens at the same pace,
-so that what differs is the serving layer. Prints tables and how the goals stand; writes JSON, a plot and a section of
-RESULTS.md. --quick is one short round.
+generate_stream, gRPC and /v1. All emit the same tokens at the same pace, so that only the serving layer differs. Prints
+tables and how the goals stand; writes JSON, a plot and a section of RESULTS.md. --quick is one short round.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from benchmarks.cells import Results, Shape
@@ -37,18 +35,8 @@ _NAME = "serve_layer"
 _STAGES = ("throughput", "crowd", "paced", "long-prompt")
 
 
-@dataclass(frozen=True)
-class _Amount:
-    """Amounts unless options say otherwise."""
-
-    levels: tuple[int, ...]
-    rounds: int
-    seconds: float
-    singles: int
-
-
-_FULL = _Amount((1, 16, 64, 128, 512), rounds=3, seconds=3.0, singles=50)
-_QUICK = _Amount((64, 128, 512), rounds=1, seconds=1.5, singles=25)
+_FULL = {"concurrency": (1, 16, 64, 128, 512), "rounds": 3, "seconds": 3.0, "singles": 50}
+_QUICK = {"concurrency": (64, 128, 512), "rounds": 1, "seconds": 1.5, "singles": 25}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=levels, help="levels of the throughput stage (1,16,64,128,512)")
     parser.add_argument("--rounds", type=positive, help="over all contenders (3)")
     parser.add_argument("--seconds", type=float, help="for a cell; requests in progress then end (3)")
+    parser.add_argument("--singles", type=positive, help="requests one after another, for the first token (50)")
     parser.add_argument("--prompt-tokens", type=positive, default=64, help="about (default %(default)s)")
     parser.add_argument("--output-tokens", type=positive, default=128, help="exactly (default %(default)s)")
     parser.add_argument("--step-delay-ms", type=float, default=5.0, help="of paced stages (default %(default)s)")
@@ -74,32 +63,34 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(known: Sequence[str] | dict[str, Contender]) -> Callable[[str], list[str]]:
+def _names(known: Collection[str]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
-        names = [name.strip() for name in text.split(",") if name.strip()]
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        names = [name.strip() for name in text.split(",")]
+        if unknown := set(names) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: none of {', '.join(known)}")
         # In the usual order, whatever the order given: the bare model comes first.
         return [name for name in known if name in names]
 
     return parse
 
 
-def shape_of(options: argparse.Namespace) -> Shape:
-    """The amounts that `options` ask for."""
-    usual = _QUICK if options.quick else _FULL
-    return Shape(
-        levels=options.concurrency or usual.levels,
-        seconds=options.seconds or usual.seconds,
+def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Shape]:
+    """The options, and the amounts that they ask for."""
+    parser = _parser()
+    parser.set_defaults(**(_QUICK if parser.parse_args(arguments).quick else _FULL))
+    options = parser.parse_args(arguments)
+    shape = Shape(
+        levels=options.concurrency,
+        seconds=options.seconds,
         prompt_tokens=options.prompt_tokens,
         output_tokens=options.output_tokens,
         step_delay_ms=options.step_delay_ms,
         paced_level=options.paced_concurrency,
-        singles=usual.singles,
+        singles=options.singles,
         crowd=options.crowd,
         long_prompt_tokens=options.long_prompt_tokens,
     )
+    return options, shape
 
 
 def run(session: Session, contenders: Sequence[Contender], stages: Sequence[str], rounds: int) -> None:
@@ -147,10 +138,8 @@ def write(
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request of openai_bls failed, 2 if nothing could be measured."""
-    options = _parser().parse_args(arguments)
+    options, shape = parse(arguments)
     made = conditions(recorded_command(sys.argv[1:] if arguments is None else arguments))
-    shape = shape_of(options)
-    rounds = options.rounds or (_QUICK if options.quick else _FULL).rounds
     results = Results()
     begun = time.monotonic()
 
@@ -160,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="serve_layer-") as scratch, Clients() as clients:
             session = Session(clients, prepare(options.repository, Path(scratch)), shape, results, say)
-            run(session, [CONTENDERS[name] for name in options.contenders], options.stages, rounds)
+            run(session, [CONTENDERS[name] for name in options.contenders], options.stages, options.rounds)
     except (LaunchError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from benchmarks.client_grpc import infer_request
 from benchmarks.driver import make_requests
 from benchmarks.events import StreamFailure, grpc_payload
 from benchmarks.stats import ClientReport, analyse
-from benchmarks.target import Plan, Target, grpc_target, http_target
+from benchmarks.target import Api, Plan, Target, grpc_target, http_target
 from tests.unit.benchmarks.bench_stub import REFUSED, stub_server
 
 
@@ -29,20 +29,15 @@ def _drive(target: Target, *, requests: int = 6, timeout_s: float = 30.0) -> Cli
     return analyse(traces, plan, cpu_s)
 
 
-def test_chat(server: tuple[int, int]) -> None:
-    report = _drive(_chat(server[0]))
+@pytest.mark.parametrize("api", ["chat", "generate_stream"])
+def test_complete_streams(server: tuple[int, int], api: Api) -> None:
+    path = "/v1" if api == "chat" else ""
+    report = _drive(http_target(api, f"http://127.0.0.1:{server[0]}{path}", model="good"))
     assert not report.failures
     assert (report.requests, report.completion_tokens, report.text_events) == (6, 120, 120)
     assert len(report.gaps) == 6 * 19
     assert (report.first_token > 0).all()
     assert report.cpu_s > 0
-
-
-def test_generate_stream(server: tuple[int, int]) -> None:
-    target = http_target("generate_stream", f"http://127.0.0.1:{server[0]}", model="good")
-    report = _drive(target)
-    assert not report.failures
-    assert report.text_events == 120
 
 
 @pytest.mark.parametrize(

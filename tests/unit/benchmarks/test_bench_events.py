@@ -36,14 +36,6 @@ def test_every_split_gives_the_same_events(events: list[tuple[bytes, bytes]], pl
     assert splitter.rest == b""
 
 
-@given(st.binary(max_size=60).map(lambda data: data.replace(b"x", b"\n")), st.lists(st.integers(0, 100), max_size=9))
-def test_any_bytes_split_like_the_whole(stream: bytes, places: list[int]) -> None:
-    whole, parts = EventSplitter(), EventSplitter()
-    expected = whole.feed(stream)
-    assert [event for part in _cut(stream, places) for event in parts.feed(part)] == expected
-    assert parts.rest == whole.rest
-
-
 def _sse(*chunks: object) -> list[bytes]:
     return [b"data: " + (chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()) for chunk in chunks]
 

@@ -66,15 +66,6 @@ def test_the_clients_own_finding_comes_first() -> None:
     assert analyse([trace], _PLAN, cpu_s=0).failures == {"status 503: busy": 1}
 
 
-def test_traces_keep_the_last_events() -> None:
-    trace = Trace(0)
-    for count in (2, 0, 1, 5):
-        trace.add(1.0, [b"%d" % i for i in range(count)], keep=3)
-    assert trace.tail == [b"2", b"3", b"4"]
-    trace.add(2.0, [b"x"], keep=3)
-    assert trace.tail == [b"3", b"4", b"x"]
-
-
 def test_what_others_did_meanwhile() -> None:
     report = analyse([make_trace([(2.0, 7)])], _PLAN, cpu_s=0.5)
     assert measurement("p", 1, report, {"tritonserver": 1.0}, 2.5).others_load == 0.5

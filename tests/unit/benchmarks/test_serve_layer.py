@@ -125,14 +125,13 @@ def test_gaps_beside_and_without_long_prompts() -> None:
 
 
 def test_options() -> None:
-    parser = serve_layer._parser()
-    shape = serve_layer.shape_of(parser.parse_args([]))
-    assert shape.levels == (1, 16, 64, 128, 512)
-    quick = parser.parse_args(["--quick", "--concurrency", "64,128", "--contenders", "ours,bare", "--seconds", "1"])
-    assert serve_layer.shape_of(quick).levels == (64, 128)
-    assert quick.contenders == ["bare", "ours"]
+    assert serve_layer.parse([])[1].levels == (1, 16, 64, 128, 512)
+    given = ["--quick", "--concurrency", "64,128", "--contenders", "ours,bare"]
+    options, shape = serve_layer.parse(given)
+    assert (shape.levels, shape.seconds, options.rounds) == ((64, 128), 1.5, 1)
+    assert options.contenders == ["bare", "ours"]
     with pytest.raises(SystemExit):
-        parser.parse_args(["--contenders", "nobody"])
+        serve_layer.parse(["--contenders", "nobody"])
 
 
 def test_the_recorded_command_leaves_folders_out() -> None:
