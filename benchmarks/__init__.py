@@ -1,29 +1,28 @@
-"""Load generators: they drive a running server and say what each token costs.
+"""Benchmarks of this project: the serving layer beside others, the embedded engine on a GPU, its features and kernels.
+
+To load a deployment of your own, run a tool made for that, such as NVIDIA's aiperf, against its `/v1`. The clients here
+are only as large as the comparison needs, and small enough that on shared cores they are not the measurement.
 
 ::
 
-    serve_layer.py          the command that compares: contenders side by side, goals, plot
-    stages.py, bench.py     its stages, and one contender's server
-    longprompt.py           what long prompts do to other streams
-    cells.py, goals.py      what it found, and what was wanted
+    serve_layer.py          command: contenders side by side, goals, plot
+    stages.py               its stages on one contender's server
+    cells.py, goals.py      its results, held against its goals
     summary.py, plot.py     its tables, JSON and plot
-    contenders/             who is compared, and the small Triton models of the others
-
-    load.py, run.py         the commands that drive a running server, and one of this project's own
-    driver.py               client processes, one measurement
-    probe.py                what a target's streams look like, and how long its prompts are
-    supply.py               the requests of one run
+    contenders/             servers that are compared, and the small Triton models of the others
+    driver.py, traces.py    client process, one measurement, requests of one run
     client_http.py          server-sent events over keep-alive connections
-    client_grpc.py          Triton's gRPC streams, on http2.py
-    target.py, events.py    what is sent, what comes back
-    features.py             the command that checks the embedded engine's features and prices them, with no server
-    feature_cases.py        what it asks for
-    feature_checks.py       what it makes of the answers
-    feature_costs.py        what it measures
-    asking.py               requests to an engine in this process
+    client_grpc.py          Triton's gRPC streams
+    target.py, events.py    requests that are sent, events that come back
+    processes.py            CPU time and memory of a server's processes
 
-    stats.py                numbers
-    cpu.py, memory.py       of a server's processes
-    report.py, machine.py   tables, JSON, RESULTS.md
-    options.py              what several commands take
+    gpu.py                  command: the embedded engine on a GPU, alone and behind /v1
+    gpu_kernels.py          command: its kernels beside PyTorch's
+    engine.py, asking.py    an engine in this process, requests to it
+    random_checkpoint.py    checkpoints of known shapes with random weights
+    features.py             command: its features, checked and priced, with no server
+    feature_*.py            cases, checks and costs
+
+    stats.py, report.py     numbers and tables
+    machine.py, options.py  conditions of a run, options of commands
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -58,6 +59,7 @@ class Asker:
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self._changed = threading.Condition()
+        self._waiting: deque[tuple[Answer, GenerationRequest]] = deque()
         self._live: dict[int, Answer] = {}
         self._next_id = 0
 
@@ -72,29 +74,41 @@ class Asker:
                 answer.take(delta, now)
                 if delta.finish_reason is not None:
                     del self._live[delta.request_id]
+                    self._submit_next()
             if not self._live:
                 self._changed.notify_all()
 
-    def ask(self, requests: Sequence[GenerationRequest], limit_s: float = LIMIT_S) -> list[Answer]:
-        """Submit all at once, under ids of their own, and wait; the answers come in the requests' order.
+    def _submit_next(self) -> None:
+        if self._waiting:
+            assert self.engine is not None
+            answer, request = self._waiting.popleft()
+            self._live[request.request_id] = answer
+            answer.asked = time.perf_counter()
+            self.engine.submit(request)
+
+    def ask(
+        self, requests: Sequence[GenerationRequest], limit_s: float = LIMIT_S, at_once: int | None = None
+    ) -> list[Answer]:
+        """Submit requests under ids of their own, and wait; the answers come in the requests' order.
+
+        Args:
+            requests: to submit.
+            limit_s: seconds for all of them.
+            at_once: requests in progress at a time, each that ends being followed by another; None is all.
 
         Raises:
             TimeoutError: some had not ended after `limit_s`; they are cancelled.
         """
         assert self.engine is not None
-        answers = []
-        numbered = []
+        answers = [Answer(time.perf_counter()) for _ in requests]
         with self._changed:
-            for request in requests:
+            for answer, request in zip(answers, requests, strict=True):
                 self._next_id += 1
-                numbered.append(msgspec.structs.replace(request, request_id=self._next_id))
-                answers.append(Answer(time.perf_counter()))
-                self._live[self._next_id] = answers[-1]
-        for answer, request in zip(answers, numbered, strict=True):
-            answer.asked = time.perf_counter()
-            self.engine.submit(request)
-        with self._changed:
+                self._waiting.append((answer, msgspec.structs.replace(request, request_id=self._next_id)))
+            for _ in range(at_once or len(requests)):
+                self._submit_next()
             in_time = self._changed.wait_for(lambda: not self._live, limit_s)
+            self._waiting.clear()
             late = list(self._live)
         if not in_time:
             for request_id in late:

@@ -1,17 +1,43 @@
-"""What a run of `benchmarks.serve_layer` has found so far: cells, long prompts, memory, and ratios between cells."""
+"""Results of `benchmarks.serve_layer`: cells, long prompts, memory, and ratios between cells."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from benchmarks.memory import Memory
-from benchmarks.stats import Measurement, Spread, spread
+from benchmarks.processes import Memory
+from benchmarks.stats import Measurement, Spread, known_spread
 
 Stage = Literal["throughput", "paced", "first token", "crowd"]
 """As fast as possible; at a pace; single requests with pauses, at the same pace; very many streams at once."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Amounts and kinds of requests."""
+
+    levels: tuple[int, ...]
+    """Requests in progress at the same time, in the stage `throughput`."""
+    seconds: float
+    """For a cell; requests in progress are then waited for."""
+    prompt_tokens: int
+    """About, those of a chat template included."""
+    output_tokens: int
+    """Exactly."""
+    step_delay_ms: float
+    """Of the stages with a pace."""
+    paced_level: int
+    singles: int
+    """Requests of the stage `first token`."""
+    crowd: int
+    """Streams at the same time in the stage `crowd`."""
+    long_prompt_tokens: int
+    timeout_s: float = 120.0
+    """Seconds for a request."""
+    stall_s: float = 10.0
+    """Seconds without any data on any stream after which a cell has failed."""
+
 
 Value = Callable[[Measurement], float | None]
 
@@ -105,8 +131,3 @@ class Results:
         ours, theirs = self.rounds(stage, *one), self.rounds(stage, *other)
         pairs = [(value(ours[number]), value(theirs[number])) for number in sorted(ours.keys() & theirs.keys())]
         return known_spread(by(a, b) for a, b in pairs if a is not None and b)
-
-
-def known_spread(values: Iterable[float | None]) -> Spread | None:
-    """Median and range of the numbers among `values`; None if there is none."""
-    return spread([value for value in values if value is not None and not math.isnan(value)])

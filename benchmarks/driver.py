@@ -10,12 +10,12 @@ import signal
 import sys
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import replace
 from types import TracebackType
 
-from benchmarks import cpu
-from benchmarks.stats import ClientReport, Measurement, Trace, analyse, measurement, merge
+from benchmarks.processes import cpu_used, machine_seconds, sample_cpu
+from benchmarks.stats import ClientReport, Measurement, analyse, measurement
 from benchmarks.target import Plan
+from benchmarks.traces import Trace
 
 
 def exit_on_sigterm() -> None:
@@ -59,25 +59,22 @@ def _client(plan: Plan) -> ClientReport:
 
 
 class Clients:
-    """Client processes that are kept from one measurement to the next."""
+    """A client process that is kept from one measurement to the next."""
 
-    def __init__(self, count: int = 1) -> None:
-        # A pool of one for each, so that every process gets its share of every plan.
-        context = multiprocessing.get_context("spawn")
-        self._pools = [ProcessPoolExecutor(1, mp_context=context) for _ in range(count)]
+    def __init__(self) -> None:
+        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
     def drive(self, plan: Plan) -> ClientReport:
-        """Carry out `plan`, divided among the processes.
+        """Carry out `plan`.
 
         Raises:
             OSError: the server cannot be reached.
         """
-        return merge([future.result() for future in self.start(plan)])
+        return self.start(plan).result()
 
-    def start(self, plan: Plan) -> list[Future[ClientReport]]:
-        """Begin to carry out `plan`, divided among the processes; one report of each is to come."""
-        plans = divided(plan, len(self._pools))
-        return [pool.submit(_client, part) for pool, part in zip(self._pools, plans, strict=False)]
+    def start(self, plan: Plan) -> Future[ClientReport]:
+        """Begin to carry out `plan`; the report is to come."""
+        return self._pool.submit(_client, plan)
 
     def __enter__(self) -> Clients:
         return self
@@ -85,26 +82,7 @@ class Clients:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for pool in self._pools:
-            pool.shutdown(cancel_futures=True)
-
-
-def divided(plan: Plan, parts: int) -> list[Plan]:
-    """`plan` in at most `parts` shares, none of them empty, with different prompts."""
-    parts = min(parts, plan.concurrency, plan.requests)
-    return [
-        replace(
-            plan,
-            concurrency=_share(plan.concurrency, i, parts),
-            requests=_share(plan.requests, i, parts),
-            seed=plan.seed * parts + i,
-        )
-        for i in range(parts)
-    ]
-
-
-def _share(total: int, index: int, parts: int) -> int:
-    return total // parts + (index < total % parts)
+        self._pool.shutdown(cancel_futures=True)
 
 
 def measure(clients: Clients, path: str, plan: Plan, server_pid: int | None) -> Measurement:
@@ -119,7 +97,26 @@ def measure(clients: Clients, path: str, plan: Plan, server_pid: int | None) -> 
     """
     if server_pid is None:
         return measurement(path, plan.concurrency, clients.drive(plan), None)
-    before, machine_before = cpu.sample_tree(server_pid), cpu.machine_seconds()
+    before, machine_before = sample_cpu(server_pid), machine_seconds()
     report = clients.drive(plan)
-    used, machine = cpu.sample_tree(server_pid).since(before), cpu.machine_seconds() - machine_before
+    used, machine = cpu_used(before, sample_cpu(server_pid)), machine_seconds() - machine_before
     return measurement(path, plan.concurrency, report, used, machine)
+
+
+class ProbeError(Exception):
+    """The target does not answer as it should; the message says how."""
+
+
+def warm_up(clients: Clients, plan: Plan, prompt_tokens: int) -> int:
+    """Carry out `plan`; the words that make about `prompt_tokens` tokens, those of a chat template included.
+
+    Raises:
+        ProbeError: a request failed.
+        OSError: the server cannot be reached.
+    """
+    report = clients.drive(plan)
+    for failure in report.failures:
+        raise ProbeError(f"{plan.target.api}: {failure}")
+    if plan.target.dialect != "openai":
+        return plan.prompt_words
+    return max(1, plan.prompt_words - round(report.prompt_tokens / report.requests) + prompt_tokens)

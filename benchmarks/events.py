@@ -1,4 +1,4 @@
-"""What comes back: streams cut into events, and the few events that are looked into.
+"""Events of streams: cut out of bytes, and the few of them that are decoded.
 
 Clients only count events while the clock runs. The first and the last ones are decoded afterwards.
 """
@@ -16,6 +16,7 @@ from benchmarks.target import Layout, Target
 
 DONE = b"[DONE]"
 _DATA = b"data:"
+_LENGTH_BYTES = 4  # before each string of a raw BYTES tensor
 
 
 class EventSplitter:
@@ -60,14 +61,32 @@ def generate_payload(event: bytes, output: str = "response") -> bytes:
     return str(outer[output]).encode()
 
 
+def grpc_payload(message: bytes) -> bytes:
+    """The first element of the first output in a serialized ModelStreamInferResponse, such as an OpenAI chunk.
+
+    Raises:
+        StreamFailure: an error of Triton's, or no output.
+    """
+    from tritonclient.grpc import service_pb2
+
+    response = service_pb2.ModelStreamInferResponse.FromString(message)
+    if response.error_message:
+        raise StreamFailure(response.error_message)
+    outputs = response.infer_response.raw_output_contents
+    if not outputs:
+        raise StreamFailure("a response without an output")
+    if response.infer_response.outputs and response.infer_response.outputs[0].datatype == "INT32":
+        return str(int.from_bytes(outputs[0][:4], "little")).encode()
+    chunk: bytes = outputs[0][_LENGTH_BYTES:]
+    return chunk
+
+
 PayloadReader = Callable[[bytes], bytes]
 
 
 def payload_reader(target: Target) -> PayloadReader:
     """From an event of `target` to the OpenAI chunk (or the token id, or the text) in it."""
     if target.api == "grpc":
-        from benchmarks.client_grpc import grpc_payload
-
         return grpc_payload
     if target.api == "generate_stream":
         return functools.partial(generate_payload, output=target.output)
@@ -100,18 +119,6 @@ def read_ending(tail: Sequence[bytes], payload: PayloadReader) -> Ending:
             ending.prompt_tokens = usage["prompt_tokens"]
             ending.completion_tokens = usage["completion_tokens"]
     return ending
-
-
-def find_layout(events: Sequence[bytes], payload: PayloadReader) -> Layout:
-    """How many events stand before and after the text of a whole stream.
-
-    Raises:
-        StreamFailure: an event reports an error, or there is no text at all.
-    """
-    texts = [i for i, event in enumerate(events) if has_text(payload(event))]
-    if not texts:
-        raise StreamFailure(f"no text in {len(events)} events")
-    return Layout(lead=texts[0], trail=len(events) - 1 - texts[-1])
 
 
 def layout_of(head: bytes, tail: Sequence[bytes], payload: PayloadReader, usual: Layout) -> Layout:

@@ -1,4 +1,4 @@
-"""The plot of `benchmarks.serve_layer`: tokens a second by concurrency, and CPU time a token."""
+"""Plot of `benchmarks.serve_layer`: tokens per second by concurrency, and CPU time per token."""
 
 from __future__ import annotations
 
@@ -13,23 +13,16 @@ if TYPE_CHECKING:
 
 _BARS_AT = (64, 128)
 # Colours that stay apart for colour-blind readers (Okabe and Ito); one a contender, a line style a transport.
-_COLOURS = {"bare": "#999999", "official_bls": "#D55E00", "ensemble": "#E69F00", "ours": "#0072B2", "url": "#CC79A7"}
-_OTHER = "#000000"
-_STYLES = {"generate_stream": "-", "grpc": "--", "/v1 chat": "-"}
-_MARKERS = {"generate_stream": "o", "grpc": "s", "/v1 chat": "D"}
+_COLOURS = {"bare": "#999999", "official_bls": "#D55E00", "ensemble": "#E69F00", "ours": "#0072B2"}
+_STYLES = {"generate_stream": ("-", "o"), "grpc": ("--", "s"), "/v1 chat": ("-", "D")}
 _V1_COLOUR = "#009E73"
 
 
 def look(label: str) -> tuple[str, str, str]:
     """Colour, line style and marker of a path by its name in tables."""
     contender, _, path = label.partition(" ")
-    colour = _V1_COLOUR if label == "ours /v1 chat" else _COLOURS.get(contender, _OTHER)
-    return colour, _STYLES.get(path, "-"), _MARKERS.get(path, "o")
-
-
-def failed(results: Results, label: str, level: int) -> bool:
-    """Whether a request of a throughput cell failed in any round."""
-    return any(one.failed for one in results.rounds("throughput", label, level).values())
+    colour = _V1_COLOUR if label == "ours /v1 chat" else _COLOURS.get(contender, "#000000")
+    return colour, *_STYLES.get(path, ("-", "o"))
 
 
 def write_plot(results: Results, file: Path, subtitle: str) -> None:
@@ -57,7 +50,7 @@ def write_plot(results: Results, file: Path, subtitle: str) -> None:
 
 
 def _throughput(axes: Axes, results: Results, labels: list[str], levels: list[int]) -> None:
-    """Tokens a second by concurrency, a line a path."""
+    """Tokens per second by concurrency, a line for each path."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     broken: list[tuple[int, float]] = []
@@ -66,7 +59,8 @@ def _throughput(axes: Axes, results: Results, labels: list[str], levels: list[in
         known = [(level, spread) for level, spread in points if spread is not None and spread.median > 0]
         if not known:
             continue
-        broken += [(level, spread.median) for level, spread in known if failed(results, label, level)]
+        rounds = {level: results.rounds("throughput", label, level).values() for level, _ in known}
+        broken += [(level, s.median) for level, s in known if any(one.failed for one in rounds[level])]
         medians = [spread.median for _, spread in known]
         errors = [[s.median - s.low for _, s in known], [s.high - s.median for _, s in known]]
         at = [level for level, _ in known]
@@ -90,7 +84,7 @@ def _throughput(axes: Axes, results: Results, labels: list[str], levels: list[in
 
 
 def _cpu_time(axes: Axes, results: Results, labels: list[str], levels: list[int]) -> None:
-    """Server CPU time a token, a pair of bars a path."""
+    """Server CPU time per token, a pair of bars for each path."""
     shown = [level for level in _BARS_AT if level in levels] or levels[-1:]
     height = 0.8 / max(len(shown), 1)
     longest = 0.0

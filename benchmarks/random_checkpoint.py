@@ -1,4 +1,4 @@
-"""Make a checkpoint with the shape of a known model and random weights: `python -m benchmarks.random_checkpoint OUT`.
+"""Checkpoints with the shape of a known model and random weights.
 
 Speed depends on shapes, not on what the weights say, and this needs no download. The tokenizer, the chat template and
 the end tokens are the demo checkpoint's, whose vocabulary is smaller than the matrices' (a real checkpoint's usually
@@ -8,10 +8,8 @@ so small that greedy decoding never picks them; they are read and multiplied lik
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import shutil
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -50,16 +48,6 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "vocab_size": 152064,
         "tie_word_embeddings": False,
     },
-    "qwen2.5-0.5b": {
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 32768,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    },
     "tiny": {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -74,7 +62,6 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
 
 _DEVIATION = 0.02
 _NO_TEXT_SCALE = 2.0**-6
-_SHARD_BYTES = 2 << 30
 
 
 def configuration(like: str) -> dict[str, Any]:
@@ -119,11 +106,15 @@ def text_ids(tokenizer: Path = DEMO / "tokenizer.json") -> list[int]:
     )
 
 
-def write(like: str, out: Path, device: str, seed: int = 0) -> int:
-    """Write the checkpoint into the folder `out`; returns the bytes of its weights."""
+def write(like: str, out: Path, device: str | None = None, seed: int = 0) -> int:
+    """Write the checkpoint into the folder `out`; returns the bytes of its weights.
+
+    Numbers are drawn on `device`: the GPU, if there is one.
+    """
     import torch
     from safetensors.torch import save_file
 
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     out.mkdir(parents=True, exist_ok=True)
     config = configuration(like)
     (out / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
@@ -145,18 +136,9 @@ def write(like: str, out: Path, device: str, seed: int = 0) -> int:
 
 
 def _shards(shapes: Iterator[tuple[str, tuple[int, ...]]]) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
-    shard: list[tuple[str, tuple[int, ...]]] = []
-    size = 0
-    for name, shape in shapes:
-        elements = 1
-        for length in shape:
-            elements *= length
-        if shard and size + 2 * elements > _SHARD_BYTES:
-            yield shard
-            shard, size = [], 0
-        shard.append((name, shape))
-        size += 2 * elements
-    yield shard
+    """A shard for each layer, and for each matrix outside of layers."""
+    for _, shard in itertools.groupby(shapes, lambda one: one[0].split(".")[:3]):
+        yield list(shard)
 
 
 def _random(
@@ -172,26 +154,3 @@ def _random(
         has_text[text_ids()] = True
         tensor[~has_text.to(device)] *= _NO_TEXT_SCALE
     return tensor
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_checkpoint", description=__doc__)
-    parser.add_argument("out", type=Path, help="folder to write; under /dev/shm it stays in memory")
-    parser.add_argument("--like", choices=sorted(SHAPES), default="qwen2.5-7b", help="default %(default)s")
-    parser.add_argument("--device", default="auto", help="where numbers are drawn (default: the GPU, if there is one)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    import torch
-
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    started = time.monotonic()
-    written = write(options.like, options.out, device, options.seed)
-    print(f"{options.out}: {written / 1e9:.2f} GB of weights in {time.monotonic() - started:.1f} s")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,35 +12,9 @@ from numpy.typing import NDArray
 
 from benchmarks.events import Ending, PayloadReader, StreamFailure, layout_of, payload_reader, read_ending
 from benchmarks.target import Plan
+from benchmarks.traces import Trace
 
 Seconds = NDArray[np.float64]
-
-
-class Trace:
-    """One request as the client saw it. Times are seconds of the monotonic clock."""
-
-    __slots__ = ("counts", "ended", "failure", "head", "started", "tail", "times")
-
-    def __init__(self, started: float) -> None:
-        self.started = started
-        self.ended = started
-        self.times = array("d")
-        """When data came in ..."""
-        self.counts = array("L")
-        """... and how many events it completed."""
-        self.head = b""
-        """The first event."""
-        self.tail: list[bytes] = []
-        """The last events."""
-        self.failure = ""
-
-    def add(self, now: float, events: list[bytes], keep: int) -> None:
-        """Take the events that came in at `now`; remember the last `keep`."""
-        if not self.head and events:
-            self.head = events[0]
-        self.times.append(now)
-        self.counts.append(len(events))
-        self.tail = events[-keep:] if len(events) >= keep else (self.tail + events)[-keep:]
 
 
 @dataclass
@@ -118,13 +92,13 @@ def _look_into(trace: Trace, arrivals: Seconds, plan: Plan, payload: PayloadRead
             payload(event)
         return arrivals, Ending(completion_tokens=len(arrivals))
     ending = read_ending(trace.tail, payload)
-    layout = layout_of(trace.head, trace.tail, payload, plan.layout)
+    layout = layout_of(trace.head, trace.tail, payload, plan.target.layout)
     return arrivals[layout.lead : max(layout.lead, len(arrivals) - layout.trail)], ending
 
 
 def _problem(ending: Ending, text_events: int, plan: Plan) -> str:
     """Why a stream is not complete, or an empty string."""
-    if plan.target.ends_with_done and not ending.done:
+    if plan.target.api == "chat" and not ending.done:
         return "incomplete: no [DONE]"
     if ending.completion_tokens is None:
         return "incomplete: no usage"
@@ -133,23 +107,6 @@ def _problem(ending: Ending, text_events: int, plan: Plan) -> str:
     if not 0 < text_events <= ending.completion_tokens:
         return f"incomplete: {text_events} text events for {ending.completion_tokens} tokens"
     return ""
-
-
-def merge(reports: Sequence[ClientReport]) -> ClientReport:
-    """One report of several client processes that ran at the same time."""
-    return ClientReport(
-        requests=sum(report.requests for report in reports),
-        failures=sum((report.failures for report in reports), Counter()),
-        prompt_tokens=sum(report.prompt_tokens for report in reports),
-        completion_tokens=sum(report.completion_tokens for report in reports),
-        text_events=sum(report.text_events for report in reports),
-        first_token=np.concatenate([report.first_token for report in reports]),
-        gaps=np.concatenate([report.gaps for report in reports]),
-        started=min(report.started for report in reports),
-        ended=max(report.ended for report in reports),
-        cpu_s=sum(report.cpu_s for report in reports),
-        gap_ends=np.concatenate([report.gap_ends for report in reports]),
-    )
 
 
 def percentile_ms(seconds: Seconds, percent: float) -> float:
@@ -198,11 +155,6 @@ class Measurement:
         return self.client_cpu_s / self.tokens * 1000 if self.tokens else float("nan")
 
     @property
-    def client_load(self) -> float:
-        """CPU time of the clients over wall time: one busy process is 1."""
-        return self.client_cpu_s / self.wall_s if self.wall_s else float("nan")
-
-    @property
     def others_load(self) -> float | None:
         """Cores that were busy with anything but this server and its clients."""
         if self.machine_cpu_s is None or self.server_cpu_s is None or not self.wall_s:
@@ -220,28 +172,12 @@ class Measurement:
         return self.text_events / self.wall_s if self.wall_s else float("nan")
 
 
-def nothing_measured(path: str, concurrency: int, requests: int, reason: str) -> Measurement:
-    """What stands for a measurement that could not be made at all."""
-    nan = float("nan")
-    return Measurement(
-        path=path,
-        concurrency=concurrency,
-        requests=requests,
-        failed=requests,
-        failures={reason: requests},
-        wall_s=0.0,
-        prompt_tokens=nan,
-        tokens=0,
-        text_events=0,
-        first_token_ms_p50=nan,
-        first_token_ms_p99=nan,
-        gap_ms_p50=nan,
-        gap_ms_p99=nan,
-        gap_ms_mean=nan,
-        tokens_per_s=nan,
-        client_cpu_s=0.0,
-        server_cpu_s=None,
-    )
+def nothing_measured(path: str, concurrency: int, reason: str) -> Measurement:
+    """A measurement whose requests, one for each stream, have all failed for `reason`."""
+    nothing = np.array([])
+    failures = Counter({reason: concurrency})
+    report = ClientReport(concurrency, failures, 0, 0, 0, nothing, nothing, 0.0, 0.0, 0.0, nothing)
+    return measurement(path, concurrency, report, None)
 
 
 def measurement(
@@ -295,10 +231,6 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     return Spread(float(np.median(known)), min(known), max(known))
 
 
-def grouped(measurements: Sequence[Measurement]) -> list[list[Measurement]]:
-    """Repeats of the same path and concurrency together, by path in order of appearance, then by concurrency."""
-    groups: dict[tuple[str, int], list[Measurement]] = {}
-    for one in measurements:
-        groups.setdefault((one.path, one.concurrency), []).append(one)
-    paths = list(dict.fromkeys(one.path for one in measurements))
-    return [groups[key] for key in sorted(groups, key=lambda key: (paths.index(key[0]), key[1]))]
+def known_spread(values: Iterable[float | None]) -> Spread | None:
+    """Median and range of the numbers among `values`; None if there is none."""
+    return spread([value for value in values if value is not None and not math.isnan(value)])

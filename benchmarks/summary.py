@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import msgspec
 
-from benchmarks.bench import Shape
-from benchmarks.cells import MemorySample, Results, Stage, Value, known_spread
+from benchmarks.cells import MemorySample, Results, Shape, Stage, Value
 from benchmarks.goals import Goal, cpu, rate, reference
 from benchmarks.machine import Conditions
-from benchmarks.memory import Memory, total_pss_mb
-from benchmarks.report import MISSING, failures, markdown_table, number, process_table, text_table
-from benchmarks.stats import Measurement, Spread
+from benchmarks.processes import total_pss_mb
+from benchmarks.report import MISSING, markdown_table, number, text_table
+from benchmarks.stats import Measurement, Spread, known_spread
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """Title, headers, rows."""
@@ -33,131 +31,9 @@ NOTES = (
 )
 
 
-def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
-    """All tables, without those that would be empty."""
-    verdict = {True: "yes", False: "NO", None: "–"}
-    judged = [(goal.name, goal.target, goal.measured, verdict[goal.met]) for goal in goals]
-    yield "Goals", ("goal", "target", "measured", "met"), judged
-    if results.of("throughput"):
-        yield "As fast as possible", THROUGHPUT, list(_throughput(results, "throughput"))
-        measured = [one for one in results.of("throughput") if one.concurrency == _process_level(results)]
-        headers, rows = process_table(measured)
-        if rows:
-            yield f"CPU µs a token by process, {_process_level(results)} streams", headers, rows
-    if results.of("first token"):
-        yield "Single requests", FIRST_TOKEN, list(_first_token(results))
-    if results.of("paced"):
-        yield "At a pace", PACED, list(_paced(results))
-    if results.of("crowd"):
-        yield "Very many streams", THROUGHPUT, list(_throughput(results, "crowd"))
-    if results.long_prompts:
-        yield "Streams beside long prompts", LONG_PROMPT, list(_long_prompt(results))
-    if results.memory:
-        yield "Memory", MEMORY, list(_memory(results))
-
-
-def _process_level(results: Results) -> int:
-    levels = results.levels("throughput")
-    return 64 if 64 in levels else levels[-1]
-
-
-THROUGHPUT = (
-    "path",
-    "conc.",
-    "requests",
-    "failed",
-    "tokens/s",
-    "(range)",
-    "× bare",
-    "CPU ms/1k",
-    "(range)",
-    "× bare",
-    "TTFT p50",
-    "ITL p99",
-    "tok/event",
-    "events/s",
-    "client CPU ms/1k",
-    "others",
-)
-
-
-def _throughput(results: Results, stage: Stage) -> Iterator[list[str]]:
-    for path, level in _places(results, stage):
-        cell = _Medians(results, stage, path, level)
-        yield [
-            path,
-            str(level),
-            f"{sum(one.requests for one in cell.every):,}",
-            cell.failed,
-            cell.median(rate, 0),
-            cell.range(rate, 0),
-            cell.against_bare(rate),
-            cell.median(_cpu_ms, 1),
-            cell.range(_cpu_ms, 1),
-            cell.against_bare(cpu),
-            cell.median(lambda one: one.first_token_ms_p50, 1),
-            cell.median(lambda one: one.gap_ms_p99, 2),
-            cell.median(lambda one: one.tokens_per_event, 2),
-            cell.median(lambda one: one.events_per_s, 0),
-            cell.median(lambda one: 1000 * one.client_cpu_per_1k, 1),
-            cell.median(_others, 2),
-        ]
-
-
-FIRST_TOKEN = ("path", "requests", "failed", "TTFT p50", "(range)", "added to bare", "TTFT p99", "others")
-
-
-def _first_token(results: Results) -> Iterator[list[str]]:
-    for path, level in _places(results, "first token"):
-        cell = _Medians(results, "first token", path, level)
-        yield [
-            path,
-            f"{sum(one.requests for one in cell.every):,}",
-            cell.failed,
-            cell.median(lambda one: one.first_token_ms_p50, 2),
-            cell.range(lambda one: one.first_token_ms_p50, 2),
-            cell.added_to_bare(lambda one: one.first_token_ms_p50),
-            cell.median(lambda one: one.first_token_ms_p99, 2),
-            cell.median(_others, 2),
-        ]
-
-
-PACED = (
-    "path",
-    "conc.",
-    "failed",
-    "ITL p50",
-    "ITL p99",
-    "(range)",
-    "TTFT p50",
-    "tokens/s",
-    "tok/event",
-    "CPU ms/1k",
-    "others",
-)
-
-
-def _paced(results: Results) -> Iterator[list[str]]:
-    for path, level in _places(results, "paced"):
-        cell = _Medians(results, "paced", path, level)
-        yield [
-            path,
-            str(level),
-            cell.failed,
-            cell.median(lambda one: one.gap_ms_p50, 2),
-            cell.median(lambda one: one.gap_ms_p99, 2),
-            cell.range(lambda one: one.gap_ms_p99, 2),
-            cell.median(lambda one: one.first_token_ms_p50, 2),
-            cell.median(rate, 0),
-            cell.median(lambda one: one.tokens_per_event, 2),
-            cell.median(_cpu_ms, 1),
-            cell.median(_others, 2),
-        ]
-
-
 @dataclass(frozen=True)
-class _Medians:
-    """The cells of one row, over all rounds."""
+class Row:
+    """The cells of one path at one concurrency, over all rounds."""
 
     results: Results
     stage: Stage
@@ -166,31 +42,39 @@ class _Medians:
 
     @property
     def every(self) -> list[Measurement]:
+        """By round."""
         return list(self.results.rounds(self.stage, self.path, self.level).values())
 
-    @property
-    def failed(self) -> str:
-        return f"{sum(one.failed for one in self.every):,}"
+    def median(self, value: Value) -> Spread | None:
+        """Median and range."""
+        return self.results.median(self.stage, self.path, self.level, value)
 
-    def median(self, value: Value, digits: int) -> str:
-        return number(self.results.median(self.stage, self.path, self.level, value), digits)
-
-    def range(self, value: Value, digits: int) -> str:
-        return _range(self.results.median(self.stage, self.path, self.level, value), digits)
-
-    def against_bare(self, value: Value) -> str:
+    def against_bare(self, value: Value, by: Callable[[float, float], float], same: str) -> str:
+        """The comparison with the bare model; `same` for the bare model itself."""
         bare = reference(self.path)
         if bare is None:
-            return "1"
-        here, there = (self.path, self.level), (bare, self.level)
-        return number(self.results.compare(self.stage, here, there, value), 2)
+            return same
+        return number(self.results.compare(self.stage, (self.path, self.level), (bare, self.level), value, by), 2)
 
-    def added_to_bare(self, value: Value) -> str:
-        bare = reference(self.path)
-        if bare is None:
-            return "0"
-        here, there = (self.path, self.level), (bare, self.level)
-        return number(self.results.compare(self.stage, here, there, value, lambda a, b: a - b), 2)
+
+Column = tuple[str, Callable[[Row], str]]
+"""Header and cell."""
+
+
+def _value(header: str, value: Value, digits: int) -> Column:
+    return header, lambda row: number(row.median(value), digits)
+
+
+def _range(value: Value, digits: int) -> Column:
+    return "(range)", lambda row: _shown_range(row.median(value), digits)
+
+
+def _shown_range(value: Spread | None, digits: int) -> str:
+    return MISSING if value is None else f"{value.low:,.{digits}f}–{value.high:,.{digits}f}"
+
+
+def _ratio(value: Value) -> Column:
+    return "× bare", lambda row: row.against_bare(value, lambda a, b: a / b, "1")
 
 
 def _cpu_ms(one: Measurement) -> float | None:
@@ -198,20 +82,91 @@ def _cpu_ms(one: Measurement) -> float | None:
     return None if seconds is None else 1000 * seconds
 
 
-def _others(one: Measurement) -> float | None:
-    return one.others_load
+def _first(one: Measurement) -> float:
+    return one.first_token_ms_p50
+
+
+def _gap(one: Measurement) -> float:
+    return one.gap_ms_p99
+
+
+_PATH: Column = ("path", lambda row: row.path)
+_LEVEL: Column = ("conc.", lambda row: str(row.level))
+_REQUESTS: Column = ("requests", lambda row: f"{sum(one.requests for one in row.every):,}")
+_FAILED: Column = ("failed", lambda row: f"{sum(one.failed for one in row.every):,}")
+_OTHERS = _value("others", lambda one: one.others_load, 2)
+_TOKENS = _value("tok/event", lambda one: one.tokens_per_event, 2)
+_THROUGHPUT = (
+    *(_PATH, _LEVEL, _REQUESTS, _FAILED, _value("tokens/s", rate, 0), _range(rate, 0), _ratio(rate)),
+    *(_value("CPU ms/1k", _cpu_ms, 1), _range(_cpu_ms, 1), _ratio(cpu), _value("TTFT p50", _first, 1)),
+    *(_value("ITL p99", _gap, 2), _TOKENS, _value("events/s", lambda one: one.events_per_s, 0)),
+    *(_value("client CPU ms/1k", lambda one: 1000 * one.client_cpu_per_1k, 1), _OTHERS),
+)
+_ADDED: Column = ("added to bare", lambda row: row.against_bare(_first, lambda a, b: a - b, "0"))
+_FIRST_TOKEN = (
+    *(_PATH, _REQUESTS, _FAILED, _value("TTFT p50", _first, 2), _range(_first, 2), _ADDED),
+    *(_value("TTFT p99", lambda one: one.first_token_ms_p99, 2), _OTHERS),
+)
+_PACED = (
+    *(_PATH, _LEVEL, _FAILED, _value("ITL p50", lambda one: one.gap_ms_p50, 2), _value("ITL p99", _gap, 2)),
+    *(_range(_gap, 2), _value("TTFT p50", _first, 2), _value("tokens/s", rate, 0), _TOKENS),
+    *(_value("CPU ms/1k", _cpu_ms, 1), _OTHERS),
+)
+
+
+def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
+    """All tables, without those that would be empty."""
+    verdict = {True: "yes", False: "NO", None: "–"}
+    judged = [(goal.name, goal.target, goal.measured, verdict[goal.met]) for goal in goals]
+    yield "Goals", ("goal", "target", "measured", "met"), judged
+    yield from _stage("As fast as possible", results, "throughput", _THROUGHPUT)
+    yield from _by_process(results)
+    yield from _stage("Single requests", results, "first token", _FIRST_TOKEN)
+    yield from _stage("At a pace", results, "paced", _PACED)
+    yield from _stage("Very many streams", results, "crowd", _THROUGHPUT)
+    if results.long_prompts:
+        yield "Streams beside long prompts", LONG_PROMPT, list(_long_prompt(results))
+    if results.memory:
+        yield "Memory", MEMORY, list(_memory(results))
+
+
+def _stage(title: str, results: Results, stage: Stage, columns: Sequence[Column]) -> Iterator[Table]:
+    paths = dict.fromkeys(one.path for one in results.of(stage))
+    rows = [Row(results, stage, path, level) for path in paths for level in results.levels(stage)]
+    body = [[cell(row) for _, cell in columns] for row in rows if row.every]
+    if body:
+        yield title, [header for header, _ in columns], body
+
+
+def _by_process(results: Results) -> Iterator[Table]:
+    """Server CPU time by process, in µs per token, at one level."""
+    levels = results.levels("throughput")
+    level = 64 if 64 in levels else max(levels, default=0)
+    measured = [one for one in results.of("throughput") if one.concurrency == level]
+    totals: dict[str, float] = {}
+    for one in measured:
+        for name, seconds in one.server_cpu_by_process.items():
+            totals[name] = totals.get(name, 0.0) + seconds
+    names = [name for name in sorted(totals, key=lambda name: -totals[name]) if totals[name] > 0]
+    columns = [_PATH, _LEVEL, *(_micros(name) for name in names)]
+    columns.append(_value("client", lambda one: one.client_cpu_s / one.tokens * 1e6 if one.tokens else None, 1))
+    rows = [Row(results, "throughput", path, level) for path in dict.fromkeys(one.path for one in measured)]
+    if names:
+        body = [[cell(row) for _, cell in columns] for row in rows]
+        yield f"CPU µs per token by process, {level} streams", [header for header, _ in columns], body
+
+
+def _micros(name: str) -> Column:
+    def value(one: Measurement) -> float | None:
+        seconds = one.server_cpu_by_process.get(name)
+        return None if seconds is None or not one.tokens else seconds / one.tokens * 1e6
+
+    return _value(name, value, 1)
 
 
 LONG_PROMPT = (
-    "path",
-    "streams",
-    "prompt tokens",
-    "TTFT of it",
-    "ITL p99 quiet",
-    "ITL p99 beside",
-    "(range)",
-    "ITL max beside",
-    "failed",
+    *("path", "streams", "prompt tokens", "TTFT of it", "ITL p99 quiet", "ITL p99 beside", "(range)"),
+    *("ITL max beside", "failed"),
 )
 
 
@@ -226,13 +181,13 @@ def _long_prompt(results: Results) -> Iterator[list[str]]:
             number(known_spread(one.first_token_ms for one in found), 1),
             number(known_spread(one.quiet_gap_ms_p99 for one in found), 2),
             number(beside, 2),
-            _range(beside, 2),
+            _shown_range(beside, 2),
             number(known_spread(one.gap_ms_max for one in found), 2),
             str(sum(sum(one.failures.values()) for one in found)),
         ]
 
 
-MEMORY = ("contender", "moment", "streams", "PSS MB", "KB a stream", "by process: PSS (RSS) MB")
+MEMORY = ("contender", "moment", "streams", "PSS MB", "KB per stream", "by process: PSS (RSS) MB")
 
 
 def _memory(results: Results) -> Iterator[list[str]]:
@@ -251,17 +206,6 @@ def _memory(results: Results) -> Iterator[list[str]]:
         yield [contender, moment, f"{samples[0].streams:,}", number(total, 0), each, by_process]
 
 
-def _places(results: Results, stage: Stage) -> list[tuple[str, int]]:
-    """Paths in order of appearance, and for each its concurrencies ascending."""
-    paths = dict.fromkeys(one.path for one in results.of(stage))
-    levels = results.levels(stage)
-    return [(path, level) for path in paths for level in levels if results.rounds(stage, path, level)]
-
-
-def _range(value: Spread | None, digits: int) -> str:
-    return MISSING if value is None else f"{value.low:,.{digits}f}–{value.high:,.{digits}f}"
-
-
 def terminal(results: Results, goals: Sequence[Goal]) -> str:
     """Everything for the terminal; the goals come last, where they are seen."""
     parts = [f"{title}\n\n{text_table(headers, rows)}" for title, headers, rows in tables(results, goals)]
@@ -269,28 +213,25 @@ def terminal(results: Results, goals: Sequence[Goal]) -> str:
 
 
 def _troubles(results: Results) -> list[str]:
-    failed = failures([cell.result for cell in results.cells])
-    lines = [*(f"- failed: {count:,} × {message}" for message, count in failed.items()), *_bullets(results.notes)]
+    failed: dict[str, int] = {}
+    for cell in results.cells:
+        for message, count in cell.result.failures.items():
+            key = f"{cell.result.path}: {message}"
+            failed[key] = failed.get(key, 0) + count
+    lines = [f"- failed: {failed[key]:,} × {key}" for key in sorted(failed, key=lambda key: -failed[key])]
+    lines += [f"- {note}" for note in results.notes]
     return ["\n".join(lines)] if lines else []
 
 
-def _bullets(lines: Sequence[str]) -> list[str]:
-    return [f"- {line}" for line in lines]
-
-
 def markdown(results: Results, goals: Sequence[Goal], made: Conditions, plot: str = "") -> str:
-    """The section of RESULTS.md.
-
-    Args:
-        plot: path of the plot as seen from RESULTS.md.
-    """
+    """The section of RESULTS.md; `plot` is the plot's path as seen from there."""
     versions = ", ".join(f"{name} {version}" for name, version in {**made.versions, **results.versions}.items())
     parts = [
         "## The serving layer, side by side",
         f"`{made.command}`",
         f"{made.date}, {made.cores} cores ({made.cpu_model}), load average before {made.load_before}. {versions}.",
         NOTES,
-        f"![Tokens a second and CPU time by contender]({plot})" if plot else "",
+        f"![Tokens per second and CPU time by contender]({plot})" if plot else "",
     ]
     for title, headers, rows in tables(results, goals):
         parts += [f"### {title}", markdown_table(headers, rows)]
@@ -298,24 +239,32 @@ def markdown(results: Results, goals: Sequence[Goal], made: Conditions, plot: st
 
 
 def json_document(results: Results, goals: Sequence[Goal], shape: Shape, made: Conditions) -> bytes:
-    """Every single measurement and how the goals stand; NaN becomes null."""
-    cells = [{"stage": cell.stage, "round": cell.round, **_measured(cell.result)} for cell in results.cells]
-    document: dict[str, Any] = {
-        "conditions": {**asdict(made), "versions": {**made.versions, **results.versions}},
-        "shape": asdict(shape),
-        "goals": [asdict(goal) for goal in goals],
-        "cells": cells,
-        "long_prompts": [asdict(one) for one in results.long_prompts],
-        "memory": [{**asdict(one), "processes": _processes(one.processes)} for one in results.memory],
-        "notes": results.notes,
-    }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    """Every single measurement and how the goals stand, one object per line; NaN becomes null."""
+    cells = []
+    for cell in results.cells:
+        one = cell.result
+        derived = {"server_cpu_per_1k": one.server_cpu_per_1k, "tokens_per_event": one.tokens_per_event}
+        derived |= {"events_per_s": one.events_per_s, "others_load": one.others_load}
+        cells.append({"stage": cell.stage, "round": cell.round, **asdict(one), **derived})
+    return compact(
+        {
+            "conditions": {**asdict(made), "versions": {**made.versions, **results.versions}},
+            "shape": asdict(shape),
+            "goals": [asdict(goal) for goal in goals],
+            "cells": cells,
+            "long_prompts": [asdict(one) for one in results.long_prompts],
+            "memory": [asdict(one) for one in results.memory],
+            "notes": results.notes,
+        }
+    )
 
 
-def _measured(one: Measurement) -> dict[str, Any]:
-    derived = {"server_cpu_per_1k": one.server_cpu_per_1k, "tokens_per_event": one.tokens_per_event}
-    return {**asdict(one), **derived, "events_per_s": one.events_per_s, "others_load": one.others_load}
-
-
-def _processes(processes: dict[str, Memory]) -> dict[str, Any]:
-    return {name: asdict(one) for name, one in processes.items()}
+def compact(document: dict[str, object]) -> bytes:
+    """JSON with a line for each entry of `document`, and for each element of an entry that is a list."""
+    parts = []
+    for name, value in document.items():
+        text = msgspec.json.encode(value)
+        if isinstance(value, list) and value:
+            text = b"[\n" + b",\n".join(msgspec.json.encode(one) for one in value) + b"\n]"
+        parts.append(msgspec.json.encode(name) + b": " + text)
+    return b"{\n" + b",\n".join(parts) + b"\n}\n"

@@ -1,16 +1,17 @@
-"""What is driven: an address, an API, and the requests that are sent to it."""
+"""Targets and plans: an address, an API, and the requests that are sent to it."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from tokenizers import Tokenizer
 
-Api = Literal["chat", "completions", "generate_stream", "grpc"]
-APIS: tuple[Api, ...] = ("chat", "completions", "generate_stream", "grpc")
+Api = Literal["chat", "generate_stream", "grpc"]
 
 Dialect = Literal["openai", "ids", "text"]
 """What a Triton model speaks: OpenAI's JSON as text; `input_ids` to `output_ids`, one id a response; `text_input` to
@@ -19,11 +20,22 @@ _OUTPUTS: dict[Dialect, str] = {"openai": "response", "ids": "output_ids", "text
 
 _DISTINCT_PROMPTS = 64
 _HIGHEST_ID = 256
+_SAMPLE_WORDS = 1_000
 # Common words, so that most tokenizers have a token for each of them.
 _WORDS = (  # noqa: SIM905  # reads better than fifty lines
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
     "one you were all her she there would their we him been has when who will no more if out so up said what its"
 ).split()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Events of a stream that carry no generated text."""
+
+    lead: int = 0
+    """Before the first text: the role chunk."""
+    trail: int = 0
+    """After the last text: finish reason, usage, and [DONE] on /v1."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,6 @@ class Target:
     """The `model` of the OpenAI request."""
     triton_model: str = "openai_bls"
     """The Triton model that takes OpenAI requests."""
-    api_key: str = field(default="", repr=False)
     dialect: Dialect = "openai"
 
     @property
@@ -48,31 +59,22 @@ class Target:
         return _OUTPUTS[self.dialect]
 
     @property
-    def ends_with_done(self) -> bool:
-        """Whether a complete stream ends with `data: [DONE]`."""
-        return self.api in ("chat", "completions")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Events of a stream that carry no generated text."""
-
-    lead: int = 0
-    """Before the first text, such as the role chunk."""
-    trail: int = 0
-    """After the last text, such as finish reason, usage and [DONE]."""
+    def layout(self) -> Layout:
+        """Of its streams, unless several tokens share an event."""
+        if self.dialect != "openai":
+            return Layout()
+        return Layout(1, 3 if self.api == "chat" else 2)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one client process does: `concurrency` requests at a time until `requests` have been made."""
+    """Work of a client process: `concurrency` requests at a time until `requests` have been made."""
 
     target: Target
     concurrency: int
     requests: int
     prompt_words: int
     output_tokens: int
-    layout: Layout = Layout()
     timeout_s: float = 120.0
     """Seconds after which a request that has not ended counts as incomplete."""
     tail: int = 3
@@ -88,13 +90,7 @@ class Plan:
 
 
 def http_target(
-    api: Api,
-    base_url: str,
-    *,
-    model: str = "",
-    triton_model: str = "openai_bls",
-    api_key: str = "",
-    dialect: Dialect = "openai",
+    api: Api, base_url: str, *, model: str = "", triton_model: str = "openai_bls", dialect: Dialect = "openai"
 ) -> Target:
     """The target for `api` under `base_url`: `http://host:port/v1`, or Triton's `http://host:port`.
 
@@ -104,27 +100,17 @@ def http_target(
     url = urlsplit(base_url)
     if url.scheme != "http" or not url.hostname:
         raise ValueError(f"not an http:// URL: {base_url}")
-    endpoint = {
-        "chat": "/chat/completions",
-        "completions": "/completions",
-        "generate_stream": f"/v2/models/{triton_model}/generate_stream",
-    }[api]
+    endpoint = "/chat/completions" if api == "chat" else f"/v2/models/{triton_model}/generate_stream"
     path = url.path.rstrip("/") + endpoint
-    return Target(api, url.hostname, url.port or 80, path, model, triton_model, api_key, dialect)
+    return Target(api, url.hostname, url.port or 80, path, model, triton_model, dialect)
 
 
 def grpc_target(
     address: str, *, model: str = "", triton_model: str = "openai_bls", dialect: Dialect = "openai"
 ) -> Target:
-    """The target for gRPC at `host:port`, with or without a scheme.
-
-    Raises:
-        ValueError: no port.
-    """
-    url = urlsplit(address if "//" in address else f"//{address}")
-    if not url.hostname or not url.port:
-        raise ValueError(f"not host:port: {address}")
-    return Target("grpc", url.hostname, url.port, model=model, triton_model=triton_model, dialect=dialect)
+    """The target for gRPC at `host:port`."""
+    host, _, port = address.rpartition(":")
+    return Target("grpc", host, int(port), model=model, triton_model=triton_model, dialect=dialect)
 
 
 def prompt_text(words: int, rng: random.Random) -> str:
@@ -132,20 +118,23 @@ def prompt_text(words: int, rng: random.Random) -> str:
     return " ".join(rng.choices(_WORDS, k=words))
 
 
+def words_for(tokens: int, tokenizer: Path) -> int:
+    """Words that make about `tokens` tokens by a tokenizer.json, special tokens and templates left aside."""
+    text = prompt_text(_SAMPLE_WORDS, random.Random(0))
+    return max(1, round(tokens * _SAMPLE_WORDS / len(Tokenizer.from_file(str(tokenizer)).encode(text).ids)))
+
+
 def openai_body(target: Target, prompt: str, output_tokens: int) -> bytes:
     """A streaming OpenAI request for exactly `output_tokens` tokens, as JSON text."""
-    body: dict[str, Any] = {
+    body = {
         "model": target.model,
+        "messages": [{"role": "user", "content": prompt}],
         "max_tokens": output_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if target.api == "completions":
-        body["prompt"] = prompt
-    else:
-        body["messages"] = [{"role": "user", "content": prompt}]
     return msgspec.json.encode(body)
 
 
@@ -185,6 +174,4 @@ def http_request(target: Target, body: bytes) -> bytes:
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
     ]
-    if target.api_key:
-        head.append(f"Authorization: Bearer {target.api_key}")
     return "\r\n".join([*head, "", ""]).encode() + body

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from tokenizers import Tokenizer
 
-from benchmarks import cpu
 from benchmarks.machine import triton_version
-from benchmarks.null_tokens import word_token_ids
 from benchmarks.target import Dialect, Target, grpc_target, http_target
 from openai_bls.core.manifest import Manifest, NullSettings, write_manifest
 from openai_bls.launcher.errors import LaunchError
@@ -23,6 +23,8 @@ MAX_MODEL_LEN = 65_536
 _MAX_BATCH_SIZE = 8_192
 _START_TIMEOUT_S = 90.0
 _EXIT_TIMEOUT_S = 5
+_TOKENS = 64
+_WORD = re.compile(r"Ġ[a-z]{2,8}")  # as byte-level tokenizers write a space and a word
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Contender:
     dialect: Dialect = "openai"
     peer: Target | None = None
     """A server that is not started here."""
+    peer_pid: int | None = None
 
     def label(self, path: str) -> str:
         """The name of a path in tables."""
@@ -97,6 +100,18 @@ def prepare(source: Path, scratch: Path) -> Setup:
     return Setup(repository, found[-1], tuple(token_ids))
 
 
+def word_token_ids(repository: Path) -> list[int]:
+    """The first 64 tokens that are a space and a word, so that each makes a text event and no character is split.
+
+    Empty if the tokenizer in `repository` is of another kind.
+    """
+    files = sorted(repository.glob("preprocessing/*/tokenizer/tokenizer.json"))
+    vocabulary = msgspec.json.decode(files[-1].read_bytes())["model"].get("vocab") if files else None
+    if not isinstance(vocabulary, dict):
+        return []
+    return sorted(token_id for token, token_id in vocabulary.items() if _WORD.fullmatch(token))[:_TOKENS]
+
+
 def null_repository(source: Path, target: Path, tokenizer: Path, token_ids: list[int]) -> None:
     """A copy of this project's model repository with the null engine, which takes long prompts and many requests."""
     copy_models(source, target, tokenizers=True)
@@ -123,8 +138,7 @@ def running(contender: Contender, setup: Setup, step_delay_ms: float) -> Iterato
         LaunchError: it did not start, or left a process behind.
     """
     if contender.peer is not None:
-        pid = cpu.find_server(contender.peer.port) if cpu.is_local(contender.peer.host) else None
-        yield Running({V1: contender.peer}, pid)
+        yield Running({V1: contender.peer}, contender.peer_pid)
         return
     if contender.models:
         repository = MODELS

@@ -1,4 +1,4 @@
-"""What each model's process must not load; absolute times and sizes are for benchmarks.startup."""
+"""Modules that each model's process must not load."""
 
 from __future__ import annotations
 

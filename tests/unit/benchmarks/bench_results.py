@@ -6,9 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from benchmarks.bench import Shape
-from benchmarks.cells import Cell, LongPrompt, MemorySample, Results, Stage
-from benchmarks.memory import Memory
+from benchmarks.cells import Cell, LongPrompt, MemorySample, Results, Shape, Stage
+from benchmarks.processes import Memory
 from benchmarks.stats import ClientReport, Measurement, measurement
 
 SHAPE = Shape(

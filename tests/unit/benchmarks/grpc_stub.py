@@ -10,9 +10,6 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-LARGE = 200_000
-"""Bytes of a request that no window of HTTP/2 holds at once."""
-
 
 def _responses(requests: Iterator[Any], context: Any) -> Iterator[Any]:
     for request in requests:

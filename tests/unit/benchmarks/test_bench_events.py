@@ -11,12 +11,10 @@ from benchmarks.events import (
     EventSplitter,
     StreamFailure,
     error_message,
-    find_layout,
     generate_payload,
     read_ending,
     sse_payload,
 )
-from benchmarks.target import Layout
 
 # What an event's line may hold: anything but line feeds.
 _LINES = st.binary(max_size=12).map(lambda line: line.replace(b"\n", b""))
@@ -38,36 +36,8 @@ def test_every_split_gives_the_same_events(events: list[tuple[bytes, bytes]], pl
     assert splitter.rest == b""
 
 
-@given(st.binary(max_size=60).map(lambda data: data.replace(b"x", b"\n")), st.lists(st.integers(0, 100), max_size=9))
-def test_any_bytes_split_like_the_whole(stream: bytes, places: list[int]) -> None:
-    whole, parts = EventSplitter(), EventSplitter()
-    expected = whole.feed(stream)
-    assert [event for part in _cut(stream, places) for event in parts.feed(part)] == expected
-    assert parts.rest == whole.rest
-
-
 def _sse(*chunks: object) -> list[bytes]:
     return [b"data: " + (chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()) for chunk in chunks]
-
-
-def test_layout_of_a_chat_stream() -> None:
-    def delta(**fields: object) -> object:
-        return {"choices": [{"index": 0, "delta": fields}]}
-
-    events = _sse(
-        delta(role="assistant", content=""), delta(content="a"), delta(content="b"), delta(), {"choices": []}, b"[DONE]"
-    )
-    assert find_layout(events, sse_payload) == Layout(lead=1, trail=3)
-
-
-def test_layout_of_a_completion_stream() -> None:
-    events = _sse({"choices": [{"text": "a"}]}, {"choices": [{"text": ""}]}, b"[DONE]")
-    assert find_layout(events, sse_payload) == Layout(lead=0, trail=2)
-
-
-def test_a_stream_without_text_has_no_layout() -> None:
-    with pytest.raises(StreamFailure, match="no text in 1 events"):
-        find_layout(_sse({"choices": []}), sse_payload)
 
 
 def test_ending() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cells import Cell, Results
-from benchmarks.goals import Goal, judge, rate, reference
+from benchmarks.goals import Goal, judge, rate
 from benchmarks.machine import Conditions
-from benchmarks.plot import look, write_plot
+from benchmarks.plot import write_plot
 from benchmarks.stats import Measurement, Spread, nothing_measured
 from benchmarks.summary import json_document, markdown, terminal
 from tests.unit.benchmarks.bench_results import SHAPE, good_results, made_up
@@ -29,7 +29,7 @@ def _replaced(results: Results, path: str, changes: dict[str, float]) -> Results
         return made_up(
             path,
             one.concurrency,
-            changes.get("rate", one.tokens_per_s),
+            changes.get(f"rate_at_{one.concurrency}", changes.get("rate", one.tokens_per_s)),
             cpu_s=changes.get("cpu_s", 1.0),
             first_ms=changes.get("first_ms", one.first_token_ms_p50),
             gap_ms=changes.get("gap_ms", one.gap_ms_p99),
@@ -56,27 +56,19 @@ def test_ratios_are_taken_round_by_round() -> None:
     ("path", "changes", "missed"),
     [
         ("ours /v1 chat", {"rate": 9_000.0}, "/v1 tokens/s over bare generate_stream, 128 streams"),
-        ("ours /v1 chat", {"cpu_s": 1.3}, "/v1 server CPU a token over bare generate_stream, 64 streams"),
+        ("ours /v1 chat", {"cpu_s": 1.3}, "/v1 server CPU per token over bare generate_stream, 64 streams"),
         ("ours generate_stream", {"rate": 3_000.0}, "generate_stream tokens/s over bare generate_stream, 64 streams"),
         ("ours grpc", {"rate": 1_000.0}, "grpc tokens/s over ensemble, 64 streams"),
-        ("ours grpc", {"cpu_s": 3.1}, "grpc server CPU a token over ensemble, 128 streams"),
+        ("ours grpc", {"cpu_s": 3.1}, "grpc server CPU per token over ensemble, 128 streams"),
         ("ours /v1 chat", {"gap_ms": 7.1}, "/v1 chat inter-token p99, 64 streams, steps of 5 ms"),
         ("ours grpc", {"first_ms": 3.6}, "grpc time to first token added to bare, 1 stream, steps of 5 ms"),
         ("ours /v1 chat", {"failed": 1}, "/v1 chat streams that complete, 2,000 at the same time"),
         ("ours grpc", {"failed": 1}, "requests that failed or were not complete, all stages"),
+        ("ours /v1 chat", {"rate_at_512": 8_000.0}, "/v1 chat tokens/s at 512 streams over 64"),
     ],
 )
 def test_missed_goals(path: str, changes: dict[str, float], missed: str) -> None:
     assert _goals(_replaced(good_results(), path, changes))[missed].met is False
-
-
-def test_loss_with_many_streams() -> None:
-    results = good_results()
-    results.cells = [
-        Cell(cell.stage, cell.round, made_up("ours /v1 chat", 512, 8_000)) if cell.result.concurrency == 512 else cell
-        for cell in results.cells
-    ]
-    assert _goals(results)["/v1 chat tokens/s at 512 streams over 64"].met is False
 
 
 def test_long_prompts_that_stall_or_fail() -> None:
@@ -95,16 +87,9 @@ def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
 
 def test_cells_that_failed_altogether_are_left_out_of_medians() -> None:
     results = good_results()
-    results.cells.append(Cell("throughput", 3, nothing_measured("bare grpc", 64, 64, "no server")))
+    results.cells.append(Cell("throughput", 3, nothing_measured("bare grpc", 64, "no server")))
     assert results.median("throughput", "bare grpc", 64, rate) == Spread(6_000, 4_000, 8_000)
     assert results.compare("throughput", ("ours grpc", 64), ("bare grpc", 64), rate) == Spread(0.875, 0.875, 0.875)
-
-
-def test_who_is_compared_with_whom() -> None:
-    assert reference("ours /v1 chat") == "bare generate_stream"
-    assert reference("ours grpc") == reference("ensemble grpc") == "bare grpc"
-    assert reference("url /v1 chat") == "bare generate_stream"
-    assert reference("bare grpc") is None
 
 
 def test_markdown_and_terminal() -> None:
@@ -117,7 +102,7 @@ def test_markdown_and_terminal() -> None:
     assert "| ours grpc | 20 | 0 | 3.00 | 3.00–3.00 | 1.50 |" in text
     assert "- failed: 3 × official_bls generate_stream: incomplete: it broke" in text
     assert "- round 1: official_bls: processes left behind" in text
-    assert "![Tokens a second and CPU time by contender](results/serve_layer.png)" in text
+    assert "![Tokens per second and CPU time by contender](results/serve_layer.png)" in text
     # 60 MB more for 2,000 streams.
     assert "| ours | ours /v1 chat | 2,000 | 130 | 30 |" in text
     assert "tritonserver 2.51.0" in text
@@ -128,8 +113,10 @@ def test_markdown_and_terminal() -> None:
 
 def test_json_has_every_measurement_and_no_nan() -> None:
     results = good_results()
-    results.cells.append(Cell("throughput", 3, nothing_measured("bare grpc", 64, 64, "no server")))
-    document = json.loads(json_document(results, judge(results, SHAPE), SHAPE, _MADE))
+    results.cells.append(Cell("throughput", 3, nothing_measured("bare grpc", 64, "no server")))
+    text = json_document(results, judge(results, SHAPE), SHAPE, _MADE)
+    document = json.loads(text)
+    assert text.count(b"\n") < sum(len(part) for part in document.values() if isinstance(part, list)) + 20
     assert len(document["cells"]) == len(results.cells)
     assert document["cells"][-1]["tokens_per_s"] is None
     assert document["cells"][0]["events_per_s"] == 5_000
@@ -140,12 +127,7 @@ def test_json_has_every_measurement_and_no_nan() -> None:
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     results = good_results()
-    results.cells.append(Cell("throughput", 3, nothing_measured("official_bls generate_stream", 64, 64, "no server")))
+    results.cells.append(Cell("throughput", 3, nothing_measured("official_bls generate_stream", 64, "no server")))
     write_plot(results, tmp_path / "new" / "plot.png", "2 cores")
     assert (tmp_path / "new" / "plot.png").read_bytes().startswith(b"\x89PNG")
     write_plot(Results(), tmp_path / "empty.png", "")
-
-
-def test_every_path_looks_different() -> None:
-    labels = ["bare generate_stream", "bare grpc", "ours /v1 chat", "ours generate_stream", "ours grpc", "url /v1 chat"]
-    assert len({look(label) for label in labels}) == len(labels)

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.stats import Measurement, Trace, analyse, grouped, measurement, merge, percentile_ms, spread
-from benchmarks.target import Layout, Plan, http_target
+from benchmarks.stats import analyse, measurement, percentile_ms, spread
+from benchmarks.target import Plan, http_target
+from benchmarks.traces import Trace
 
 _PLAN = Plan(
     http_target("chat", "http://127.0.0.1:1/v1", model="m"),
@@ -15,7 +16,6 @@ _PLAN = Plan(
     requests=1,
     prompt_words=1,
     output_tokens=3,
-    layout=Layout(lead=1, trail=2),
 )
 
 
@@ -32,8 +32,8 @@ def make_trace(
 
 
 def test_times_of_text_events_only() -> None:
-    # role and first text together, then a text, then the last text with usage and [DONE]
-    trace = make_trace([(1.0, 2), (1.5, 1), (1.6, 3)], start=0.25)
+    # role and first text together, then a text, then the last text with finish reason, usage and [DONE]
+    trace = make_trace([(1.0, 2), (1.5, 1), (1.6, 4)], start=0.25)
     report = analyse([trace], _PLAN, cpu_s=0.5)
     assert not report.failures
     assert report.first_token.tolist() == [0.75]
@@ -44,16 +44,16 @@ def test_times_of_text_events_only() -> None:
 @pytest.mark.parametrize(
     ("trace", "problem"),
     [
-        (make_trace([(1.0, 6)], tokens=None), "incomplete: no usage"),
-        (make_trace([(1.0, 6)], tokens=2), "incomplete: 2 of 3 tokens"),
-        (make_trace([(1.0, 6)], done=False), "incomplete: no [DONE]"),
-        (make_trace([(1.0, 3)]), "incomplete: 0 text events for 3 tokens"),
-        (make_trace([(1.0, 7)]), "incomplete: 4 text events for 3 tokens"),
+        (make_trace([(1.0, 7)], tokens=None), "incomplete: no usage"),
+        (make_trace([(1.0, 7)], tokens=2), "incomplete: 2 of 3 tokens"),
+        (make_trace([(1.0, 7)], done=False), "incomplete: no [DONE]"),
+        (make_trace([(1.0, 4)]), "incomplete: 0 text events for 3 tokens"),
+        (make_trace([(1.0, 8)]), "incomplete: 4 text events for 3 tokens"),
         (make_trace([]), "incomplete: 0 text events for 3 tokens"),
     ],
 )
 def test_what_is_not_complete_has_failed(trace: Trace, problem: str) -> None:
-    report = analyse([trace, make_trace([(1.0, 6)])], _PLAN, cpu_s=0)
+    report = analyse([trace, make_trace([(1.0, 7)])], _PLAN, cpu_s=0)
     assert report.failures == {problem: 1}
     assert report.requests == 2
     assert report.completion_tokens == 3
@@ -66,34 +66,14 @@ def test_the_clients_own_finding_comes_first() -> None:
     assert analyse([trace], _PLAN, cpu_s=0).failures == {"status 503: busy": 1}
 
 
-def test_traces_keep_the_last_events() -> None:
-    trace = Trace(0)
-    for count in (2, 0, 1, 5):
-        trace.add(1.0, [b"%d" % i for i in range(count)], keep=3)
-    assert trace.tail == [b"2", b"3", b"4"]
-    trace.add(2.0, [b"x"], keep=3)
-    assert trace.tail == [b"3", b"4", b"x"]
-
-
-def test_clients_add_up() -> None:
-    one = analyse([make_trace([(1.0, 6)])], _PLAN, cpu_s=0.5)
-    two = analyse([make_trace([(3.0, 6)], start=1), make_trace([(2.0, 6)], tokens=2)], _PLAN, cpu_s=0.25)
-    both = measurement("p", 2, merge([one, two]), {"tritonserver": 0.6})
-    assert (both.requests, both.failed, both.tokens, both.wall_s) == (3, 1, 6, 3.0)
-    assert both.tokens_per_s == 2.0
-    assert both.server_cpu_per_1k == pytest.approx(100)
-    assert both.client_cpu_s == 0.75
-    assert both.client_load == 0.25
-
-
 def test_what_others_did_meanwhile() -> None:
-    report = analyse([make_trace([(2.0, 6)])], _PLAN, cpu_s=0.5)
+    report = analyse([make_trace([(2.0, 7)])], _PLAN, cpu_s=0.5)
     assert measurement("p", 1, report, {"tritonserver": 1.0}, 2.5).others_load == 0.5
     assert measurement("p", 1, report, None, 2.5).others_load is None
 
 
 def test_nothing_good_is_not_a_number() -> None:
-    report = analyse([make_trace([(1.0, 6)], tokens=2)], _PLAN, cpu_s=0)
+    report = analyse([make_trace([(1.0, 7)], tokens=2)], _PLAN, cpu_s=0)
     nothing = measurement("p", 1, report, None)
     assert math.isnan(nothing.first_token_ms_p50)
     assert math.isnan(nothing.tokens_per_event)
@@ -118,19 +98,9 @@ def test_spread() -> None:
     assert spread([]) is None
 
 
-def test_repeats_are_grouped() -> None:
-    report = analyse([make_trace([(1.0, 6)])], _PLAN, cpu_s=0)
-
-    def one(path: str, concurrency: int) -> Measurement:
-        return measurement(path, concurrency, report, None)
-
-    groups = grouped([one("b", 16), one("a", 1), one("b", 1), one("b", 16), one("a", 1)])
-    assert [(g[0].path, g[0].concurrency, len(g)) for g in groups] == [("b", 1, 1), ("b", 16, 2), ("a", 1, 2)]
-
-
 def test_several_tokens_in_one_event() -> None:
     """The role beside the first text, the last text beside the finish reason: what usually stands alone does not."""
-    usual = Plan(_PLAN.target, 1, 1, 1, output_tokens=8, layout=Layout(lead=1, trail=3))
+    usual = Plan(_PLAN.target, 1, 1, 1, output_tokens=8)
     delta = '{"choices":[{"index":0,"delta":{"content":" two words"},"finish_reason":"length"}]}'
     usage = '{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":8}}'
     trace = Trace(0)

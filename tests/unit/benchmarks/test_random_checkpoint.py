@@ -10,13 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.random_checkpoint import SHAPES, configuration, main, tensor_shapes, text_ids
+from benchmarks.random_checkpoint import SHAPES, configuration, tensor_shapes, text_ids, write
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("random") / "tiny"
-    assert main(["--like", "tiny", "--device", "cpu", str(out)]) == 0
+    write("tiny", out, "cpu")
     return out
 
 

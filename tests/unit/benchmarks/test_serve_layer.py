@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,13 +13,10 @@ from benchmarks.cells import Results
 from benchmarks.contenders.servers import V1, Contender, Setup
 from benchmarks.driver import Clients
 from benchmarks.goals import judge
-from benchmarks.longprompt import split_gaps
 from benchmarks.machine import conditions
-from benchmarks.memory import Memory, Peak, parse_rollup, sample_memory, total_pss_mb
-from benchmarks.stages import Session
+from benchmarks.stages import Session, split_gaps
 from benchmarks.stats import ClientReport, analyse
-from benchmarks.target import Layout, Plan, http_target
-from openai_bls.triton_models.tensors import MODELS
+from benchmarks.target import Plan, http_target
 from tests.unit.benchmarks.bench_results import SHAPE, good_results
 from tests.unit.benchmarks.bench_stub import stub_server
 from tests.unit.benchmarks.test_bench_stats import make_trace
@@ -46,13 +41,15 @@ def _session(clients: Clients, tokenizer_dir: Path) -> tuple[Session, list[str]]
     return Session(clients, setup, shape, Results(), lines.append), lines
 
 
-def _peer(port: int, model: str) -> Contender:
-    return Contender("url", (), (V1,), peer=http_target("chat", f"http://127.0.0.1:{port}/v1", model=model))
+def _peer(server: tuple[int, int], model: str) -> Contender:
+    port, pid = server
+    target = http_target("chat", f"http://127.0.0.1:{port}/v1", model=model)
+    return Contender("url", (), (V1,), peer=target, peer_pid=pid)
 
 
 def test_a_peer_is_measured(server: tuple[int, int], clients: Clients, tokenizer_dir: Path) -> None:
     session, lines = _session(clients, tokenizer_dir)
-    session.fast(_peer(server[0], "good"), 1, throughput=True, crowd=False)
+    session.fast(_peer(server, "good"), 1, throughput=True, crowd=False)
     [cell] = session.results.cells
     assert (cell.stage, cell.result.path, cell.result.failed) == ("throughput", "url /v1 chat", 0)
     assert cell.result.tokens == 10 * cell.result.requests
@@ -67,7 +64,7 @@ def test_a_failed_cell_is_told_and_the_next_one_is_measured(
     session, lines = _session(clients, tokenizer_dir)
     session.shape = replace(session.shape, levels=(1, 2))
     # Probes ask for 8 tokens and pass; what asks for 10 hangs.
-    session.fast(_peer(server[0], "hangs_beyond_8"), 1, throughput=True, crowd=False)
+    session.fast(_peer(server, "hangs_beyond_8"), 1, throughput=True, crowd=False)
     assert [cell.result.failures for cell in session.results.cells] == [
         {"incomplete: no data for 1 s": 1},
         {"incomplete: no data for 1 s": 2},
@@ -77,8 +74,8 @@ def test_a_failed_cell_is_told_and_the_next_one_is_measured(
 
 def test_a_contender_that_does_not_answer(server: tuple[int, int], clients: Clients, tokenizer_dir: Path) -> None:
     session, _ = _session(clients, tokenizer_dir)
-    session.fast(_peer(server[0], "missing"), 1, throughput=True, crowd=False)
-    session.long_prompt(_peer(1, "good"), 1)
+    session.fast(_peer(server, "missing"), 1, throughput=True, crowd=False)
+    session.long_prompt(_peer((1, 1), "good"), 1)
     [cell] = session.results.cells
     [reason] = cell.result.failures
     assert reason.startswith("no server: chat: status 404")
@@ -89,7 +86,7 @@ def test_a_contender_that_does_not_answer(server: tuple[int, int], clients: Clie
 def test_long_prompts(server: tuple[int, int], clients: Clients, tokenizer_dir: Path) -> None:
     session, lines = _session(clients, tokenizer_dir)
     session.shape = replace(session.shape, long_prompt_tokens=2_000)
-    session.long_prompt(_peer(server[0], "slow"), 1)
+    session.long_prompt(_peer(server, "slow"), 1)
     [found] = session.results.long_prompts
     assert found.failures == {}
     assert found.prompt_tokens > 400
@@ -100,7 +97,7 @@ def test_long_prompts(server: tuple[int, int], clients: Clients, tokenizer_dir: 
 
 def test_single_requests_have_pauses(server: tuple[int, int], clients: Clients) -> None:
     target = http_target("chat", f"http://127.0.0.1:{server[0]}/v1", model="good")
-    plan = Plan(target, 1, 4, 4, 5, Layout(1, 3), pause_s=0.1)
+    plan = Plan(target, 1, 4, 4, 5, pause_s=0.1)
     begun = time.monotonic()
     assert not clients.drive(plan).failures
     assert time.monotonic() - begun > 3 * 0.05
@@ -108,7 +105,7 @@ def test_single_requests_have_pauses(server: tuple[int, int], clients: Clients) 
 
 def test_a_run_that_is_limited_in_time(server: tuple[int, int], clients: Clients) -> None:
     target = http_target("chat", f"http://127.0.0.1:{server[0]}/v1", model="good")
-    plan = Plan(target, 3, 10**6, 4, 5, Layout(1, 3), seconds=0.2)
+    plan = Plan(target, 3, 10**6, 4, 5, seconds=0.2)
     report = clients.drive(plan)
     assert not report.failures
     assert report.requests > 3
@@ -116,8 +113,8 @@ def test_a_run_that_is_limited_in_time(server: tuple[int, int], clients: Clients
 
 
 def test_gaps_beside_and_without_long_prompts() -> None:
-    plan = Plan(http_target("chat", "http://h:1/v1"), 1, 1, 1, 6, Layout(0, 2))
-    trace = make_trace([(1.0, 1), (2.0, 1), (3.0, 1), (4.5, 1), (5.0, 1), (6.0, 3)], tokens=6)
+    plan = Plan(http_target("chat", "http://h:1/v1"), 1, 1, 1, 6)
+    trace = make_trace([(0.5, 1), (1.0, 1), (2.0, 1), (3.0, 1), (4.5, 1), (5.0, 1), (6.0, 4)], tokens=6)
     report: ClientReport = analyse([trace], plan, cpu_s=0)
     within, quiet = split_gaps(report, [(3.2, 3.4)], settled=1.5)
     assert within.tolist() == [1.5]
@@ -127,50 +124,23 @@ def test_gaps_beside_and_without_long_prompts() -> None:
     assert np.array_equal(report.gap_ends, [2.0, 3.0, 4.5, 5.0, 6.0])
 
 
-def test_memory() -> None:
-    text = "00400000-7fff ---p 00000000 00:00 0 [rollup]\nRss:  2000 kB\nPss:  1000 kB\nPss_Anon:  7 kB\n"
-    assert parse_rollup(text) == Memory(2.048, 1.024)
-    sample = sample_memory(os.getpid())
-    assert total_pss_mb(sample) > 1
-    assert all(one.pss_mb <= one.rss_mb for one in sample.values())
-    with Peak(os.getpid()) as peak:
-        time.sleep(0.6)
-    assert total_pss_mb(peak.memory) > 1
-
-
 def test_options() -> None:
-    parser = serve_layer._parser()
-    shape = serve_layer.shape_of(parser.parse_args([]))
-    assert shape.levels == (1, 16, 64, 128, 512)
-    quick = parser.parse_args(["--quick", "--concurrency", "128,64", "--contenders", "ours,bare", "--seconds", "1"])
-    assert serve_layer.shape_of(quick).levels == (64, 128)
-    assert [one.name for one in serve_layer.contenders_of(quick)] == ["bare", "ours"]
+    assert serve_layer.parse([])[1].levels == (1, 16, 64, 128, 512)
+    given = ["--quick", "--concurrency", "64,128", "--contenders", "ours,bare"]
+    options, shape = serve_layer.parse(given)
+    assert (shape.levels, shape.seconds, options.rounds) == ((64, 128), 1.5, 1)
+    assert options.contenders == ["bare", "ours"]
     with pytest.raises(SystemExit):
-        parser.parse_args(["--contenders", "nobody"])
-    with pytest.raises(ValueError, match="not an http"):
-        serve_layer.contenders_of(parser.parse_args(["--url", "https://x/v1"]))
+        serve_layer.parse(["--contenders", "nobody"])
 
 
-def test_the_recorded_command_leaves_local_things_out() -> None:
-    given = ["--quick", "--url", "http://10.0.0.1/v1", "--url-model", "m", "--out", "there", "--rounds", "2"]
+def test_the_recorded_command_leaves_folders_out() -> None:
+    given = ["--quick", "--repository", "here", "--out", "there", "--rounds", "2"]
     assert serve_layer.recorded_command(given) == "python -m benchmarks.serve_layer --quick --rounds 2"
 
 
-def test_a_peer_alone(server: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    repository = tmp_path / "repository"
-    tokenizer = repository / "preprocessing" / "1" / "tokenizer" / "tokenizer.json"
-    tokenizer.parent.mkdir(parents=True)
-    tokenizer.write_text(
-        json.dumps({"model": {"type": "WordLevel", "vocab": {"Ġthe": 0, "[UNK]": 1}, "unk_token": "[UNK]"}})
-    )
-    for model in MODELS:
-        (repository / model / "1").mkdir(parents=True, exist_ok=True)
-    options = ["--contenders", "", "--url", f"http://127.0.0.1:{server[0]}/v1", "--url-model", "good"]
-    options += ["--quick", "--concurrency", "2", "--seconds", "0.1", "--stages", "throughput"]
-    assert serve_layer.main([*options, "--repository", str(repository), "--out", str(tmp_path / "out")]) == 0
-    assert "url /v1 chat" in capsys.readouterr().out
-    assert (tmp_path / "out" / "serve_layer.json").exists()
-    assert serve_layer.main([*options, "--repository", str(tmp_path)]) == 2
+def test_a_repository_without_a_tokenizer_cannot_be_measured(tmp_path: Path) -> None:
+    assert serve_layer.main(["--quick", "--repository", str(tmp_path)]) == 2
 
 
 def test_results_are_written(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 
-from benchmarks import load
 from openai_bls import __main__ as cli
 from openai_bls.api.chat import schema
 from openai_bls.api.http.app import create_app
@@ -203,7 +202,6 @@ def take(command: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("python", "build/verify.py"): script("verify").parse,
         ("python", "build/smoke.py"): smoke_parser(place).parse_args,
         ("python", "-m", "openai_bls"): lambda arguments: take_launcher(arguments, place, monkeypatch),
-        ("python", "-m", "benchmarks.load"): load._parser().parse_args,
     }
     for program, parser in programs.items():
         if tuple(words[: len(program)]) == program:

@@ -21,11 +21,27 @@ import triton
 import triton.language as tl
 
 _LOG2_E = 1.4426950408889634
-_MIN_ROWS = 16  # the least that a matrix product takes
+_MIN_ROWS = 16
+"""Rows that a matrix product needs at least."""
 _DECODE_TOKENS = 64
+"""Keys per tile of the decode kernel."""
 _MIXED_ROWS = 64
+"""Rows (queries times the query heads of a key head) per program of the mixed kernel."""
 _MIXED_TOKENS = 64
+"""Keys per tile of the mixed kernel."""
 _MAX_SPLITS = 64
+_SPARE_SHARED_BYTES = 8192
+"""Shared memory left to the compiler, besides the tiles."""
+
+
+@triton.jit
+def _add_tile(scores, v, best, total, sums):
+    """The running maximum, sum and weighted values of a softmax, with one more tile of keys."""
+    higher = tl.maximum(best, tl.max(scores, 1))
+    weights = tl.exp2(scores - higher[:, None])
+    shrink = tl.exp2(best - higher)
+    sums = sums * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+    return higher, total * shrink + tl.sum(weights, 1), sums
 
 
 @triton.jit
@@ -89,12 +105,7 @@ def _decode_kernel(
         k = tl.load(k_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0)
         v = tl.load(v_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0)
         scores = tl.where(cached[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
-        higher = tl.maximum(best, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        shrink = tl.exp2(best - higher)
-        total = total * shrink + tl.sum(weights, 1)
-        sums = sums * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
-        best = higher
+        best, total, sums = _add_tile(scores, v, best, total, sums)
     if (newest >= first) & (newest < last):
         page = tl.load(table + newest // PAGE).to(tl.int64)
         at = (page * PAGE + newest % PAGE) * slot_stride + kv_head * SIZE
@@ -173,7 +184,6 @@ def _mixed_kernel(
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
-    CACHED: tl.constexpr,
 ):
     """ROWS / WIDTH consecutive queries of one sequence, for the query heads that share a key head."""
     block = tl.program_id(0)
@@ -210,31 +220,34 @@ def _mixed_kernel(
         best = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         sums = tl.zeros([ROWS, DIMS], tl.float32)
-        for start in range(0, end, TILE):
+        # Every query of the block sees all keys of the first tiles.
+        seen_by_all = (past + first + 1) // TILE * TILE
+        for start in range(0, seen_by_all, TILE):
+            slot = tl.load(slots_ptr + k0 + start + offsets).to(tl.int64)
+            k = tl.load(
+                k_ptr + slot[:, None] * k_slot + kv_head * k_head + dims[None, :], mask=in_size[None, :], other=0.0
+            )
+            v = tl.load(
+                v_ptr + slot[:, None] * v_slot + kv_head * v_head + dims[None, :], mask=in_size[None, :], other=0.0
+            )
+            best, total, sums = _add_tile(tl.dot(q, tl.trans(k)) * scale, v, best, total, sums)
+        for start in range(seen_by_all, end, TILE):
             position = start + offsets
             present = position < end
-            if CACHED:
-                slot = tl.load(slots_ptr + k0 + position, mask=present, other=0).to(tl.int64)
-            else:
-                slot = (k0 + position).to(tl.int64)
+            slot = tl.load(slots_ptr + k0 + position, mask=present, other=0).to(tl.int64)
             mask = present[:, None] & in_size[None, :]
             k = tl.load(k_ptr + slot[:, None] * k_slot + kv_head * k_head + dims[None, :], mask=mask, other=0.0)
             v = tl.load(v_ptr + slot[:, None] * v_slot + kv_head * v_head + dims[None, :], mask=mask, other=0.0)
             seen = present[None, :] & (position[None, :] <= (past + token)[:, None])
             scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
-            higher = tl.maximum(best, tl.max(scores, 1))
-            weights = tl.exp2(scores - higher[:, None])
-            shrink = tl.exp2(best - higher)
-            total = total * shrink + tl.sum(weights, 1)
-            sums = sums * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
-            best = higher
+            best, total, sums = _add_tile(scores, v, best, total, sums)
         result = sums / total[:, None]
         to = out_ptr + (at[:, None] * HEADS + head[:, None]) * SIZE + dims[None, :]
         tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
 
 
 def _splits(programs: int, processors: int) -> int:
-    """Into how many shares the keys of a sequence are cut so that the device is full: a power of two."""
+    """Shares into which the keys of a sequence are cut so that the device is full: a power of two."""
     wanted = 1
     while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
         wanted *= 2
@@ -328,7 +341,7 @@ def mixed_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    slots: torch.Tensor | None,
+    slots: torch.Tensor,
     query_ends: torch.Tensor,
     key_ends: torch.Tensor,
     scale: float,
@@ -337,7 +350,7 @@ def mixed_attention(
 
     Args:
         query: [queries, heads, size].
-        key: the cache, [slots, key heads, size]; or, without `slots`, the keys end to end.
+        key: the cache, [slots, key heads, size].
         value: the same.
         slots: int64, the slot of each key of each sequence, end to end.
         query_ends: int32 [sequences + 1], running total of queries; sequences of none may follow the others.
@@ -350,14 +363,14 @@ def mixed_attention(
     queries, heads, size = query.shape
     kv_heads = key.shape[1]
     width = triton.next_power_of_2(heads // kv_heads)
-    rows = max(_MIXED_ROWS, width)
+    rows, dims = max(_MIXED_ROWS, width), triton.next_power_of_2(size)
     count = query_ends.shape[0] - 1
     out = query.new_zeros(queries, heads, size)
     _mixed_kernel[(queries // (rows // width) + count, kv_heads)](
         query,
         key,
         value,
-        key_ends if slots is None else slots,
+        slots,
         query_ends,
         key_ends,
         out,
@@ -374,13 +387,21 @@ def mixed_attention(
         WIDTH=width,
         SIZE=size,
         ROWS=rows,
-        DIMS=triton.next_power_of_2(size),
+        DIMS=dims,
         TILE=_MIXED_TOKENS,
-        CACHED=slots is not None,
         num_warps=4,
-        num_stages=2,
+        num_stages=_mixed_stages(query.device, rows, dims),
     )
     return out
+
+
+@functools.cache
+def _mixed_stages(device: Any, rows: int, dims: int) -> int:
+    """Tiles of keys and values in flight: 3 where the queries and 3 tiles fit into shared memory, else 2."""
+    if device.type != "cuda":
+        return 2
+    room = int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) - _SPARE_SHARED_BYTES
+    return 3 if 2 * dims * (rows + 3 * 2 * _MIXED_TOKENS) <= room else 2
 
 
 @functools.cache

@@ -1,8 +1,8 @@
-"""Fewer, larger operations in a loaded model: one launch where transformers' code makes several.
+"""Fused layers of a loaded model: one launch where transformers' code makes several.
 
-A decoding step of a few sequences is short, and each launch costs it some microseconds even in a CUDA graph. What is
-replaced is found by its shape, tried on random numbers against the original, and left alone where it differs. Rounding
-is transformers' own, so answers stay the same but for the order of sums in matrix products.
+A decoding step of a few sequences is short, and each launch costs it some microseconds even in a CUDA graph. Layers are
+found by their shape; each replacement is tried on random numbers against the original and dropped where it differs.
+Rounding is transformers' own, so answers stay the same but for the order of sums in matrix products.
 """
 
 from __future__ import annotations
@@ -40,15 +40,6 @@ def fuse(model: Any) -> dict[str, int]:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # of the weights that were put together
     return counts
-
-
-def restore(model: Any) -> None:
-    """Let every module of `model` do what it did before `fuse`. Weights that were put together stay so."""
-    for module in model.modules():
-        module.__dict__.pop("forward", None)
-        function = _global(module, "apply_rotary_pos_emb")
-        if hasattr(function, "original"):
-            vars(sys.modules[type(module).__module__])["apply_rotary_pos_emb"] = function.original
 
 
 def _close(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> bool:
@@ -103,22 +94,9 @@ def _are_plain(layers: Iterable[Any]) -> bool:
 
 def _put_together(layers: list[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """One weight and one bias for all `layers`, whose own become parts of them."""
-
-    def joined(tensors: list[torch.Tensor]) -> torch.Tensor:
-        first, place = tensors[0], tensors[0].data_ptr()
-        storage = first.untyped_storage()
-        for tensor in tensors:
-            # Tensors of one file may be neighbours by chance, each in a storage of its own.
-            same = tensor.untyped_storage().data_ptr() == storage.data_ptr() and storage.nbytes() > tensor.nbytes
-            if not same or tensor.data_ptr() != place or not tensor.is_contiguous():
-                return torch.cat(tensors)
-            place += tensor.nbytes
-        # Put together before.
-        return first.as_strided((sum(t.shape[0] for t in tensors), *first.shape[1:]), first.stride())
-
     with torch.no_grad():
-        weight = joined([layer.weight.data for layer in layers])
-        bias = None if layers[0].bias is None else joined([layer.bias.data for layer in layers])
+        weight = torch.cat([layer.weight.data for layer in layers])
+        bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
         start = 0
         for layer in layers:
             end = start + layer.out_features

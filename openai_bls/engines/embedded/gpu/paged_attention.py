@@ -1,9 +1,9 @@
 """Attention on a GPU under continuous batching.
 
-`paged` reads keys and values where they lie in the paged cache (`kernels.py`). transformers' own ways copy those of all
-running sequences together first, in every layer of every step, which triples the traffic.
+`paged` reads keys and values where they lie in the paged cache (`attention_kernels`). transformers' own ways copy those
+of all running sequences together first, in every layer of every step, which triples the traffic.
 
-`varlen` is that copy and the flash attention inside PyTorch: for models and machines that `paged` is not for.
+`varlen` is that copy and the flash attention inside PyTorch: for machines on which our kernels do not compile.
 
 transformers takes an implementation whose name has "flash" in it for one that wants no mask and understands the lengths
 that continuous batching passes along; both are registered under such names.
@@ -155,13 +155,9 @@ def _paged(
     layer.values.index_copy_(0, written, v)
     slots = kwargs["read_index"][layer.group]
     query_ends = kwargs["cu_seq_lens_q"]
-    if slots.numel():
-        out = attention_kernels.mixed_attention(q, layer.keys, layer.values, slots, query_ends, key_ends, scale)
-    elif _flash is not None:
-        longest = _longest(kwargs, "q")
-        out = _flash(q, k, v, query_ends, query_ends, longest, longest, scale)
-    else:
-        out = attention_kernels.mixed_attention(q, k, v, None, query_ends, query_ends, scale)
+    if not slots.numel():  # no sequence has a past: all keys are the step's own
+        slots, key_ends = written, query_ends
+    out = attention_kernels.mixed_attention(q, layer.keys, layer.values, slots, query_ends, key_ends, scale)
     return out.unsqueeze(0), None
 
 
@@ -294,28 +290,6 @@ def _try_paged(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: i
     parts = zip(_pieces(q, queries), _pieces(out, queries), _pieces(slots, keys), strict=True)
     for asked, answered, places in parts:
         _require_close(answered, _reference(asked, key_cache[places], value_cache[places], scale))
-    _try_fresh(q, normal(96, kv_heads, size), normal(96, kv_heads, size), queries, scale)
-
-
-def _try_fresh(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, queries: list[int], scale: float) -> None:
-    """Sequences without a past, by flash attention or, where that does not do, by our own."""
-    global _flash  # noqa: PLW0603
-    from openai_bls.engines.embedded.gpu import attention_kernels
-
-    ends = _ends(queries, q.device)
-
-    def judge(out: torch.Tensor) -> None:
-        sequences = zip(*(_pieces(x, queries) for x in (q, k, v, out)), strict=True)
-        for asked, keys, values, answered in sequences:
-            _require_close(answered, _reference(asked, keys, values, scale))
-
-    judge(attention_kernels.mixed_attention(q, k, v, None, ends, ends, scale))
-    if _flash is not None:
-        try:
-            judge(_flash(q, k, v, ends, ends, 96, 96, scale))
-        except Exception as error:
-            logger.warning("PyTorch's flash attention is left aside: %s", error)
-            _flash = None
 
 
 def _try_varlen(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None:

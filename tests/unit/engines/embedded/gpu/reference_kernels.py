@@ -53,14 +53,14 @@ def mixed_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    slots: torch.Tensor | None,
+    slots: torch.Tensor,
     query_ends: torch.Tensor,
     key_ends: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    calls.append("fresh" if slots is None else "mixed")
+    calls.append("mixed")
     out = torch.full_like(query, torch.nan)
-    places = torch.arange(key.shape[0]) if slots is None else _unbounded(slots)
+    places = _unbounded(slots)
     bounds = zip(itertools.pairwise(query_ends.tolist()), itertools.pairwise(key_ends.tolist()), strict=True)
     for (q0, q1), (k0, k1) in bounds:
         if q1 > q0:
@@ -81,7 +81,7 @@ def flash(
     """What PyTorch's flash attention for packed sequences does."""
     assert most_queries >= int(query_ends.diff().max())
     assert most_keys >= int(key_ends.diff().max())
-    result = mixed_attention(q, k, v, None, query_ends, key_ends, scale)
+    result = mixed_attention(q, k, v, torch.arange(k.shape[0]), query_ends, key_ends, scale)
     calls[-1] = "flash"
     return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,13 +31,14 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def model(checkpoint: Path) -> Iterator[Any]:
+def model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # `fuse` sets it in transformers' module; the old value comes back with the test's end.
+    monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", ORIGINAL_ROTATION)
     found = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
     for name, parameter in found.named_parameters():
         if name.endswith(("norm.weight", "bias")):
             torch.nn.init.normal_(parameter)
-    yield found
-    fused_layers.restore(found)
+    return found
 
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
@@ -60,20 +60,6 @@ def test_logits_are_the_same(model: Any) -> None:
     assert sum(parameter.nbytes for parameter in model.parameters()) == bytes_before
     attention = model.model.layers[0].self_attn
     assert attention.k_proj.weight.untyped_storage().data_ptr() == attention.q_proj.weight.untyped_storage().data_ptr()
-
-
-@pytest.mark.usefixtures("kernels")
-def test_there_and_back(model: Any) -> None:
-    before = logits(model)
-    fused_layers.fuse(model)
-    place = model.model.layers[1].mlp.gate_proj.weight.data_ptr()
-    fused_layers.restore(model)
-    assert "forward" not in model.model.norm.__dict__
-    assert modeling_qwen2.apply_rotary_pos_emb is ORIGINAL_ROTATION
-    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
-    fused_layers.fuse(model)
-    assert model.model.layers[1].mlp.gate_proj.weight.data_ptr() == place  # nothing was copied again
-    torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
 
 
 def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> None:
