@@ -67,19 +67,25 @@ class Frames:
         return messages
 
 
-def address(model: str, server_pid: int) -> str:
-    """Where the engine of `model` listens within the tritonserver `server_pid`.
+def process_identity(pid: int) -> tuple[int, int, str]:
+    """Id namespace, id, and start (in clock ticks) of a process, which together no other process of this machine has.
 
-    An abstract Unix address: it leaves no file behind. Process ids repeat over time, and between containers that share
-    a network namespace; the process's start and its id namespace make the name unique.
+    Process ids repeat over time, and between containers that share a network namespace or /dev/shm. The start is "0"
+    for a process that is not there.
     """
     try:
         # Field 22; the second field, in parentheses, may hold spaces.
-        started = Path(f"/proc/{server_pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        started = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         started = "0"
     namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  # Path.stat resolves the link's text
-    return f"\0openai_bls/{namespace}/{server_pid}/{started}/{model}"
+    return namespace, pid, started
+
+
+def address(model: str, server_pid: int) -> str:
+    """Abstract Unix address of the model `model` within the tritonserver `server_pid`; it leaves no file behind."""
+    namespace, pid, started = process_identity(server_pid)
+    return f"\0openai_bls/{namespace}/{pid}/{started}/{model}"
 
 
 def new_socket() -> socket.socket:

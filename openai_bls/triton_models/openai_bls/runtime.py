@@ -28,7 +28,6 @@ from openai_bls.core.errors import ApiError, EngineError, OverloadedError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
-from openai_bls.pipeline.metrics_instances import Peers
 from openai_bls.pipeline.model_registry import Models, ServedModel
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
@@ -154,7 +153,6 @@ class Runtime:
         self._senders = Senders(settings.sender_threads, self._loop)
         self._closing = threading.Event()
         self._http: HttpServer | None = None
-        self._peers: Peers | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._owner = owner
         self._server_up = False
@@ -232,8 +230,6 @@ class Runtime:
         service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
         self._service.set_result(service)
         if self._listener is not None:
-            self._peers = Peers(service.metrics, self._owner)
-            self._tasks.append(self._loop.create_task(self._peers.start()))
             self._http = HttpServer(service, self._listener, self._pacer)
             self._http.start()
             logger.info(
@@ -310,8 +306,6 @@ class Runtime:
             await engine.close()
         if self._http is not None:
             await self._http.stop()
-        if self._peers is not None:
-            self._peers.close()
         # Whoever still waits, for preprocessing or for the engine to load, is told.
         tasks = [*self._tasks, *self._answers]
         for task in tasks:
