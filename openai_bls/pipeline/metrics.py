@@ -68,7 +68,7 @@ _WHOLE_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0,
 
 
 # When a series was created says nothing here.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics(Collector):
@@ -188,8 +188,9 @@ class Metrics(Collector):
         if directory is not None:
             for pid in ended_instances(directory):
                 with contextlib.suppress(FileNotFoundError):
-                    mark_process_dead(pid, directory)
-            families |= {family.name: family for family in MultiProcessCollector(None, directory).collect()}
+                    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+            summed = MultiProcessCollector(None, directory).collect()  # type: ignore[no-untyped-call]
+            families |= {family.name: family for family in summed}
         yield from families.values()
         yield from self._load.collect()
 

@@ -1,4 +1,4 @@
-"""The command line of the smoke test."""
+"""Command line of the smoke test."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import msgspec
 from openai_bls.launcher.checks import check_engine, check_repository
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.smoke import api_checks, openai_checks, triton_checks
-from openai_bls.launcher.smoke.outcome import Outcome, count, run, summary
+from openai_bls.launcher.smoke import openai_checks, triton_checks
+from openai_bls.launcher.smoke.check import Outcome, count, run
 from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import run_server
 
-CHECKS = (*openai_checks.CHECKS, *api_checks.CHECKS, *triton_checks.CHECKS)
+CHECKS = (*openai_checks.CHECKS, *triton_checks.CHECKS)
 
 _DESCRIPTION = """\
 Check every endpoint of a server: one it starts for a model repository and stops again, or one that runs.
@@ -81,27 +81,20 @@ def report(target: Target, *, as_json: bool) -> int:
         outcomes.append(outcome)
         if not as_json:
             console.line(outcome.line())
+    counts = count(outcomes)
     if as_json:
-        document = {"checks": outcomes, "summary": count(outcomes)}
+        document = {"checks": outcomes, "summary": counts}
         console.line(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     else:
-        console.line(summary(outcomes))
-    return 1 if count(outcomes)["FAILED"] else 0
+        console.line(f"{len(outcomes)} checks: " + ", ".join(f"{counts[status]} {status}" for status in counts))
+    return 1 if counts["FAILED"] else 0
 
 
 @contextlib.contextmanager
 def _target(options: argparse.Namespace) -> Iterator[Target]:
-    api_key = os.environ.get("OPENAI_BLS_API_KEY", "")
+    asked = (os.environ.get("OPENAI_BLS_API_KEY", ""), options.model, options.timeout)
     if options.url is not None:
-        yield Target(
-            options.url,
-            options.triton_url,
-            options.grpc_url,
-            options.metrics_url,
-            api_key=api_key,
-            model=options.model,
-            timeout=options.timeout,
-        )
+        yield Target(options.url, options.triton_url, options.grpc_url, options.metrics_url, *asked)
         return
     repository = options.model_repository.absolute()
     check_repository(repository)
@@ -109,15 +102,7 @@ def _target(options: argparse.Namespace) -> Iterator[Target]:
     if not options.json:
         Console().line(f"starting a server for {options.model_repository}")
     with run_server(repository, log_path=options.log_file, timeout=options.start_timeout) as server:
-        yield Target(
-            server.openai_url,
-            server.http_url,
-            server.grpc_url,
-            server.metrics_url,
-            api_key=api_key,
-            model=options.model,
-            timeout=options.timeout,
-        )
+        yield Target(server.openai_url, server.http_url, server.grpc_url, server.metrics_url, *asked)
 
 
 def _http_url(text: str) -> str:
