@@ -90,7 +90,7 @@ class _Live:
         self.tell(TokenDelta(self.request.request_id, [], finish_reason="cancelled", error=why))
 
 
-class OfficialClient:
+class GrpcEngineClient:
     """Submits requests to a model with the official contract and hands each its deltas.
 
     Belongs to the event loop's thread, where every listener is called. While the model is being unloaded, live requests

@@ -47,7 +47,7 @@ class _Open:
         self.stream = stream
 
 
-class OfficialDoor:
+class Frontend:
     """Takes requests of the official contract, from any thread."""
 
     def __init__(self, exchange: ExchangeServer, info: EngineInfo, settings: TensorRtLlmSettings) -> None:

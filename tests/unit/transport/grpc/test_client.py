@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
 from openai_bls.core.errors import OverloadedError
 from openai_bls.transport.grpc import client as client_module
-from openai_bls.transport.grpc.client import OfficialClient
+from openai_bls.transport.grpc.client import GrpcEngineClient
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
 from tests.unit.core_support import WAIT_S
 from tests.unit.transport.grpc.test_description import write_engine
@@ -148,7 +148,7 @@ class World:
 
     async def start(self) -> None:
         await self.server.start()
-        self.client = OfficialClient("engine", self.folder, f"127.0.0.1:{self.port}", self.infos.append)
+        self.client = GrpcEngineClient("engine", self.folder, f"127.0.0.1:{self.port}", self.infos.append)
 
     def submit(self, **fields: Any) -> tuple[int, Listener]:
         request_id = self.client.new_request_id()
@@ -216,7 +216,7 @@ def test_requests_are_matched_with_their_answers(folder: Path) -> None:
 
 def test_two_clients_have_different_triton_ids(folder: Path) -> None:
     async def scenario(w: World) -> None:
-        other = OfficialClient("engine", w.folder, f"127.0.0.1:{w.port}", w.infos.append)
+        other = GrpcEngineClient("engine", w.folder, f"127.0.0.1:{w.port}", w.infos.append)
         for client in (w.client, other):
             await client.ready()
             client.submit(GenerationRequest(1, [1], 1), Listener())

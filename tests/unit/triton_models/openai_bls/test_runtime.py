@@ -28,7 +28,7 @@ from openai_bls.transport.ipc.prompts import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime
-from openai_bls.triton_models.repository import Backend, Door
+from openai_bls.triton_models.repository import Backend, Transport
 from tests.unit.core_support import (
     CHAT_TEMPLATE,
     EOS,
@@ -141,14 +141,16 @@ class World:
         start: bool = True,
         owner: int = os.getpid(),
         further: Sequence[tuple[EngineInfo, Path]] = (),
-        door: tuple[Door, Path] = ("exchange", Path()),
+        transport: tuple[Transport, Path] = ("exchange", Path()),
         **settings: Any,
     ) -> None:
         self.closed = False
         engines = [(engine_info(), tokenizer_dir), *further]
         self.fakes = [Fake(folder, owner, info) for info, folder in engines]
         self.default = self.fakes[0]
-        self.default.backend = msgspec.structs.replace(self.default.backend, door=door[0], engine_dir=door[1])
+        self.default.backend = msgspec.structs.replace(
+            self.default.backend, transport=transport[0], engine_dir=transport[1]
+        )
         if engine:
             self.load_engine()
         self.runtime = Runtime(
@@ -428,7 +430,7 @@ def test_an_engine_with_the_official_contract_alone(
     """Reached through gRPC; its prompts still come over the exchange."""
     world = make(
         engine=False,
-        door=("grpc", official.folder),
+        transport=("grpc", official.folder),
         engine_grpc_url=official.address,
     )
     reply, streamed = world.submit(max_tokens=5), world.submit(max_tokens=5, stream=True)
@@ -438,11 +440,11 @@ def test_an_engine_with_the_official_contract_alone(
     assert reply.bodies[0]["choices"][0]["message"]["content"] == "hé"
     assert reply.bodies[0]["choices"][0]["finish_reason"] == "stop"
     assert len(world.default.prepared) == 2
-    assert type(world.runtime._engines[0].client).__name__ == "OfficialClient"
+    assert type(world.runtime._engines[0].client).__name__ == "GrpcEngineClient"
 
 
 def test_a_setting_forces_the_door(make: Callable[..., World], official: OfficialServer) -> None:
-    world = make(door=("grpc", official.folder), engine_door="exchange")
+    world = make(transport=("grpc", official.folder), engine_door="exchange")
     reply = world.submit()
     world.deliver(0, "a", "stop")
     reply.wait_end()
