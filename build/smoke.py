@@ -1,4 +1,4 @@
-"""Start a server for the model repository, or take one that runs, and check every endpoint of it.
+"""Smoke test: a server started for the model repository, or one that runs, and a check of each of its endpoints.
 
     python build/smoke.py
     python build/smoke.py --url http://host:9000/v1 --triton-url http://host:8000 --grpc-url host:8001

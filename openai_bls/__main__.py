@@ -1,4 +1,4 @@
-"""The command line: `python -m openai_bls serve | install-server | doctor | render`."""
+"""Command line: `python -m openai_bls serve | install-server | doctor | render`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 from openai_bls import __version__
 from openai_bls.core import config_pbtxt
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
-from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS
+from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS, doctor
 from openai_bls.launcher.console import Console, fail
-from openai_bls.launcher.doctor import doctor
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import Ports
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS

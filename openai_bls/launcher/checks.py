@@ -1,6 +1,6 @@
-"""What must hold before a server is started.
+"""Checks of the machine, the environment and the model repository before a server is started.
 
-Each check says in a line what it found, or raises `LaunchError` with one that says what to do.
+Each returns one line on what it found, or raises `LaunchError` with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING
 from openai_bls.core.manifest import BUILD_HINT
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free
-from openai_bls.launcher.server import backends_folder, library_folder, python_version, stub_versions, wheel_root
+from openai_bls.launcher.server import (
+    backends_folder,
+    find_server,
+    library_folder,
+    python_version,
+    stub_versions,
+    wheel_root,
+)
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from openai_bls.launcher.console import Console
     from openai_bls.launcher.ports import Ports
     from openai_bls.launcher.server import Server
 
@@ -136,6 +144,36 @@ def check_ports(ports: Ports, host: str = "127.0.0.1") -> str:
                 f" another with {flag} or {variable}"
             )
     return "ports " + ", ".join(f"{port} ({label})" for port, label in owners.items())
+
+
+def doctor(console: Console, repository: Path, ports: Ports, host: str) -> int:
+    """Run all checks, whatever the others say; 0 if every one passed."""
+    todo: list[Callable[[], str | None]] = [check_platform, check_shm]
+    failures = 0
+    try:
+        server = find_server()
+    except LaunchError as error:
+        failures += 1
+        console.line(f"FAIL  {error}")
+    else:
+        console.line(f"ok    tritonserver ({server.version}) from {server.binary}")
+        todo += [lambda: check_python(server), lambda: check_numpy(server)]
+    todo += [
+        lambda: check_repository(repository),
+        lambda: check_engine(repository),
+        lambda: check_ports(ports, host),
+    ]
+    for check in todo:
+        try:
+            found = check()
+        except LaunchError as error:
+            failures += 1
+            console.line(f"FAIL  {error}")
+        else:
+            if found:
+                console.line(f"ok    {found}")
+    console.line("all is well" if not failures else f"{failures} failed")
+    return 1 if failures else 0
 
 
 def model_names(repository: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""One running tritonserver: started under a guardian, drained or killed, nothing left behind."""
+"""Process of a running tritonserver: started under a guardian, drained or killed, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openai_bls.launcher.server import flag_values, has_backend_setting
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from openai_bls.launcher.ranks import MpiJob
+    from openai_bls.launcher.mpi_job import MpiJob
 
 DEFAULT_EXIT_TIMEOUT_SECONDS = 30
 

@@ -1,4 +1,4 @@
-"""Asking a server over HTTP whether it, its models and /v1 are ready."""
+"""Readiness of a server, its models and /v1, asked over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The config.pbtxt of models around a TensorRT-LLM engine: literal values, from typed settings.
+"""Settings and config.pbtxt of the models around a TensorRT-LLM engine: literal values, from typed settings.
 
 Two Triton backends can run an engine. With `python` it is our own model.py, and config.pbtxt holds
 `TensorRtLlmSettings`. With `tensorrtllm`, the C++ backend, it holds `CppSettings`; that backend knows the official
@@ -81,7 +81,7 @@ _ALWAYS = {"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_
 def engine_model(
     manifest: Manifest, settings: TensorRtLlmSettings, queue: Queue | None = None, name: str = TENSORRT_LLM.name
 ) -> Model:
-    """What Triton has to know of the model that runs the engine of `manifest`.
+    """Declaration of the model that runs the engine of `manifest`.
 
     Args:
         manifest: the engine's.
@@ -103,7 +103,7 @@ def engine_model(
 def cpp_model(
     settings: CppSettings, max_batch_size: int, queue: Queue | None = None, name: str = TENSORRT_LLM.name
 ) -> Model:
-    """What Triton has to know of a model that the C++ backend runs.
+    """Declaration of a model that the C++ backend runs.
 
     Args:
         settings: the backend's.

@@ -1,4 +1,4 @@
-"""Where the C++ backend is told to find an engine, and whether that is the one in the repository.
+"""Engine paths in config.pbtxt of the C++ backend, compared with the engine in the repository.
 
 The backend takes absolute paths from config.pbtxt. A repository that was copied or moved keeps those of its old place,
 and would load an engine that is gone, or another one.

@@ -1,4 +1,4 @@
-"""`python -m openai_bls render`: every config.pbtxt of a repository anew, with the values it has and those given.
+"""Renderer of a repository's config.pbtxt files, with their values and those given (`python -m openai_bls render`).
 
 What the tables of this release declare comes from them; what is the operator's to choose is read from the file that is
 there: parameters, the number of instances, Triton's queue, `max_batch_size`. So it may run again and again, and after

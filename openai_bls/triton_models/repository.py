@@ -1,4 +1,4 @@
-"""Which engines the model repository holds, and what goes with each.
+"""Engines of the model repository, and the models that go with each.
 
 ::
 
@@ -44,8 +44,7 @@ class Backend(msgspec.Struct, frozen=True):
     engine_dir: Path = Path()
     """The engine's model folder."""
     transport: Transport = "exchange"
-    """The way to the engine: the exchange of our own model.py, or the official contract over gRPC, for the C++ backend
-    has no other."""
+    """The exchange of our own model.py, or gRPC for the C++ backend, which has the official tensors alone."""
 
 
 def with_suffix(name: str, suffix: str) -> str:

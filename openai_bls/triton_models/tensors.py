@@ -1,4 +1,4 @@
-"""Every model's tensors, declared once: `config.pbtxt` files are rendered from here and held against it by a test.
+"""Tensors of every model, declared once: `config.pbtxt` files are rendered from here, and a test compares them.
 
 Sources: the official `tensorrt_llm`, `preprocessing`, `postprocessing` and `ensemble` templates of tensorrtllm_backend
 (names of 0.20 and later); the tensors marked "ours" are additions that foreign clients never need to send.

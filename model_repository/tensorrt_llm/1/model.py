@@ -1,4 +1,4 @@
-"""Triton model `tensorrt_llm`: the engine, behind the official contract and the exchange. See docs/architecture.md."""
+"""Triton model `tensorrt_llm`: the engine, behind the official tensors and the exchange. See docs/architecture.md."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From the responses of the official contract to the deltas of one request.
+"""Decoder of official output tensors to the token deltas of one request.
 
 Of a stream, `output_ids` holds the new tokens only but `output_log_probs` those of all so far; the end token is in
 neither, the tokens of a matched stop word are in both; the last response may bring no tokens; why it ended is not said.
@@ -23,7 +23,7 @@ _UNAVAILABLE = re.compile(
     r"unknown model|no available versions|is not ready|not found, |server is (stopping|exiting|not ready)", re.I
 )
 _FULL = re.compile(r"queue size", re.I)
-# What the executor says of requests that do not fit; only this part of its message is told, the rest has paths in it.
+# Messages of the executor on requests that do not fit; the client gets this part alone, since the rest has paths in it.
 _INVALID = re.compile(
     r"(Prompt|Input|Encoder|Total|Requested)[\w ]*(length|tokens?)\b[^\n/]*? exceeds?[^\n/]*?\(\d+\)", re.I
 )

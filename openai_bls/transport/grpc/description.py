@@ -1,4 +1,4 @@
-"""What is known of an engine that the C++ backend runs: read from its folder, for the backend cannot be asked."""
+"""Description of an engine that the C++ backend runs, read from its folder: the backend cannot be asked."""
 
 from __future__ import annotations
 

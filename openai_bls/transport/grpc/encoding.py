@@ -1,4 +1,4 @@
-"""From an engine request to the input tensors of the official contract, with the names of TensorRT-LLM 0.20 and later.
+"""Encoder of an engine request to official input tensors, with the names of TensorRT-LLM 0.20 and later.
 
 What the C++ backend would take and do something else with is refused here by name.
 """

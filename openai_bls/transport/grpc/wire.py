@@ -1,4 +1,4 @@
-"""Triton's gRPC messages, as far as the official contract needs them."""
+"""gRPC messages of Triton that carry the official tensors."""
 
 from __future__ import annotations
 

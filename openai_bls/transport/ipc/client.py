@@ -1,4 +1,4 @@
-"""The `openai_bls` end of the exchange: one connection on the event loop, for all requests of this instance."""
+"""Engine client of the exchange: one connection on the event loop for all requests of an `openai_bls` instance."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DeltaListener = Callable[[TokenDelta], None]
 class ExchangeClient:
     """Submits requests to the engine and hands each its deltas.
 
-    Belongs to the event loop's thread, where every listener is called: once a step the loop is woken, for all requests
-    together. When the connection is lost, every live request ends with a "cancelled" delta that says why; the client
-    goes on trying, so that a reloaded engine is found again.
+    Belongs to the event loop's thread, where every listener is called; the loop wakes once per engine step, for all
+    requests together. When the connection is lost, every live request ends with a "cancelled" delta that says why; the
+    client goes on trying, so that a reloaded engine is found again.
 
     Args:
         address: of the engine, as `exchange.address` gives it.
@@ -51,7 +51,7 @@ class ExchangeClient:
         return self._link.open
 
     async def ready(self) -> None:
-        """Wait for the engine, if it is being reloaded just now.
+        """Wait for an engine that is being reloaded.
 
         Raises:
             OverloadedError: it does not come back.

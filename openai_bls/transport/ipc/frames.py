@@ -34,7 +34,7 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     info: EngineInfo | None = None
     """In the first frame of a connection only."""
     id_base: int = 0
-    """Likewise."""
+    """In the first frame of a connection only."""
     stats: EngineStats | None = None
     """In a frame of its own, once a second while they change."""
 

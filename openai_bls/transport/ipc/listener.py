@@ -1,4 +1,4 @@
-"""The called end of a connection between two models: it takes its address and hands connections out."""
+"""Server end of connections between models: it binds the address and accepts."""
 
 from __future__ import annotations
 

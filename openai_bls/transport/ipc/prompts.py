@@ -1,4 +1,4 @@
-"""The connection between `openai_bls` and `preprocessing`: prompts go in, token ids come out, in any order."""
+"""Prompt exchange between `openai_bls` and `preprocessing`: prompts in, token ids out, in any order."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PromptExchangeClient:
             self._calls.pop(call_id, None)
 
     async def close(self) -> None:
-        """Hang up; whoever waits is told."""
+        """Hang up; pending calls end with an error."""
         self._link.close()
         self._lost()
         await self._link.wait_closed()

@@ -1,4 +1,4 @@
-"""Triton's generate extension and gRPC: from the tensors and parameters of an `openai_bls` request to a request body.
+"""Request bodies of Triton's endpoints: the tensors and parameters of an `openai_bls` request as one OpenAI body.
 
 The extension takes scalars and flat arrays only, so an OpenAI body comes either whole, as JSON text in `request`, or in
 parts: JSON text in the tensors of `tensors.JSON_INPUTS`, strings in `prompt`, `stop` and `bad_words`, and every scalar

@@ -22,11 +22,12 @@ from openai_bls.core.errors import ApiError
 logger = logging.getLogger(__name__)
 
 # Triton's HTTP front end queues responses for the thread that writes them in a socket pair that holds about 270, and
-# drops what does not fit: events, or the end of a stream, which then never ends for its client. Nobody is told. So no
-# more than this are sent in this time, which is several times what that thread needs for them ...
+# drops what does not fit: events, or the end of a stream, which then never ends for its client, without an error. So at
+# most this many responses are sent in this many seconds, several times what that thread needs for them ...
 _MOST_RESPONSES = 200
 _MOST_RESPONSES_S = 0.025
-# ... and a sender rests as long as its last response took, which is longer when the server is short of CPU time.
+# ... and a sender rests as long as its last response took, longer when the server is short of CPU time; at most this
+# many seconds.
 _LONGEST_REST_S = 0.005
 
 # Seconds between two checks of every request's client; a check costs about 30 µs per request.

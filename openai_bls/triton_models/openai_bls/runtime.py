@@ -1,7 +1,7 @@
-"""What one `openai_bls` instance runs besides Triton's own threads: an event loop, the exchange, /v1.
+"""Runtime of one `openai_bls` instance: an event loop with the engine clients and /v1.
 
-Thread by thread: Triton's calls `submit` and returns at once; the event loop's does all the work; a few send responses
-to Triton.
+Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
+Triton.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SERVER_RETRY_S = 0.1
-# A request that comes while the engine is still loading waits for it so long.
+# Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
 
 _ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detokenize, "embeddings": embed}
@@ -53,11 +53,11 @@ _ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detoken
 
 
 class _UnreachableEngineError(Exception):
-    """An engine cannot be reached, now or later; the message is one sentence for the operator's eyes."""
+    """An engine that cannot be reached, now or later; the message is one sentence for the operator."""
 
 
 class _Engine:
-    """One of the engines behind this instance: what is known of it before it is there, and the way to it.
+    """One of the engines behind this instance: its files, and the clients of its models.
 
     Args:
         backend: its models.
@@ -306,7 +306,7 @@ class Runtime:
             await engine.close()
         if self._http is not None:
             await self._http.stop()
-        # Whoever still waits, for preprocessing or for the engine to load, is told.
+        # Requests that wait for preprocessing or for the engine to load end with an error.
         tasks = [*self._tasks, *self._answers]
         for task in tasks:
             task.cancel()
