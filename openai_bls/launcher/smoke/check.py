@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import openai
@@ -62,14 +62,6 @@ def run(checks: Iterable[Check], session: Session) -> Iterator[Outcome]:
         yield Outcome(check.name, status, detail, round(1000 * (time.monotonic() - begin)))
 
 
-def count(outcomes: Iterable[Outcome]) -> dict[Status, int]:
-    """Number of outcomes per status."""
-    counts: dict[Status, int] = dict.fromkeys(get_args(Status), 0)
-    for outcome in outcomes:
-        counts[outcome.status] += 1
-    return counts
-
-
 def openai_error(body: str) -> dict[str, Any] | None:
     """The error in an OpenAI error body, also where Triton carries it as JSON text; None for anything else."""
     try:
@@ -81,25 +73,18 @@ def openai_error(body: str) -> dict[str, Any] | None:
     return error if isinstance(error, dict) else None
 
 
-def refusal(http_status: int, body: str, *, optional: bool) -> tuple[Status, str]:
-    """Status and detail of a check that was answered with an error."""
-    error = openai_error(body)
-    if error is None:
-        return "FAILED", f"HTTP {http_status}: {' '.join(body.split())[:200]}"
-    message = str(error.get("message"))
-    by_name = error.get("code") == "unsupported_parameter" or _NOT_BY_THIS_ENGINE.search(message)
-    if optional and http_status == 400 and by_name:
-        return "not supported", message
-    return "FAILED", f"HTTP {http_status}: {message}"
-
-
 def _make(check: Check, session: Session) -> tuple[Status, str]:
     try:
         return "ok", check.call(session) or ""
     except NotCheckedError as error:
         return "not checked", str(error)
     except openai.APIStatusError as error:
-        return refusal(error.status_code, error.response.text, optional=check.optional)
+        refusal = openai_error(error.response.text) or {}
+        message = refusal.get("message") or " ".join(error.response.text.split())[:200]
+        by_name = refusal.get("code") == "unsupported_parameter" or _NOT_BY_THIS_ENGINE.search(message)
+        if check.optional and error.status_code == 400 and by_name:
+            return "not supported", message
+        detail = f"HTTP {error.status_code}: {message}"
     except CheckFailedError as error:
         detail = str(error)
     except openai.APIConnectionError as error:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,7 +16,7 @@ from openai_bls.launcher.checks import check_engine, check_repository
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.smoke import openai_checks, triton_checks
-from openai_bls.launcher.smoke.check import Outcome, count, run
+from openai_bls.launcher.smoke.check import Outcome, Status, run
 from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import run_server
 
@@ -81,12 +82,13 @@ def report(target: Target, *, as_json: bool) -> int:
         outcomes.append(outcome)
         if not as_json:
             console.line(outcome.line())
-    counts = count(outcomes)
+    statuses = [outcome.status for outcome in outcomes]
+    counts = {status: statuses.count(status) for status in get_args(Status)}
     if as_json:
         document = {"checks": outcomes, "summary": counts}
         console.line(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     else:
-        console.line(f"{len(outcomes)} checks: " + ", ".join(f"{counts[status]} {status}" for status in counts))
+        console.line(f"{len(outcomes)} checks: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
     return 1 if counts["FAILED"] else 0
 
 

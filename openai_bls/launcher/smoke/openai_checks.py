@@ -34,6 +34,7 @@ WEATHER_SCHEMA = {
     "additionalProperties": False,
 }
 WEATHER = {"name": "get_weather", "parameters": WEATHER_SCHEMA}
+TEXTS = [QUESTION, "Bonjour"]
 UNKNOWN_FIELD = "field_that_does_not_exist"
 
 
@@ -244,21 +245,25 @@ def _count_tokens(session: Session) -> str:
     return f"{counted['input_tokens']} tokens"
 
 
-def _embeddings(answer: Any) -> str:
+def embeddings(answer: Any) -> str:
+    """Check the embeddings of two texts."""
     first, second = (item["embedding"] for item in answer["data"])
     if not first or len(first) != len(second) or first == second:
         raise CheckFailedError(f"embeddings of {len(first)} and {len(second)} numbers, equal: {first == second}")
     return f"{len(first)} numbers"
 
 
-def _tokenize(session: Session) -> str:
-    body = {"model": session.model, "prompt": QUESTION, "add_special_tokens": False}
-    made = post(session.v1, "/tokenize", body)
+def tokenize(ask: Callable[[str, dict[str, Any]], Any]) -> str:
+    """Check tokenize and detokenize; `ask` sends an endpoint its body and returns the JSON answer."""
+    made = ask("tokenize", {"prompt": QUESTION, "add_special_tokens": False})
     must_equal(made["count"], len(made["tokens"]), "count")
-    back = post(session.v1, "/detokenize", {"model": session.model, "tokens": made["tokens"]})
     # Some tokenizers put a space before the first word.
-    must_equal(back["prompt"].strip(), QUESTION, "the text after detokenize")
+    must_equal(ask("detokenize", {"tokens": made["tokens"]})["prompt"].strip(), QUESTION, "the text after detokenize")
     return f"{made['count']} tokens"
+
+
+def _tokenize(session: Session) -> str:
+    return tokenize(lambda name, body: post(session.v1, f"/{name}", {"model": session.model, **body}))
 
 
 CHECKS = (
@@ -279,6 +284,6 @@ CHECKS = (
     Check("responses, streamed", _responses_streamed),
     Check("messages, whole and streamed", _messages),
     Check("messages/count_tokens", _count_tokens),
-    endpoint("embeddings", "/embeddings", {"input": [QUESTION, "Bonjour"]}, _embeddings, optional=True),
+    endpoint("embeddings", "/embeddings", {"input": TEXTS}, embeddings, optional=True),
     Check("tokenize, detokenize", _tokenize),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import queue
 from typing import Any
@@ -13,7 +14,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.smoke.check import Check, CheckFailedError, NotCheckedError
-from openai_bls.launcher.smoke.openai_checks import UNKNOWN_FIELD, refused
+from openai_bls.launcher.smoke.openai_checks import TEXTS, UNKNOWN_FIELD, embeddings, refused, tokenize
 from openai_bls.launcher.smoke.session import (
     MAX_TOKENS,
     QUESTION,
@@ -85,18 +86,9 @@ def _generate_completion(session: Session) -> str:
     return shorten(text)
 
 
-def _generate_tokenize(session: Session) -> str:
-    body = {"endpoint": "tokenize", "model": session.model, "prompt": QUESTION, "add_special_tokens": False}
-    tokens = json.loads(_generated(session, body))["tokens"]
-    fields = {"endpoint": "detokenize", "model": session.model, "tokens": json.dumps(tokens)}
-    must_equal(json.loads(_generated(session, fields))["prompt"].strip(), QUESTION, "the text after detokenize")
-    return f"{len(tokens)} tokens"
-
-
-def _generate_embeddings(session: Session) -> str:
-    fields = {"endpoint": "embeddings", "model": session.model, "input": json.dumps([QUESTION])}
-    (item,) = json.loads(_generated(session, fields))["data"]
-    return f"{len(item['embedding'])} numbers"
+def _ask(session: Session, endpoint: str, body: dict[str, Any]) -> Any:
+    arrays = {name: json.dumps(value) if isinstance(value, list) else value for name, value in body.items()}
+    return json.loads(_generated(session, {"endpoint": endpoint, "model": session.model, **arrays}))
 
 
 def _bad_generate(session: Session) -> str:
@@ -154,8 +146,8 @@ CHECKS = (
     Check("generate_stream", _generate_stream),
     Check("generate: a body in `request`", _generate_request),
     Check("generate: completions", _generate_completion),
-    Check("generate: tokenize, detokenize", _generate_tokenize),
-    Check("generate: embeddings", _generate_embeddings, optional=True),
+    Check("generate: tokenize, detokenize", lambda session: tokenize(functools.partial(_ask, session))),
+    Check("generate: embeddings", lambda s: embeddings(_ask(s, "embeddings", {"input": TEXTS})), optional=True),
     Check("generate: bad request", _bad_generate),
     Check("ensemble, whole and streamed", lambda session: _official(session, "ensemble")),
     Check("tensorrt_llm_bls, whole and streamed", lambda session: _official(session, "tensorrt_llm_bls")),
