@@ -29,11 +29,10 @@ from openai_bls.engines.tensorrt_llm import info as trtllm_info
 from openai_bls.transport.grpc import encoding, wire
 from openai_bls.transport.grpc.decoding import UNAVAILABLE, Decoder
 from openai_bls.transport.grpc.description import Description, describe, signature
+from openai_bls.transport.ipc.client import DeltaListener, deliver
 from openai_bls.transport.ipc.link import SHUTTING_DOWN
 
 logger = logging.getLogger(__name__)
-
-DeltaListener = Callable[[TokenDelta], None]
 
 # Seconds between two looks for a missing engine, and between two at one that is ready.
 _RETRY_S = 0.1
@@ -74,16 +73,13 @@ class _RequestState:
         self.writing = asyncio.Lock()
 
     def tell(self, delta: TokenDelta | None) -> None:
-        """One listener's failure is not the others'."""
+        """Give the listener a delta; none after the last."""
         listener = self.listener
         if delta is None or listener is None:
             return
         if delta.finish_reason is not None:
             self.listener = None
-        try:
-            listener(delta)
-        except Exception:
-            logger.exception("a response stream failed")
+        deliver(listener, delta)
 
     def cancelled(self, why: str) -> None:
         """End it with a "cancelled" delta."""

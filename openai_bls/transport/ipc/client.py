@@ -24,7 +24,7 @@ class ExchangeClient:
     client goes on trying, so that a reloaded engine is found again.
 
     Args:
-        address: of the engine, as `exchange.address` gives it.
+        address: of the engine, as `frames.address` gives it.
         on_engine: called with the engine's info whenever a connection has been made.
     """
 
@@ -110,7 +110,7 @@ class ExchangeClient:
             else:
                 listener = listeners.pop(delta.request_id, None)
             if listener is not None:
-                _tell(listener, delta)
+                deliver(listener, delta)
 
     def _lost(self) -> None:
         self.stats = None
@@ -131,11 +131,11 @@ class ExchangeClient:
         for request_id in request_ids:
             listener = self._listeners.pop(request_id, None)
             if listener is not None:
-                _tell(listener, TokenDelta(request_id, [], finish_reason="cancelled", error=message))
+                deliver(listener, TokenDelta(request_id, [], finish_reason="cancelled", error=message))
 
 
-def _tell(listener: DeltaListener, delta: TokenDelta) -> None:
-    """One listener's failure is not the others'."""
+def deliver(listener: DeltaListener, delta: TokenDelta) -> None:
+    """Call `listener`; its failure is not the others'."""
     try:
         listener(delta)
     except Exception:

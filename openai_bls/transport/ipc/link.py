@@ -52,7 +52,7 @@ class Link(Generic[MessageT]):
 
     Args:
         name: of the other end, for messages.
-        address: of the other end, as `exchange.address` gives it.
+        address: of the other end, as `frames.address` gives it.
         message: the type of what it sends.
         take: called with each message, and with the transport it came on; its first one marks the link as open with
             `opened`.

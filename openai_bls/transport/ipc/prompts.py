@@ -48,7 +48,7 @@ class PromptExchangeClient:
     """Has prompts prepared. Belongs to the event loop's thread.
 
     Args:
-        address: of preprocessing, as `exchange.address` gives it.
+        address: of preprocessing, as `frames.address` gives it.
     """
 
     def __init__(self, address: str) -> None:
@@ -108,7 +108,7 @@ class PromptExchangeServer:
     """Prepares prompts for every `openai_bls` instance.
 
     Args:
-        address: to listen on, as `exchange.address` gives it.
+        address: to listen on, as `frames.address` gives it.
         prepare: from any thread, several at the same time.
         threads: that prepare long prompts.
     """

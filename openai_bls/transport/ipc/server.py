@@ -167,7 +167,7 @@ class ExchangeServer:
     """Routes between one engine and its clients.
 
     Args:
-        address: to listen on, as `exchange.address` gives it.
+        address: to listen on, as `frames.address` gives it.
     """
 
     def __init__(self, address: str) -> None:

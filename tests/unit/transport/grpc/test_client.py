@@ -167,11 +167,6 @@ class World:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_engine(tmp_path / "engine")
 

@@ -16,9 +16,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
-from tests.unit.transport.grpc.test_client import Listener, Model, World, anyio_backend, folder, response, w
+from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, w
 
-__all__ = ["anyio_backend", "folder", "w"]
+__all__ = ["folder", "w"]
 
 pytestmark = pytest.mark.anyio
 

@@ -30,11 +30,6 @@ from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_ad
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "_RETRY_S", 0.005)

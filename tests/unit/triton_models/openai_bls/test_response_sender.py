@@ -63,11 +63,6 @@ class World:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def running() -> AsyncIterator[World]:
     made = World()
