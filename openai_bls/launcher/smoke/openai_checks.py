@@ -19,7 +19,7 @@ from openai_bls.launcher.smoke.session import (
     events,
     get,
     message_text,
-    must_contain,
+    must,
     must_equal,
     post,
     shorten,
@@ -41,30 +41,24 @@ UNKNOWN_FIELD = "field_that_does_not_exist"
 def endpoint(
     name: str, path: str, body: dict[str, Any], look: Callable[[Any], str], *, optional: bool = False
 ) -> Check:
-    """Check of an endpoint by one POST.
+    """Check of an endpoint of /v1 by one POST of `body`, to which `model` is added.
 
-    Args:
-        name: of the check.
-        path: below /v1.
-        body: of the request; `model` is added.
-        look: gets the JSON answer and returns a few words on it, or raises `CheckFailedError`.
-        optional: whether engines differ in having it.
+    `look` gets the JSON answer and returns a few words on it, or raises `CheckFailedError`.
     """
     return Check(name, lambda session: look(post(session.v1, path, {"model": session.model, **body})), optional)
 
 
 def _version(session: Session) -> str:
-    said = json.loads(get(session.root, "/version"))
-    return f"openai_bls {said['version']}, {said['engine']}"
+    return "openai_bls {version}, {engine}".format(**json.loads(get(session.root, "/version")))
 
 
 def _metrics(session: Session) -> None:
-    must_contain(get(session.root, "/metrics"), "openai_bls_requests_total", "/metrics")
+    must("openai_bls_requests_total" in get(session.root, "/metrics"), "/metrics lacks openai_bls_requests_total")
 
 
 def _models(session: Session) -> str:
     names = [card.id for card in session.v1.models.list().data]
-    must_contain(names, session.model, "/v1/models")
+    must(session.model in names, f"/v1/models lacks {session.model!r}")
     must_equal(session.v1.models.retrieve(session.model).id, session.model, "the model's own card")
     return ", ".join(names)
 
@@ -73,12 +67,11 @@ def _chat(session: Session) -> str:
     answer = session.v1.chat.completions.create(**session.body())
     (choice,) = answer.choices
     text = message_text(choice.message)
-    if not text:
-        raise CheckFailedError(f"an empty answer to {QUESTION!r}")
+    must(text, f"an empty answer to {QUESTION!r}")
     must_equal(text, session.answer, "the same greedy request again")
     usage = answer.usage
     must_equal(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens, "total_tokens")
-    must_contain(("stop", "length"), choice.finish_reason, "finish_reason")
+    must(choice.finish_reason in ("stop", "length"), f"finish_reason is {choice.finish_reason!r}")
     return shorten(text)
 
 
@@ -86,8 +79,7 @@ def _chat_streamed(session: Session) -> str:
     body = session.body(stream_options={"include_usage": True})
     found = list(session.v1.chat.completions.create(**body, stream=True))
     must_equal(streamed_text(found), session.answer, "the joined stream")
-    if found[-1].usage.completion_tokens < 1:
-        raise CheckFailedError("the usage counts no token")
+    must(found[-1].usage.completion_tokens > 0, "the usage counts no token")
     # The client does not miss the end mark; others do.
     events(session.v1, "/chat/completions", session.body(stream=True, max_tokens=1), end="[DONE]")
     return f"{len(found)} chunks"
@@ -112,11 +104,10 @@ def _logprobs(session: Session) -> str:
         answer = session.v1.chat.completions.create(**session.body(), logprobs=True)
     entries = answer.choices[0].logprobs.content
     # The end token counts and has no entry.
-    if not entries or answer.usage.completion_tokens - len(entries) not in (0, 1):
-        raise CheckFailedError(f"{len(entries)} entries for {answer.usage.completion_tokens} tokens")
+    tokens = answer.usage.completion_tokens
+    must(entries and tokens - len(entries) in (0, 1), f"{len(entries)} entries for {tokens} tokens")
     for entry in entries:
-        if entry.logprob > 0 or len(entry.top_logprobs) != alternatives:
-            raise CheckFailedError(f"a wrong entry: {entry}")
+        must(entry.logprob <= 0 and len(entry.top_logprobs) == alternatives, f"a wrong entry: {entry}")
     return f"{len(entries)} tokens{note}"
 
 
@@ -146,9 +137,8 @@ def check_weather(text: str, finish_reason: str) -> str:
         value = json.loads(text)
     except ValueError:
         raise CheckFailedError(f"no JSON (finish_reason {finish_reason}): {shorten(text)}") from None
-    keys = isinstance(value, dict) and set(value) == {"city", "warm"}
-    if not keys or value["city"] not in CITIES or not isinstance(value["warm"], bool):
-        raise CheckFailedError(f"not valid by the schema: {shorten(text)}")
+    valid = isinstance(value, dict) and set(value) == {"city", "warm"} and value["city"] in CITIES
+    must(valid and isinstance(value["warm"], bool), f"not valid by the schema: {shorten(text)}")
     return shorten(text)
 
 
@@ -188,9 +178,8 @@ def refused(ask: Callable[[], object], status: int, param: str) -> str:
 
 def must_refuse(status: int, body: str, expected: int, param: str | None) -> str:
     """Message of an expected refusal; raises unless it has the HTTP status `expected` and names `param`."""
-    error = openai_error(body)
-    if error is None:
-        raise CheckFailedError(f"HTTP {status} without an OpenAI error body")
+    error = openai_error(body) or {}
+    must(error, f"HTTP {status} without an OpenAI error body")
     must_equal(status, expected, "the HTTP status")
     must_equal(error["param"], param, "param")
     return shorten(str(error["message"]))
@@ -214,7 +203,7 @@ def _responses(session: Session) -> str:
 def _responses_streamed(session: Session) -> str:
     found: list[Any] = list(session.v1.responses.create(**_response_body(session), stream=True))
     deltas = [event.delta for event in found if event.type == "response.output_text.delta"]
-    must_contain(("response.completed", "response.incomplete"), found[-1].type, "the last event")
+    must(found[-1].type in ("response.completed", "response.incomplete"), f"the last event is {found[-1].type}")
     must_equal("".join(deltas), found[-1].response.output_text, "the joined stream")
     return f"{len(found)} events"
 
@@ -248,8 +237,8 @@ def _count_tokens(session: Session) -> str:
 def embeddings(answer: Any) -> str:
     """Check the embeddings of two texts."""
     first, second = (item["embedding"] for item in answer["data"])
-    if not first or len(first) != len(second) or first == second:
-        raise CheckFailedError(f"embeddings of {len(first)} and {len(second)} numbers, equal: {first == second}")
+    sound = first and len(first) == len(second) and first != second
+    must(sound, f"embeddings of {len(first)} and {len(second)} numbers, equal: {first == second}")
     return f"{len(first)} numbers"
 
 

@@ -66,12 +66,9 @@ class Session:
     @functools.cached_property
     def model(self) -> str:
         """The served name that is asked for."""
-        if self.target.model is not None:
-            return self.target.model
-        cards = self.v1.models.list().data
-        if not cards:
-            raise CheckFailedError("no model is served")
-        return cards[0].id
+        cards = [] if self.target.model else self.v1.models.list().data
+        must(self.target.model or cards, "no model is served")
+        return self.target.model or cards[0].id
 
     def body(self, **fields: Any) -> dict[str, Any]:
         """A greedy chat completion of the question."""
@@ -96,23 +93,14 @@ def post(client: openai.OpenAI, path: str, body: dict[str, Any]) -> Any:
 
 
 def events(client: openai.OpenAI, path: str, body: dict[str, Any], *, end: str | None = None) -> list[dict[str, Any]]:
-    """The server-sent events that answer a POST, as JSON.
-
-    Args:
-        client: of the port.
-        path: below the client's.
-        body: of the request.
-        end: data of the last event, which is no JSON and must come.
-    """
+    """The server-sent events that answer a POST, as JSON; `end` is data that must end the stream and is no JSON."""
     answer = client.post(path, body=body, cast_to=openai.HttpxBinaryResponseContent)
     must_equal(answer.response.headers["content-type"].partition(";")[0], "text/event-stream", "the content type")
     data = [line[5:].strip() for line in answer.text.splitlines() if line.startswith("data:")]
-    if end is not None and (not data or data.pop() != end):
-        raise CheckFailedError(f"the stream ended without {end}")
+    must(end is None or (data and data.pop() == end), f"the stream ended without {end}")
     found: list[dict[str, Any]] = [json.loads(text) for text in data]
     for event in found:
-        if event.get("error"):
-            raise CheckFailedError(f"an error within the stream: {event['error']}")
+        must(not event.get("error"), f"an error within the stream: {event.get('error')}")
     return found
 
 
@@ -128,14 +116,13 @@ def streamed_text(chunks: Iterable[ChatCompletionChunk]) -> str:
 
 def must_equal(found: object, expected: object, what: str) -> None:
     """Raise unless the two are the same."""
-    if found != expected:
-        raise CheckFailedError(f"{what}: {found!r}, expected {expected!r}")
+    must(found == expected, f"{what}: {found!r}, expected {expected!r}")
 
 
-def must_contain(whole: Any, part: Any, what: str) -> None:
-    """Raise unless `part` is in `whole`."""
-    if part not in whole:
-        raise CheckFailedError(f"{what} lacks {part!r}" if isinstance(whole, (str, list)) else f"{what} is {part!r}")
+def must(condition: object, otherwise: str) -> None:
+    """Raise with the message `otherwise` unless `condition` holds."""
+    if not condition:
+        raise CheckFailedError(otherwise)
 
 
 def shorten(text: str) -> str:

@@ -22,7 +22,7 @@ from openai_bls.launcher.smoke.session import (
     events,
     get,
     message_text,
-    must_contain,
+    must,
     must_equal,
     post,
     shorten,
@@ -35,13 +35,13 @@ _MODEL = "/v2/models/openai_bls"
 def _models_ready(session: Session) -> str:
     models = post(session.triton, "/v2/repository/index", {})
     waiting = [model["name"] for model in models if model.get("state") != "READY"]
-    if waiting or not models:
-        raise CheckFailedError(f"not ready: {', '.join(waiting) or 'there is no model'}")
+    must(models and not waiting, f"not ready: {', '.join(waiting) or 'there is no model'}")
     return ", ".join(model["name"] for model in models)
 
 
 def _metrics(session: Session) -> None:
-    must_contain(get(session.root, session.given("metrics_url")), "nv_inference_request_success", "the page")
+    page = get(session.root, session.given("metrics_url"))
+    must("nv_inference_request_success" in page, "the page lacks nv_inference_request_success")
 
 
 def _fields(session: Session, **fields: Any) -> dict[str, Any]:
