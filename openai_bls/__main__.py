@@ -133,13 +133,13 @@ def _add_rank_options(run: argparse.ArgumentParser) -> None:
         "--world_size",
         type=int,
         metavar="N",
-        help="tritonservers to start with mpirun, one a GPU (default: what the engine was built for)",
+        help="tritonservers to start with mpirun, one per GPU (default: what the engine was built for)",
     )
     ranks.add_argument(
         "--mode",
         choices=("leader", "orchestrator"),
         default="leader",
-        help="leader: one tritonserver a GPU, on any number of machines. orchestrator: one tritonserver that starts"
+        help="leader: one tritonserver per GPU, on any number of machines. orchestrator: one tritonserver that starts"
         " workers, for several engines on one machine (default: %(default)s)",
     )
     ranks.add_argument(

@@ -122,7 +122,7 @@ def check_shm(folder: Path = _SHM, minimum: int = MINIMUM_SHM_BYTES) -> str:
 
 
 def check_runtime(server: Server) -> list[str]:
-    """Everything about the machine and the environment; what was found, a line each."""
+    """Everything about the machine and the environment; one line on each."""
     return [check_platform(), check_python(server), check_numpy(server), check_shm()]
 
 
@@ -255,7 +255,7 @@ def _check_paths(model: Path, repository: Path) -> None:
 
 
 def _unfit_character(path: str, *, decoded: bool = True) -> str | None:
-    """What a path has that must not be there, in words; `decoded` by the stub's Python, it must be ASCII."""
+    """Name of a character that must not be in a path, or None; `decoded` by the stub's Python, it must be ASCII."""
     for character in path:
         if character in _OF_BASH or (decoded and not character.isascii()):
             return _CHARACTER_NAMES.get(character, f"character {character!r}")

@@ -73,7 +73,7 @@ def _die_with_parent(parent: int, number: signal.Signals) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """What /proc says of a process, from its state on; raises OSError when it has gone."""
+    """Fields of /proc/<pid>/stat from the state on; raises OSError when the process has gone."""
     # The name in parentheses may hold spaces and parentheses.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 

@@ -109,7 +109,7 @@ class LoadWatcher:
         return [name for name in self.loading if name not in self.loaded and name not in self.failed]
 
     def reason(self) -> str | None:
-        """Why the server did not start, in one line, or None if the log does not say."""
+        """One line on why the server did not start, or None if the log does not say."""
         if self.failed:
             # A model that failed takes down those that are made of it; the first failure is the
             # cause.
@@ -152,7 +152,7 @@ class RankWatcher:
             self._end = f"ended with exit code {match.group(1)}"
 
     def reason(self) -> str | None:
-        """Why the job ended, in one line, or None if the log does not say."""
+        """One line on why the job ended, or None if the log does not say."""
         if self._end is not None:
             return f"rank {self._rank} {self._of}{self._node} {self._end}, and the others were stopped"
         if self._left is not None:

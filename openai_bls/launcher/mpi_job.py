@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["leader", "orchestrator"]
 
-# What rank 0 has of its own: left out of the other ranks' commands.
+# Flags of rank 0 alone.
 _RANK_0_FLAGS = (
     *(f"--{name}-{what}" for name in ("http", "grpc", "metrics") for what in ("port", "address")),
     *(f"--allow-{name}" for name in ("http", "grpc", "metrics", "sagemaker", "vertex-ai")),
@@ -49,7 +49,7 @@ class MpiJob:
     mpirun: str
     world_size: int
     models: tuple[str, ...]
-    """What ranks other than 0 load."""
+    """Models that ranks other than 0 load."""
     mode: Mode = "leader"
     options: tuple[str, ...] = ()
     """Of mpirun itself."""
@@ -77,7 +77,7 @@ class MpiJob:
         return words
 
     def summary(self) -> str:
-        """What is started, in a line for the operator, with its notes."""
+        """One line for the operator on what is started, with its notes."""
         if self.mode == "orchestrator":
             text = f"{self.mpirun} starts one tritonserver, which orchestrates its engines' workers"
         else:

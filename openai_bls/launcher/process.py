@@ -43,7 +43,7 @@ def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None)
     Args:
         command: as `openai_bls.launcher.server.prepare` makes it.
         prefix: begins the names of the server's shared-memory regions, unless `command` has one.
-        job: starts the command once a rank.
+        job: starts the command once per rank.
     """
     whole = list(command)
     if not flag_values(whole, "--exit-timeout-secs"):
@@ -62,7 +62,7 @@ class ServerProcess:
         command: the full command, as `openai_bls.launcher.server.prepare` makes it.
         environment: the environment to run it in.
         log_path: the file for everything that the server and its models print.
-        job: starts the command once a rank.
+        job: starts the command once per rank.
 
     Raises:
         LaunchError: it could not be run.

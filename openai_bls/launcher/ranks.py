@@ -33,7 +33,7 @@ _HOSTS = re.compile(r"[\w.-]+(:[1-9]\d*)?(,[\w.-]+(:[1-9]\d*)?)*")
 
 @dataclass(frozen=True)
 class RankOptions:
-    """What the command line says about ranks."""
+    """Options of the command line about ranks."""
 
     world_size: int | None = None
     """None takes what the engines were built for."""
@@ -90,7 +90,7 @@ def plan_ranks(
     extra: Sequence[str],
     environment: Mapping[str, str],
 ) -> tuple[MpiJob | None, dict[str, str]]:
-    """How to start the ranks of a repository, and the environment to do it in.
+    """MPI job for the ranks of a repository (None for a plain tritonserver), and its environment.
 
     Args:
         options: of the command line.
@@ -181,7 +181,7 @@ def _followed(heads: Mapping[str, EngineHead]) -> list[str]:
 
 
 def _cpp_ranks(heads: Mapping[str, EngineHead]) -> dict[str, int]:
-    """The engines of the C++ backend, and how many ranks each has."""
+    """Number of ranks of each engine of the C++ backend."""
     records = {name: head.tensorrt_llm for name, head in heads.items()}
     return {name: record.ranks for name, record in records.items() if record is not None and record.backend == "cpp"}
 

@@ -49,7 +49,7 @@ _OWN_FLAGS = {
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What `python -m openai_bls serve` was asked for."""
+    """Options of `python -m openai_bls serve`."""
 
     repository: Path = Path("model_repository")
     ports: Ports = field(default_factory=Ports)
@@ -80,7 +80,7 @@ def triton_flags(options: ServeOptions) -> list[str]:
 
 @dataclass(frozen=True)
 class Start:
-    """What is about to be started: the server, the command of rank 0, its environment, and who starts it how often."""
+    """Plan of a start: the server, the command of rank 0, its environment, and the MPI job if there is one."""
 
     server: Server
     command: Sequence[str]

@@ -110,7 +110,7 @@ def library_folder() -> Path | None:
 
 
 def backends_folder() -> Path:
-    """Where this environment's assembled backends lie."""
+    """Folder of this environment's assembled backends."""
     return Path(sys.prefix) / "share" / "openai_bls" / "backends"
 
 

@@ -52,7 +52,7 @@ def config_parameters(args: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_error(reason: object) -> Exception:
-    """What `initialize` raises so that the log says in one line why the model cannot be loaded."""
+    """Exception for `initialize` to raise: one line in the log on why the model cannot be loaded."""
     return pb_utils.TritonModelException(str(reason))  # type: ignore[no-any-return]
 
 

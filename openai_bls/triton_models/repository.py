@@ -104,7 +104,7 @@ def _transport(engine_dir: Path) -> Transport:
 
 
 def _further(repository: Path) -> list[str]:
-    """What the further engines are called."""
+    """Names of the further engines."""
     found = sorted(repository.glob(f"{ENGINE}_*/*/{MANIFEST_NAME}"))
     return list(dict.fromkeys(path.parent.parent.name.removeprefix(f"{ENGINE}_") for path in found))
 

@@ -28,7 +28,7 @@ Check every endpoint of a server: one it starts for a model repository and stops
     python build/smoke.py
     python build/smoke.py --url http://host:9000/v1 --triton-url http://host:8000 --grpc-url host:8001
 
-A line a check: ok, not supported (the engine does not do it and says so by name), not checked (and what it would need),
+One line per check: ok, not supported (the engine does not do it and says so by name), not checked (and what it needs),
 or FAILED and why. The exit status is 0 if nothing failed, 1 if something did, 2 if there was nothing to check.
 """
 

@@ -81,7 +81,7 @@ def describe(model_dir: Path) -> Description:
 
 
 def signature(model_dir: Path) -> tuple[int, int]:
-    """Another one after every build."""
+    """Inode and modification time of the manifest, which change with every build."""
     try:
         status = (_version_dir(model_dir) / MANIFEST_NAME).stat()
     except (OSError, EngineLoadError):

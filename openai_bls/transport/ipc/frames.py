@@ -19,7 +19,7 @@ LENGTH = struct.Struct("<I")
 
 
 class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """From `openai_bls` to `tensorrt_llm`."""
+    """Message of `openai_bls` to `tensorrt_llm`."""
 
     submissions: list[GenerationRequest] = []
     """Their `request_id` is the connection's `id_base` + a counter."""
@@ -27,7 +27,7 @@ class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 
 
 class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """From `tensorrt_llm` to `openai_bls`."""
+    """Message of `tensorrt_llm` to `openai_bls`."""
 
     deltas: list[TokenDelta] = []
     """In the order in which the engine produced them."""

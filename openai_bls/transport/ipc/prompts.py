@@ -28,7 +28,7 @@ _SHORT_BYTES = 8 * 1024
 
 
 class PromptCall(msgspec.Struct, frozen=True):
-    """To `preprocessing`."""
+    """Request to `preprocessing`."""
 
     call_id: int
     request: bytes
@@ -36,7 +36,7 @@ class PromptCall(msgspec.Struct, frozen=True):
 
 
 class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """From `preprocessing`; the first on a connection has the call_id 0 and says that it is there."""
+    """Answer of `preprocessing`; the first on a connection has the call_id 0 and says that it is there."""
 
     call_id: int
     result: PromptResult = PromptResult()

@@ -23,7 +23,7 @@ _PROBE = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close
 
 
 def triton_http_address(pid: int | None = None) -> tuple[str, int] | None:
-    """Where the HTTP front end of process `pid` listens, read off its command line; None if it has none.
+    """Host and port of the HTTP front end of process `pid`, by its command line; None if it has none.
 
     The default process is the parent: a stub's is tritonserver.
     """

@@ -172,7 +172,7 @@ class ResponseSender:
             self._loop.call_soon_threadsafe(self._cancelled)
 
     def _take(self) -> tuple[list[bytes], _End | None]:
-        """What is pending as bodies, with neighbouring pieces of text joined, and the end if it has come."""
+        """Pending bodies, with neighbouring pieces of text joined, and the end if it has come."""
         bodies: list[bytes] = []
         texts: dict[int, _Text] = {}
         items = self._items

@@ -52,7 +52,7 @@ class Responder:
         return self._open == 0
 
     def sequences(self) -> list[tuple[Callable[[int], GenerationRequest], Sequence]]:
-        """What to submit: for each sequence how to make its engine request, and where its deltas go."""
+        """Per sequence: the maker of its engine request, and the sink of its deltas."""
         result: list[tuple[Callable[[int], GenerationRequest], Sequence]] = []
         for row, prompt in enumerate(self.request.prompts):
             for index in range(self.request.return_sequences):
