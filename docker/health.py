@@ -1,6 +1,6 @@
-"""Is the server alive? One real request to each process that every answer needs, without a token being generated.
+"""Health check of the container: one real request to each process that every answer needs, without a generated token.
 
-    python3 docker/health.py        exit status 0, or 1 with a line that says who is not well
+    python3 docker/health.py        exit status 0, or 1 with a line that names what failed
 
 Before 26.04 Triton's health endpoints go on saying 200 when a model's process has died; a request shows it. /health
 of /v1 says whether the engine has failed. None of them asks the engine for memory: `tensorrt_llm` answers the `stop` of

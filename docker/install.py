@@ -1,4 +1,4 @@
-"""Install wheels into an image's own Python and leave what the image brings as it is.
+"""Installer of wheels into an image's own Python that leaves the image's packages as they are.
 
     python3 docker/install.py --may-replace llguidance -- wheels/openai_bls-0.1.0-py3-none-any.whl
 

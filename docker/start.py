@@ -1,4 +1,4 @@
-"""What the image runs: a command of `python3 -m openai_bls`, or one of its own.
+"""Entry point of the image: a command of `python3 -m openai_bls`, or one of its own.
 
     serve [...]      as `python3 -m openai_bls serve`; says what to mount where there is no engine
     build [...]      as `build/engine.py`, into the mounted repository; an empty one gets the image's models first

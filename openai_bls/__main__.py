@@ -1,4 +1,4 @@
-"""The command line: `python -m openai_bls serve | install-server | doctor | render`."""
+"""Command line: `python -m openai_bls serve | install-server | doctor | render`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 from openai_bls import __version__
 from openai_bls.core import config_pbtxt
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
-from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS
+from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS, doctor
 from openai_bls.launcher.console import Console, fail
-from openai_bls.launcher.doctor import doctor
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import Ports
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
@@ -134,13 +133,13 @@ def _add_rank_options(run: argparse.ArgumentParser) -> None:
         "--world_size",
         type=int,
         metavar="N",
-        help="tritonservers to start with mpirun, one a GPU (default: what the engine was built for)",
+        help="tritonservers to start with mpirun, one per GPU (default: what the engine was built for)",
     )
     ranks.add_argument(
         "--mode",
         choices=("leader", "orchestrator"),
         default="leader",
-        help="leader: one tritonserver a GPU, on any number of machines. orchestrator: one tritonserver that starts"
+        help="leader: one tritonserver per GPU, on any number of machines. orchestrator: one tritonserver that starts"
         " workers, for several engines on one machine (default: %(default)s)",
     )
     ranks.add_argument(
@@ -198,13 +197,13 @@ def main(argv: list[str] | None = None) -> int:
                 exit_timeout=options.exit_timeout,
                 verbose=options.verbose,
                 ranks=RankOptions(
-                    world_size=options.world_size,
-                    mode=options.mode,
-                    engine_names=options.tensorrt_llm_model_name,
-                    hosts=options.hosts,
-                    hostfile=options.hostfile,
-                    oversubscribe=options.oversubscribe,
-                    mpirun_args=tuple(options.mpirun_arg),
+                    options.world_size,
+                    options.mode,
+                    options.tensorrt_llm_model_name,
+                    options.hosts,
+                    options.hostfile,
+                    options.oversubscribe,
+                    tuple(options.mpirun_arg),
                 ),
                 dry_run=options.dry_run,
                 extra=extra,

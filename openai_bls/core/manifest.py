@@ -20,6 +20,8 @@ from typing import Annotated, Literal
 import msgspec
 
 MANIFEST_NAME = "engine.json"
+ENGINE_FOLDER = "engine"
+"""Folder of a version that holds TensorRT-LLM's engine files."""
 FORMAT_VERSION = 1
 BUILD_HINT = "run `make engine` or `python build/engine.py --model <checkpoint>`"
 

@@ -1,6 +1,6 @@
-"""What must hold before a server is started.
+"""Checks of the machine, the environment and the model repository before a server is started.
 
-Each check says in a line what it found, or raises `LaunchError` with one that says what to do.
+Each returns one line on what it found, or raises `LaunchError` with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING
 from openai_bls.core.manifest import BUILD_HINT
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free
-from openai_bls.launcher.server import backends_folder, library_folder, python_version, stub_versions, wheel_root
+from openai_bls.launcher.server import (
+    backends_folder,
+    find_server,
+    library_folder,
+    python_version,
+    stub_versions,
+    wheel_root,
+)
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from openai_bls.launcher.console import Console
     from openai_bls.launcher.ports import Ports
     from openai_bls.launcher.server import Server
 
@@ -114,7 +122,7 @@ def check_shm(folder: Path = _SHM, minimum: int = MINIMUM_SHM_BYTES) -> str:
 
 
 def check_runtime(server: Server) -> list[str]:
-    """Everything about the machine and the environment; what was found, a line each."""
+    """Everything about the machine and the environment; one line on each."""
     return [check_platform(), check_python(server), check_numpy(server), check_shm()]
 
 
@@ -136,6 +144,36 @@ def check_ports(ports: Ports, host: str = "127.0.0.1") -> str:
                 f" another with {flag} or {variable}"
             )
     return "ports " + ", ".join(f"{port} ({label})" for port, label in owners.items())
+
+
+def doctor(console: Console, repository: Path, ports: Ports, host: str) -> int:
+    """Run all checks, whatever the others say; 0 if every one passed."""
+    todo: list[Callable[[], str | None]] = [check_platform, check_shm]
+    failures = 0
+    try:
+        server = find_server()
+    except LaunchError as error:
+        failures += 1
+        console.line(f"FAIL  {error}")
+    else:
+        console.line(f"ok    tritonserver ({server.version}) from {server.binary}")
+        todo += [lambda: check_python(server), lambda: check_numpy(server)]
+    todo += [
+        lambda: check_repository(repository),
+        lambda: check_engine(repository),
+        lambda: check_ports(ports, host),
+    ]
+    for check in todo:
+        try:
+            found = check()
+        except LaunchError as error:
+            failures += 1
+            console.line(f"FAIL  {error}")
+        else:
+            if found:
+                console.line(f"ok    {found}")
+    console.line("all is well" if not failures else f"{failures} failed")
+    return 1 if failures else 0
 
 
 def model_names(repository: Path) -> list[str]:
@@ -217,7 +255,7 @@ def _check_paths(model: Path, repository: Path) -> None:
 
 
 def _unfit_character(path: str, *, decoded: bool = True) -> str | None:
-    """What a path has that must not be there, in words; `decoded` by the stub's Python, it must be ASCII."""
+    """Name of a character that must not be in a path, or None; `decoded` by the stub's Python, it must be ASCII."""
     for character in path:
         if character in _OF_BASH or (decoded and not character.isascii()):
             return _CHARACTER_NAMES.get(character, f"character {character!r}")

@@ -1,4 +1,4 @@
-"""The launcher's few lines of output."""
+"""Standard output and standard error of the launcher."""
 
 from __future__ import annotations
 

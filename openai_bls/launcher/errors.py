@@ -1,4 +1,4 @@
-"""The launcher's one exception."""
+"""Exception of the launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines that a user can copy once the server is ready."""
+"""Example commands, printed when the server is ready."""
 
 from __future__ import annotations
 

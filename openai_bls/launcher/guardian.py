@@ -1,13 +1,12 @@
-"""The process between the launcher and tritonserver: it makes sure that nothing outlives either of
-them.
+"""Guardian process between the launcher and tritonserver: nothing outlives either of them.
 
 Run as a script by `openai_bls.launcher.process`, never imported by it, with the standard library only
 (it starts in a few hundredths of a second)::
 
     python -I -S guardian.py <lifeline fd> <grace seconds> <shm prefix> <ranks> <follow seconds> <command> ...
 
-`<ranks>` is 0 when the command is a tritonserver, else the command is an mpirun that starts so many; `<follow seconds>`
-is how long the others may take to leave once one of them has gone.
+`<ranks>` is 0 when the command is a tritonserver, else the number of ranks that an mpirun as the command
+starts; `<follow seconds>` is the time the other ranks have to leave once one has left.
 
 - It adopts orphans (PR_SET_CHILD_SUBREAPER), so the stubs of a crashed tritonserver become its
   children, and it exits only when it has none left.
@@ -74,7 +73,7 @@ def _die_with_parent(parent: int, number: signal.Signals) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """What /proc says of a process, from its state on; raises OSError when it has gone."""
+    """Fields of /proc/<pid>/stat from the state on; raises OSError when the process has gone."""
     # The name in parentheses may hold spaces and parentheses.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
@@ -168,7 +167,7 @@ class _Job(_Server):
         if not gone or self._killed:
             return None
         if 0 not in gone and not self._stopping:
-            # Without it the engine is lost. Said in the words that rank_log.py looks for.
+            # Without it the engine is lost. Said in the words that logs.py looks for.
             _say(f"rank {min(gone)} has left the others")
             self._lost = self._stopping = True
             self._signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Reading tritonserver's log: which lines a person should see, and why a model did not load."""
+"""Reader of tritonserver's log: lines worth showing, why a model did not load, and which rank ended an MPI job."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ _NOISE = (
     "Poll failed for model directory",
     "error: creating server",
 )
+
+# Written by guardian.py, for mpirun says nothing when the rank's exit code was 0.
+_LEFT_ALONE = re.compile(r"^openai_bls: rank (\d+) has left the others$")
+# Open MPI 4 writes the first sentence on one line, 5 on two.
+_BY_SIGNAL = re.compile(r"^\w+ noticed that process rank (\d+) with PID \d+ on node (\S+) exited on")
+_SIGNAL = re.compile(r"signal (\d+) \(([^)]*)\)")
+# [[18050,1],1] in Open MPI 4, [prterun-node-9643@1,1] in 5.
+_BY_CODE = re.compile(r"^\s*Process name: +\[.*,(\d+)\]\s*$")
+_CODE = re.compile(r"^\s*Exit code: +(\d+)\s*$")
+_TOO_FEW_SLOTS = ("not enough slots available", "allocated for this job are already filled")
 
 
 class LogFollower:
@@ -99,13 +109,57 @@ class LoadWatcher:
         return [name for name in self.loading if name not in self.loaded and name not in self.failed]
 
     def reason(self) -> str | None:
-        """Why the server did not start, in one line, or None if the log does not say."""
+        """One line on why the server did not start, or None if the log does not say."""
         if self.failed:
             # A model that failed takes down those that are made of it; the first failure is the
             # cause.
             causes = {name: why for name, why in self.failed.items() if "depends on" not in why}
             return "; ".join(f"model {name} failed to load: {why}" for name, why in (causes or self.failed).items())
         return self.fatal
+
+
+class RankWatcher:
+    """Follows what mpirun and the guardian say through the log.
+
+    Args:
+        world_size: of the job.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._of = f"of {world_size}"
+        self._rank: str | None = None
+        self._node = ""
+        self._end: str | None = None
+        self._left: str | None = None
+        self._slots = False
+
+    def feed(self, line: str) -> None:
+        """Take one line in."""
+        if match := _LEFT_ALONE.match(line):
+            self._left = self._left or match.group(1)
+        self._slots = self._slots or any(text in line for text in _TOO_FEW_SLOTS)
+        if self._end is not None:
+            return
+        if match := _BY_SIGNAL.match(line):
+            self._rank, self._node = match.group(1), f" on {match.group(2)}"
+        elif match := _BY_CODE.match(line):
+            self._rank = match.group(1)
+        if self._rank is None:
+            return
+        if match := _SIGNAL.search(line):
+            self._end = f"was ended by signal {match.group(1)} ({match.group(2)})"
+        elif match := _CODE.match(line):
+            self._end = f"ended with exit code {match.group(1)}"
+
+    def reason(self) -> str | None:
+        """One line on why the job ended, or None if the log does not say."""
+        if self._end is not None:
+            return f"rank {self._rank} {self._of}{self._node} {self._end}, and the others were stopped"
+        if self._left is not None:
+            return f"rank {self._left} {self._of} ended by itself, and the others were stopped"
+        if self._slots:
+            return "mpirun has fewer slots than ranks: give --oversubscribe, or --hosts with a slot for each GPU"
+        return None
 
 
 def first_line(escaped: str) -> str:

@@ -1,4 +1,4 @@
-"""TCP ports: is one free, and which free ones may a server of ours take."""
+"""TCP ports of a server: probes and leases of free ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One running tritonserver: started under a guardian, drained or killed, nothing left behind."""
+"""Process of a running tritonserver: started under a guardian, drained or killed, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openai_bls.launcher.server import flag_values, has_backend_setting
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from openai_bls.launcher.ranks import MpiJob
+    from openai_bls.launcher.mpi_job import MpiJob
 
 DEFAULT_EXIT_TIMEOUT_SECONDS = 30
 
@@ -43,7 +43,7 @@ def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None)
     Args:
         command: as `openai_bls.launcher.server.prepare` makes it.
         prefix: begins the names of the server's shared-memory regions, unless `command` has one.
-        job: starts the command once a rank.
+        job: starts the command once per rank.
     """
     whole = list(command)
     if not flag_values(whole, "--exit-timeout-secs"):
@@ -62,7 +62,7 @@ class ServerProcess:
         command: the full command, as `openai_bls.launcher.server.prepare` makes it.
         environment: the environment to run it in.
         log_path: the file for everything that the server and its models print.
-        job: starts the command once a rank.
+        job: starts the command once per rank.
 
     Raises:
         LaunchError: it could not be run.

@@ -1,51 +1,39 @@
-"""Several ranks: one `mpirun` command that starts a tritonserver a GPU, as the official launch_triton_server.py does.
-
-Leader mode: rank 0 loads the whole repository and answers requests. Every other rank loads the engine models only, and
-TensorRT-LLM's C++ backend makes it work for rank 0. Orchestrator mode: one tritonserver, whose C++ backend starts
-workers of its own; it is for several engines on one machine.
-
-Where this differs from the official script:
-
-- The front ends of the other ranks are off. Officially they have rank 0's ports, which works as long as they block in
-  the load of their engine and never open them. An engine that does load there would find the ports taken and end the
-  whole server, or, with a port that is shared, answer requests with half of a repository.
-- mpirun binds each of two ranks to one core when it is not told otherwise (measured with Open MPI 4.1.8 and 5.0.11),
-  and with rank 0 all models of the repository. So it gets `--bind-to none`.
-- Models and names of shared-memory regions are told apart by a prefix that no other server has.
-"""
+"""Number of ranks of a server, and the `mpirun` job or the environment that starts them."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from openai_bls.launcher.server import has_flag
+import msgspec
+
+from openai_bls.launcher.checks import engine_models
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.mpi_job import Mode, MpiJob, find_mpirun
+from openai_bls.launcher.server import has_backend_setting, has_flag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from openai_bls.launcher.engine_ranks import EngineHead
+# Exported to ranks on other machines; on this one they are inherited.
+_TRAVELLING = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+_TRAVELLING_PREFIXES = ("OPENAI_BLS_", "TRTLLM_", "TLLM_", "NCCL_", "UCX_")
+# Of rank 0 alone, which runs here.
+_STAYING = ("OPENAI_BLS_API_KEY", "OPENAI_BLS_HTTP_HOST", "OPENAI_BLS_HTTP_PORT", "OPENAI_BLS_LAUNCH_MARK")
 
-Mode = Literal["leader", "orchestrator"]
-
+# Set in every process of an mpirun.
+_RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
 # By these a process takes itself for a rank of a running MPI job.
 _IDENTITY_PREFIXES = ("OMPI_", "PMIX_", "PMI_")
-
-# What rank 0 has of its own: left out of the other ranks' commands.
-_RANK_0_FLAGS = (
-    *(f"--{name}-{what}" for name in ("http", "grpc", "metrics") for what in ("port", "address")),
-    *(f"--allow-{name}" for name in ("http", "grpc", "metrics", "sagemaker", "vertex-ai")),
-    "--model-control-mode",
-    "--load-model",
-)
-_FRONT_ENDS_OFF = ("--allow-http=false", "--allow-grpc=false", "--allow-metrics=false")
+_HOSTS = re.compile(r"[\w.-]+(:[1-9]\d*)?(,[\w.-]+(:[1-9]\d*)?)*")
 
 
 @dataclass(frozen=True)
 class RankOptions:
-    """What the command line says about ranks."""
+    """Options of the command line about ranks."""
 
     world_size: int | None = None
     """None takes what the engines were built for."""
@@ -59,51 +47,98 @@ class RankOptions:
     mpirun_args: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class MpiJob:
-    """An mpirun command in the making: everything but the tritonserver command."""
+class TensorRtLlmHead(msgspec.Struct, frozen=True):
+    """Part of a TensorRT-LLM engine's record that concerns its ranks; `core.manifest` has the whole."""
 
-    mpirun: str
-    world_size: int
-    models: tuple[str, ...]
-    """What ranks other than 0 load."""
-    mode: Mode = "leader"
-    options: tuple[str, ...] = ()
-    """Of mpirun itself."""
-    exported: tuple[str, ...] = ()
-    """Names of environment variables for ranks on other machines."""
-    notes: tuple[str, ...] = ()
-    """Sentences for the operator."""
+    backend: str = "python"
+    """`python` is the LLM API, which starts its ranks itself; `cpp` is the C++ backend, started once per rank."""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
-    def command(self, server: Sequence[str], prefix: str) -> list[str]:
-        """The whole command.
+    @property
+    def ranks(self) -> int:
+        """Number of GPUs that the engine was built for."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
-        Args:
-            server: the command of rank 0, less what differs from rank to rank.
-            prefix: begins the name of every shared-memory region.
-        """
-        words = [self.mpirun, "--allow-run-as-root", *self.options]
-        # Open MPI 4 takes -x for one segment, 5 for all of them.
-        exports = [word for name in self.exported for word in ("-x", name)]
-        for rank in range(self.world_size):
-            words += [*([":"] if rank else []), "-n", "1", *exports]
-            words += server if rank == 0 else self._follower(server)
-            if not has_flag(server, "--disable-auto-complete-config"):
-                words.append("--disable-auto-complete-config")
-            words.append(f"--backend-config=python,shm-region-prefix-name={prefix}r{rank}_")
-        return words
 
-    def summary(self) -> str:
-        """What is started, in a line for the operator, with its notes."""
-        if self.mode == "orchestrator":
-            text = f"{self.mpirun} starts one tritonserver, which orchestrates its engines' workers"
-        else:
-            text = f"{self.mpirun} starts {self.world_size} ranks; those after 0 load {', '.join(self.models)}"
-        return "; ".join([text, *self.notes])
+class EngineHead(msgspec.Struct, frozen=True):
+    """Part of a manifest that concerns ranks."""
 
-    def _follower(self, server: Sequence[str]) -> list[str]:
-        loads = [f"--load-model={name}" for name in self.models]
-        return [*without_flags(server, _RANK_0_FLAGS), *_FRONT_ENDS_OFF, "--model-control-mode=explicit", *loads]
+    engine: str = ""
+    tensorrt_llm: TensorRtLlmHead | None = None
+
+
+def engine_heads(repository: Path, names: Sequence[str]) -> dict[str, EngineHead]:
+    """Head of each engine model among `names`; an empty one where its manifest cannot be read.
+
+    The engine itself refuses a manifest that breaks the contract.
+    """
+    heads = {}
+    for name in engine_models(names):
+        manifest = next(iter(sorted((repository / name).glob("*/engine.json"))), None)
+        try:
+            heads[name] = msgspec.json.decode(manifest.read_bytes(), type=EngineHead) if manifest else EngineHead()
+        except (OSError, msgspec.DecodeError):
+            heads[name] = EngineHead()
+    return heads
+
+
+def plan_ranks(
+    options: RankOptions,
+    repository: Path,
+    names: Sequence[str],
+    extra: Sequence[str],
+    environment: Mapping[str, str],
+) -> tuple[MpiJob | None, dict[str, str]]:
+    """MPI job for the ranks of a repository (None for a plain tritonserver), and its environment.
+
+    Args:
+        options: of the command line.
+        repository: the model repository.
+        names: the models that rank 0 loads.
+        extra: tritonserver flags that the user gave.
+        environment: of the server so far.
+
+    Raises:
+        LaunchError: the options do not fit the engines or each other, or there is no mpirun.
+    """
+    heads = engine_heads(repository, names)
+    return plan_job(options, heads, repository, extra, environment), rank_environment(options, heads, environment)
+
+
+def plan_job(
+    options: RankOptions,
+    heads: Mapping[str, EngineHead],
+    repository: Path,
+    extra: Sequence[str],
+    environment: Mapping[str, str],
+) -> MpiJob | None:
+    """As `plan_ranks`, which has read the manifests; None where one plain tritonserver is right."""
+    _check_names(options, repository, list(heads))
+    world_size = _world_size(options, heads)
+    if options.mode == "leader" and world_size == 1:
+        _refuse_what_is_mpiruns(options)
+        return None
+    _check_hosts(options)
+    if has_backend_setting(extra, "shm-region-prefix-name"):
+        raise LaunchError("shm-region-prefix-name cannot be given with mpirun: each rank gets one of its own")
+    if _RANK_VARIABLE in environment:
+        raise LaunchError(
+            "this command runs under an mpirun itself: start it once, without mpirun; it starts the ranks"
+        )
+    remote = bool(options.hosts or options.hostfile)
+    models = options.engine_names or _followed(heads)
+    if not models and world_size > 1:
+        raise LaunchError("no engine for the other ranks to load: name it with --tensorrt_llm_model_name")
+    return MpiJob(
+        mpirun=find_mpirun(environment),
+        world_size=world_size,
+        models=tuple(models),
+        mode=options.mode,
+        options=tuple(_mpirun_options(options)),
+        exported=tuple(_exported(environment)) if remote else (),
+        notes=tuple(_notes(options, heads, world_size)),
+    )
 
 
 def rank_environment(options: RankOptions, heads: Mapping[str, EngineHead], base: Mapping[str, str]) -> dict[str, str]:
@@ -140,15 +175,104 @@ def count_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listing.splitlines())
 
 
-def without_flags(args: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """`args` less `flags`, given as `--flag=value` or `--flag value`."""
-    kept, skip = [], False
-    for argument in args:
-        name, equals, _ = argument.partition("=")
-        if skip:
-            skip = False
-        elif name in flags:
-            skip = not equals
-        else:
-            kept.append(argument)
-    return kept
+def _followed(heads: Mapping[str, EngineHead]) -> list[str]:
+    cpp = list(_cpp_ranks(heads))
+    return cpp or list(heads)
+
+
+def _cpp_ranks(heads: Mapping[str, EngineHead]) -> dict[str, int]:
+    """Number of ranks of each engine of the C++ backend."""
+    records = {name: head.tensorrt_llm for name, head in heads.items()}
+    return {name: record.ranks for name, record in records.items() if record is not None and record.backend == "cpp"}
+
+
+def _check_names(options: RankOptions, repository: Path, engines: Sequence[str]) -> None:
+    for name in options.engine_names:
+        if not (repository / name).is_dir():
+            raise LaunchError(
+                f"--tensorrt_llm_model_name {name}: {repository} has no such model;"
+                f" its engines are {', '.join(engines)}"
+            )
+
+
+def _world_size(options: RankOptions, heads: Mapping[str, EngineHead]) -> int:
+    cpp = _cpp_ranks(heads)
+    given = options.world_size
+    if options.mode == "orchestrator":
+        if given not in (None, 1):
+            raise LaunchError("--mode orchestrator starts one tritonserver, which starts the workers: --world-size 1")
+        return 1
+    if given is None and len(set(cpp.values())) > 1:
+        needs = ", ".join(f"{name} {ranks}" for name, ranks in cpp.items())
+        raise LaunchError(f"the engines need different numbers of ranks ({needs}): serve them with --mode orchestrator")
+    world_size = given if given is not None else next(iter(cpp.values()), 1)
+    if world_size < 1:
+        raise LaunchError(f"--world-size {world_size} is no number of ranks: give 1 or more")
+    for name, ranks in cpp.items():
+        if ranks != world_size:
+            raise LaunchError(
+                f"--world-size {world_size}: the engine {name} was built for {ranks} (tp x pp), leave it out"
+            )
+    if world_size > 1:
+        for name, head in heads.items():
+            if head.tensorrt_llm is not None and head.tensorrt_llm.backend == "python":
+                raise LaunchError(
+                    f"--world-size {world_size}: the engine {name} runs on the LLM API, which starts its ranks itself;"
+                    " leave --world-size out, or build with --backend cpp"
+                )
+    return world_size
+
+
+def _refuse_what_is_mpiruns(options: RankOptions) -> None:
+    given = {
+        "--hosts": options.hosts,
+        "--hostfile": options.hostfile,
+        "--oversubscribe": options.oversubscribe,
+        "--mpirun-arg": options.mpirun_args,
+    }
+    for flag, value in given.items():
+        if value:
+            raise LaunchError(f"{flag} is for several ranks, and this is one: give --world-size, or leave {flag} out")
+
+
+def _check_hosts(options: RankOptions) -> None:
+    if options.hosts and options.hostfile:
+        raise LaunchError("--hosts and --hostfile name the machines twice: give one of them")
+    if options.mode == "orchestrator" and (options.hosts or options.hostfile):
+        raise LaunchError(
+            "--mode orchestrator runs on one machine: leave --hosts and --hostfile out, or use leader mode"
+        )
+    if options.hosts and not _HOSTS.fullmatch(options.hosts):
+        raise LaunchError(f"--hosts {options.hosts}: name machines and their GPUs as a:8,b:8, this machine first")
+    if options.hostfile is not None and not options.hostfile.is_file():
+        raise LaunchError(f"--hostfile {options.hostfile}: there is no such file")
+
+
+def _mpirun_options(options: RankOptions) -> list[str]:
+    words = []
+    if not any(word.lstrip("-").startswith("bind-to") for word in options.mpirun_args):
+        words += ["--bind-to", "none"]
+    if options.oversubscribe:
+        words.append("--oversubscribe")
+    if options.hosts:
+        words += ["--host", options.hosts]
+    if options.hostfile is not None:
+        words += ["--hostfile", str(options.hostfile.resolve())]
+    return [*words, *options.mpirun_args]
+
+
+def _exported(environment: Mapping[str, str]) -> list[str]:
+    return sorted(
+        name
+        for name in environment
+        if name in _TRAVELLING or (name.startswith(_TRAVELLING_PREFIXES) and name not in _STAYING)
+    )
+
+
+def _notes(options: RankOptions, heads: Mapping[str, EngineHead], world_size: int) -> list[str]:
+    if heads and not _cpp_ranks(heads):
+        if options.mode == "orchestrator":
+            return ["note: no engine here is of TensorRT-LLM's C++ backend, which orchestrator mode is for"]
+        others = "rank 1 loads" if world_size == 2 else f"ranks 1 to {world_size - 1} load"
+        return [f"note: no engine here is of TensorRT-LLM's C++ backend: {others} a copy that gets nothing to do"]
+    return []

@@ -1,4 +1,4 @@
-"""Asking a server over HTTP whether it, its models and /v1 are ready."""
+"""Readiness of a server, its models and /v1, asked over HTTP."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def serves_openai(names: Sequence[str], ports: Ports) -> bool:
 def not_ready(
     host: str, ports: Ports, names: Sequence[str], *, openai: bool, openai_host: str | None = None
 ) -> list[str]:
-    """What is still awaited: `tritonserver`, names of models, `/v1`; empty when all is ready."""
+    """Parts that are not ready yet: `tritonserver`, names of models, `/v1`."""
     if get(host, ports.http, "/v2/health/ready") is None:
         return ["tritonserver"]
     missing = [name for name in names if get(host, ports.http, f"/v2/models/{name}/ready") is None]
@@ -70,7 +70,7 @@ def served_models(host: str, port: int, engines: int = 1) -> list[str]:
     Args:
         host: that the server is bound to.
         port: of /v1.
-        engines: how many models to wait for.
+        engines: number of models to wait for.
     """
     deadline = time.monotonic() + _LISTING_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""Running a server in the foreground: progress, examples, draining."""
+"""`serve`: a server in the foreground, with progress, examples and draining."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from openai_bls.launcher import checks
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.examples import examples
-from openai_bls.launcher.logs import LoadWatcher, LogFollower, worth_showing
+from openai_bls.launcher.logs import LoadWatcher, LogFollower, RankWatcher, worth_showing
+from openai_bls.launcher.mpi_job import MpiJob
 from openai_bls.launcher.ports import Ports, local_host
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProcess, full_command
-from openai_bls.launcher.rank_log import RankWatcher
-from openai_bls.launcher.rank_plan import plan_ranks
-from openai_bls.launcher.ranks import MpiJob, RankOptions, orchestrator_flags
+from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
 from openai_bls.launcher.server import Server, has_flag, prepare
 
@@ -50,7 +49,7 @@ _OWN_FLAGS = {
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What `python -m openai_bls serve` was asked for."""
+    """Options of `python -m openai_bls serve`."""
 
     repository: Path = Path("model_repository")
     ports: Ports = field(default_factory=Ports)
@@ -81,7 +80,7 @@ def triton_flags(options: ServeOptions) -> list[str]:
 
 @dataclass(frozen=True)
 class Start:
-    """What is about to be started: the server, the command of rank 0, its environment, and who starts it how often."""
+    """Plan of a start: the server, the command of rank 0, its environment, and the MPI job if there is one."""
 
     server: Server
     command: Sequence[str]

@@ -1,4 +1,4 @@
-"""Finding a tritonserver and composing the command that runs it.
+"""Search for a tritonserver, and the command that runs it.
 
 Two kinds are known: the server of an NGC image, which needs nothing, and the one inside the
 `nvidia-pytriton` wheel, which comes in pieces. The wheel's Python backend lies apart from its stubs
@@ -110,7 +110,7 @@ def library_folder() -> Path | None:
 
 
 def backends_folder() -> Path:
-    """Where this environment's assembled backends lie."""
+    """Folder of this environment's assembled backends."""
     return Path(sys.prefix) / "share" / "openai_bls" / "backends"
 
 

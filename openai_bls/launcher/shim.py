@@ -1,4 +1,4 @@
-"""What `<environment>/bin/tritonserver` runs: the wheel's server, with the flags it was given."""
+"""Command `<environment>/bin/tritonserver`: the wheel's server, with the flags it was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real tritonserver for tests and benchmarks."""
+"""Real tritonserver on free ports, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.logs import LoadWatcher, tail
 from openai_bls.launcher.ports import PortLease, Ports
 from openai_bls.launcher.process import ServerProcess
-from openai_bls.launcher.rank_plan import plan_ranks
-from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.ranks import RankOptions, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready
 from openai_bls.launcher.server import prepare
 from openai_bls.triton_models.tensors import MODELS

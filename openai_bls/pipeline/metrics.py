@@ -1,22 +1,26 @@
-"""What Prometheus is told: counts and times of requests, taken when a request ends and never per token.
+"""Metrics for Prometheus: counts and times of requests, taken when a request ends and never per token.
 
-Names and meanings are near vLLM's, so that its dashboards need little change. Everything is summed over all
-`openai_bls` instances of the server (`metrics_peers`); the engines' load is the same from each.
+Names and meanings are near vLLM's, so that its dashboards need little change. Requests are summed over all
+`openai_bls` instances of the server (`metrics_directory`); the engines' load is the same from each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import ApiError
+from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
 
 if TYPE_CHECKING:
     from openai_bls.pipeline.service import RequestRecord, Service
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PREFIX = "openai_bls_"
-_UP = _PREFIX + "engine_up"
 _LABELS = ("model", "endpoint")
 _ENDPOINTS = {
     "chat.completions",
@@ -64,25 +67,12 @@ _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.
 _WHOLE_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)
 
 
-class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """One line of a scrape."""
-
-    name: str
-    labels: dict[str, str]
-    value: float
+# When a series was created says nothing here.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Family(msgspec.Struct, frozen=True, array_like=True):
-    """A metric and its lines."""
-
-    name: str
-    documentation: str
-    type: str
-    samples: list[Sample]
-
-
-class Metrics:
-    """Of one `openai_bls` instance.
+class Metrics(Collector):
+    """Metrics of one `openai_bls` instance, in files that the others read if `metrics_directory.share` was called.
 
     Args:
         service: whose requests are counted, and whose engines' load is told.
@@ -132,10 +122,18 @@ class Metrics:
             buckets=_WHOLE_S,
             registry=registry,
         )
-        registry.register(_Load(service))
+        self._in_progress = Gauge(
+            _PREFIX + "requests_in_progress",
+            "Requests that are being prepared or generated.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._load = _Load(service)
         self._counted: WeakSet[ApiError] = WeakSet()
-        self.others: Callable[[], Awaitable[Sequence[Sequence[Family]]]] = _nobody
-        """Asks the other instances of this server for their `families`."""
+
+    def set_in_progress(self, count: int) -> None:
+        """Set how many requests are being prepared or generated."""
+        self._in_progress.set(count)
 
     def ended(self, record: RequestRecord) -> None:
         """A request has ended that was admitted."""
@@ -178,22 +176,23 @@ class Metrics:
         name = name if name in _ENDPOINTS else _OTHER
         self._requests.labels("", name, str(error.status)).inc()
 
-    def families(self) -> list[Family]:
-        """All metrics as they are now."""
-        return [
-            Family(
-                metric.name,
-                metric.documentation,
-                metric.type,
-                # When a series was created says nothing here.
-                [Sample(s.name, s.labels, s.value) for s in metric.samples if not s.name.endswith("_created")],
-            )
-            for metric in self._registry.collect()
-        ]
-
     async def scrape(self) -> bytes:
         """The metrics of all instances together, in Prometheus's text format."""
-        return render(merge([self.families(), *await self.others()]))
+        # Thousands of series take a while to be read and written; the event loop goes on with tokens.
+        return await asyncio.to_thread(generate_latest, self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, counted ones as sums over the instances. From any thread."""
+        families = {family.name: family for family in self._registry.collect()}
+        directory = os.environ.get(VARIABLE)
+        if directory is not None:
+            for pid in ended_instances(directory):
+                with contextlib.suppress(FileNotFoundError):
+                    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+            summed = MultiProcessCollector(None, directory).collect()  # type: ignore[no-untyped-call]
+            families |= {family.name: family for family in summed}
+        yield from families.values()
+        yield from self._load.collect()
 
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)
@@ -205,27 +204,20 @@ class Metrics:
             self._per_token.labels(record.model, record.endpoint).observe(pace)
 
 
-async def _nobody() -> Sequence[Sequence[Family]]:
-    return []
-
-
 class _Load(Collector):
-    """What is asked for at each scrape: requests in progress and the engines' load."""
+    """Load of the engines, taken at each scrape."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            _PREFIX + "requests_in_progress",
-            "Requests that are being prepared or generated.",
-            value=self._service.in_progress,
-        )
         up = GaugeMetricFamily(
-            _UP, "1 if the model's engine is loaded and has not failed, else 0, about a second ago.", labels=("model",)
+            _PREFIX + "engine_up",
+            "1 if the model's engine is loaded and has not failed, else 0, about a second ago.",
+            labels=("model",),
         )
         loads: dict[str, EngineStats] = {}
-        for model in self._service.models:
+        for model in list(self._service.models):
             up.add_metric((model.info.model_name,), float(model.engine.connected and not model.failed))
             stats = model.engine.stats
             if stats is not None:
@@ -261,49 +253,3 @@ _LOAD: dict[str, tuple[str, type[GaugeMetricFamily] | type[CounterMetricFamily],
         "Tokens that the engine has sampled since it was loaded, for whatever client.",
     ),
 }
-# The same from every instance.
-_SHARED = {_UP, *(_PREFIX + name for name in _LOAD)}
-
-
-def merge(instances: Iterable[Sequence[Family]]) -> list[Family]:
-    """The metrics of several instances as one's."""
-    kinds: dict[str, Family] = {}
-    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-    for families in instances:
-        for family in families:
-            kinds.setdefault(family.name, family)
-            merged = values.setdefault(family.name, {})
-            for sample in family.samples:
-                key = sample.name, tuple(sorted(sample.labels.items()))
-                before = merged.get(key)
-                if before is None:
-                    merged[key] = sample.value
-                elif family.name in _SHARED:
-                    merged[key] = max(before, sample.value)
-                else:
-                    merged[key] = before + sample.value
-    return [
-        msgspec.structs.replace(
-            family, samples=[Sample(key[0], dict(key[1]), value) for key, value in values[name].items()]
-        )
-        for name, family in kinds.items()
-    ]
-
-
-def render(families: Iterable[Family]) -> bytes:
-    """Prometheus's text format."""
-    return generate_latest(_Families(families))
-
-
-class _Families(Collector):
-    """Families as a registry has them."""
-
-    def __init__(self, families: Iterable[Family]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        for family in self._families:
-            metric = Metric(family.name, family.documentation, family.type)
-            for sample in family.samples:
-                metric.add_sample(sample.name, sample.labels, sample.value)
-            yield metric

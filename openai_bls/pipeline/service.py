@@ -223,6 +223,7 @@ class Service:
     def count(self, change: int) -> None:
         """So many more requests (or fewer) are in progress."""
         self._in_progress += change
+        self.metrics.set_in_progress(self._in_progress)
         self._on_busy(self._in_progress)
 
 

@@ -1,4 +1,4 @@
-"""Renders a model's `config.pbtxt` from its declaration in `tensors`.
+"""Writer of `config.pbtxt`, from a model's declaration in `tensors`.
 
 The files in `model_repository/` are committed as rendered, with literal values and no placeholders;
 `python -m openai_bls render` (`configure`) writes them again, and a test holds them against this module.

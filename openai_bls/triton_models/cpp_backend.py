@@ -1,4 +1,4 @@
-"""The config.pbtxt of models around a TensorRT-LLM engine: literal values, from typed settings.
+"""Settings and config.pbtxt of the models around a TensorRT-LLM engine: literal values, from typed settings.
 
 Two Triton backends can run an engine. With `python` it is our own model.py, and config.pbtxt holds
 `TensorRtLlmSettings`. With `tensorrtllm`, the C++ backend, it holds `CppSettings`; that backend knows the official
@@ -16,14 +16,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest
 from openai_bls.core.settings import NotNegative, Positive, TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, TENSORRT_LLM_BLS, Model, Queue, Tensor, ensemble
 
 CPP_BACKEND = "tensorrtllm"
-ENGINE_FOLDER = "engine"
-"""Beside the manifest."""
 GRAMMAR_VOCABULARY = "xgrammar_tokenizer_info.json"
 """In the engine's folder: what the C++ backend needs of the tokenizer to hold outputs to a grammar."""
 
@@ -83,7 +81,7 @@ _ALWAYS = {"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_
 def engine_model(
     manifest: Manifest, settings: TensorRtLlmSettings, queue: Queue | None = None, name: str = TENSORRT_LLM.name
 ) -> Model:
-    """What Triton has to know of the model that runs the engine of `manifest`.
+    """Declaration of the model that runs the engine of `manifest`.
 
     Args:
         manifest: the engine's.
@@ -105,7 +103,7 @@ def engine_model(
 def cpp_model(
     settings: CppSettings, max_batch_size: int, queue: Queue | None = None, name: str = TENSORRT_LLM.name
 ) -> Model:
-    """What Triton has to know of a model that the C++ backend runs.
+    """Declaration of a model that the C++ backend runs.
 
     Args:
         settings: the backend's.

@@ -1,4 +1,4 @@
-"""Where the C++ backend is told to find an engine, and whether that is the one in the repository.
+"""Engine paths in config.pbtxt of the C++ backend, compared with the engine in the repository.
 
 The backend takes absolute paths from config.pbtxt. A repository that was copied or moved keeps those of its old place,
 and would load an engine that is gone, or another one.
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_bls.core import config_pbtxt
-from openai_bls.triton_models.cpp_backend import CPP_BACKEND, ENGINE_FOLDER, GRAMMAR_VOCABULARY
+from openai_bls.core.manifest import ENGINE_FOLDER
+from openai_bls.triton_models.cpp_backend import CPP_BACKEND, GRAMMAR_VOCABULARY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Everything that touches Triton's Python backend: the only module that imports `triton_python_backend_utils`.
+"""Adapter to Triton's Python backend: the only module that imports `triton_python_backend_utils`.
 
 Tensors come in and go out as numpy arrays by name; what a model may send is declared in `tensors`.
 """
@@ -52,7 +52,7 @@ def config_parameters(args: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_error(reason: object) -> Exception:
-    """What `initialize` raises so that the log says in one line why the model cannot be loaded."""
+    """Exception for `initialize` to raise: one line in the log on why the model cannot be loaded."""
     return pb_utils.TritonModelException(str(reason))  # type: ignore[no-any-return]
 
 
@@ -122,7 +122,7 @@ def error_response(error: ApiError, message: str | None = None) -> Any:
 
 
 class ResponseStream:
-    """A decoupled request's way back; safe to use from any thread.
+    """Response stream of a decoupled request; safe to use from any thread.
 
     Sending after the end, and asking for cancellation after it, crash some servers: both are harmless here.
     """
@@ -167,7 +167,7 @@ class ResponseStream:
 
 
 class TextReply:
-    """The way back for `openai_bls`: JSON text in the output `response`."""
+    """Response stream of `openai_bls`: JSON text in the output `response`."""
 
     def __init__(self, request: Any) -> None:
         self._stream = ResponseStream(request)

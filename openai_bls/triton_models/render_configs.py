@@ -1,4 +1,4 @@
-"""`python -m openai_bls render`: every config.pbtxt of a repository anew, with the values it has and those given.
+"""Renderer of a repository's config.pbtxt files, with their values and those given (`python -m openai_bls render`).
 
 What the tables of this release declare comes from them; what is the operator's to choose is read from the file that is
 there: parameters, the number of instances, Triton's queue, `max_batch_size`. So it may run again and again, and after
@@ -55,12 +55,12 @@ _FIELDS = {
     "model_transaction_policy", "dynamic_batching", "ensemble_scheduling",
 }  # fmt: skip
 _NUMBERS = ("instances", "max_batch_size", "max_queue_delay_microseconds", "max_queue_size")
-"""What can be set beside a model's own parameters."""
+"""Settings beside a model's own parameters."""
 _OF_THE_QUEUE = ("max_queue_delay_microseconds", "max_queue_size")
 
 
 class _Chosen(msgspec.Struct, frozen=True):
-    """What the operator has chosen of a model."""
+    """Choices of the operator for a model."""
 
     backend: str = "python"
     parameters: dict[str, str] = {}
@@ -140,7 +140,7 @@ def _write(texts: Mapping[Path, str]) -> list[Path]:
 
 
 def _tables(repository: Path) -> dict[str, Model]:
-    """What this release declares of each model of the repository, by name."""
+    """Declarations of this release for the repository's models, by name."""
     tables = dict(MODELS)
     for engine in served_names(repository):
         suffix = engine.removeprefix(TENSORRT_LLM.name)
@@ -165,7 +165,7 @@ def _parsed_changes(changes: Iterable[str], tables: Mapping[str, Model]) -> dict
 
 
 def _read(path: Path, table: Model) -> _Chosen:
-    """What has been chosen in the file at `path`; the table's own values if there is none."""
+    """Choices in the file at `path`; the table's own values if there is none."""
     if not path.is_file():
         return _Chosen(table.backend, dict(table.parameters))
     where = f"{path.parent.name}/{path.name}"
@@ -229,7 +229,7 @@ def _base(name: str) -> str:
 
 
 def _check_engine(name: str, there: _Chosen, chosen: _Chosen, given: Mapping[str, str]) -> None:
-    """What an engine of our own model.py cannot have."""
+    """Refuse settings that an engine of our own model.py cannot have."""
     if chosen.backend == CPP_BACKEND:
         return
     instances = chosen.numbers.get("instances", 1)

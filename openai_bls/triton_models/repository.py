@@ -1,4 +1,4 @@
-"""Which engines the model repository holds, and what goes with each.
+"""Engines of the model repository, and the models that go with each.
 
 ::
 
@@ -30,7 +30,7 @@ ENGINE = "tensorrt_llm"
 PREPROCESSING = "preprocessing"
 TOKENIZER = "tokenizer"
 
-Door = Literal["exchange", "grpc"]
+Transport = Literal["exchange", "grpc"]
 
 
 class Backend(msgspec.Struct, frozen=True):
@@ -43,9 +43,8 @@ class Backend(msgspec.Struct, frozen=True):
     tokenizer_dir: Path
     engine_dir: Path = Path()
     """The engine's model folder."""
-    door: Door = "exchange"
-    """The way to the engine: the exchange of our own model.py, or the official contract over gRPC, for the C++ backend
-    has no other."""
+    transport: Transport = "exchange"
+    """The exchange of our own model.py, or gRPC for the C++ backend, which has the official tensors alone."""
 
 
 def with_suffix(name: str, suffix: str) -> str:
@@ -66,7 +65,7 @@ def backends(openai_bls_dir: Path, version: str) -> list[Backend]:
             with_suffix(PREPROCESSING, suffix),
             openai_bls_dir / version / with_suffix(TOKENIZER, suffix),
             openai_bls_dir.parent / with_suffix(ENGINE, suffix),
-            _door(openai_bls_dir.parent / with_suffix(ENGINE, suffix)),
+            _transport(openai_bls_dir.parent / with_suffix(ENGINE, suffix)),
         )
         for suffix in ("", *_further(openai_bls_dir.parent))
     ]
@@ -91,7 +90,7 @@ def served_names(repository: Path) -> dict[str, list[str]]:
     return names
 
 
-def _door(engine_dir: Path) -> Door:
+def _transport(engine_dir: Path) -> Transport:
     try:
         config = config_pbtxt.read(engine_dir / "config.pbtxt")
     except OSError:
@@ -105,7 +104,7 @@ def _door(engine_dir: Path) -> Door:
 
 
 def _further(repository: Path) -> list[str]:
-    """What the further engines are called."""
+    """Names of the further engines."""
     found = sorted(repository.glob(f"{ENGINE}_*/*/{MANIFEST_NAME}"))
     return list(dict.fromkeys(path.parent.parent.name.removeprefix(f"{ENGINE}_") for path in found))
 

@@ -1,4 +1,4 @@
-"""What a model does about the memory of its own process: called from model.py, never where others share the process."""
+"""Memory of a model's own stub process; called from model.py, never in a process that others share."""
 
 from __future__ import annotations
 

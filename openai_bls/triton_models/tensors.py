@@ -1,4 +1,4 @@
-"""Every model's tensors, declared once: `config.pbtxt` files are rendered from here and held against it by a test.
+"""Tensors of every model, declared once: `config.pbtxt` files are rendered from here, and a test compares them.
 
 Sources: the official `tensorrt_llm`, `preprocessing`, `postprocessing` and `ensemble` templates of tensorrtllm_backend
 (names of 0.20 and later); the tensors marked "ours" are additions that foreign clients never need to send.
@@ -55,13 +55,13 @@ class Queue(msgspec.Struct, frozen=True):
     """Triton's own queue before a model (`dynamic_batching`)."""
 
     max_queue_delay_microseconds: int = 0
-    """How long a request waits for others to be handed to the model together with it."""
+    """Microseconds a request waits for others, so that the model gets them together."""
     max_queue_size: int = 0
     """Requests that may wait, the next is answered 503; 0 is no limit."""
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What Triton has to know of a model."""
+    """Declaration of a model for Triton."""
 
     name: str
     max_batch_size: int
@@ -189,7 +189,7 @@ POSTPROCESSING = Model(
     comment="Detokenization, for the ensemble and direct users; openai_bls detokenizes by itself.",
 )
 
-# JSON text, as one element or (messages, tools) one element an item.
+# JSON text, as one element or (messages, tools) one element per item.
 JSON_INPUTS = (
     "messages",
     "tools",

@@ -280,7 +280,7 @@ class FakeSink:
 
 
 class FakeReply:
-    """A Triton request's way back (`outbox.Reply`), which the test may wait on."""
+    """A Triton request's way back (`response_sender.Reply`), which the test may wait on."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []

@@ -8,6 +8,7 @@ from typing import Any
 from openai_bls.api.http.listener import PortInUseError
 from openai_bls.core import settings
 from openai_bls.core.errors import EngineError
+from openai_bls.pipeline import metrics_directory
 from openai_bls.triton_models import pb_utils, repository, stub_process
 
 logger = logging.getLogger("openai_bls.model")
@@ -18,10 +19,12 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Start the runtime; it waits for the engine by itself."""
-        # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
+        pb_utils.log_to_triton()
+        metrics_directory.share(os.getppid())
+        # Not at the top: it imports prometheus_client, and Triton first runs this file in a process of its own that
+        # only asks for the configuration.
         from openai_bls.triton_models.openai_bls.runtime import Runtime
 
-        pb_utils.log_to_triton()
         try:
             self.runtime = Runtime(
                 settings.load(settings.OpenAiBlsSettings, pb_utils.config_parameters(args), os.environ),

@@ -21,5 +21,5 @@ class TritonPythonModel:
         stub_process.settle()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response a request."""
+        """One response per request."""
         return [pb_utils.answer(request, self.postprocessing) for request in requests]

@@ -34,7 +34,7 @@ class TritonPythonModel:
         self.server.start()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response a request."""
+        """One response per request."""
         return [pb_utils.answer(request, self.preprocessing) for request in requests]
 
     def finalize(self) -> None:

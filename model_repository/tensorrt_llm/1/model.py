@@ -1,4 +1,4 @@
-"""Triton model `tensorrt_llm`: the engine, behind the official contract and the exchange. See docs/architecture.md."""
+"""Triton model `tensorrt_llm`: the engine, behind the official tensors and the exchange. See docs/architecture.md."""
 
 import os
 from pathlib import Path
@@ -11,11 +11,11 @@ from openai_bls.engines.registry import create_engine
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models import pb_utils, stub_process
-from openai_bls.triton_models.tensorrt_llm.frontend import OfficialDoor
+from openai_bls.triton_models.tensorrt_llm.frontend import Frontend
 
 
 class TritonPythonModel:
-    """Opens the engine's two doors."""
+    """Serves one engine on Triton's endpoints and the exchange."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the engine that `1/engine.json` describes."""
@@ -29,14 +29,14 @@ class TritonPythonModel:
         except (settings.SettingsError, EngineLoadError) as error:
             raise pb_utils.load_error(error) from None
         self.exchange.start(self.engine)
-        self.door = OfficialDoor(self.exchange, self.engine.info, model_settings)
+        self.frontend = Frontend(self.exchange, self.engine.info, model_settings)
 
     def execute(self, requests: list[Any]) -> None:
         """Submit every request; answers come from the engine's thread."""
         for request in requests:
             stream = pb_utils.ResponseStream(request)
             try:
-                self.door.open(pb_utils.only_inputs(request), request.request_id(), stream)
+                self.frontend.open(pb_utils.only_inputs(request), request.request_id(), stream)
             except ApiError as error:
                 stream.fail(error)
             except Exception:
@@ -46,6 +46,6 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """End what runs and free the engine."""
         self.engine.close()
-        self.door.close()
+        self.frontend.close()
         self.exchange.close()
         stub_process.release()

@@ -1,14 +1,11 @@
-"""Smoke test: every endpoint of a running server asked once, as a user would, and its answer looked at.
+"""Smoke test: every endpoint of a running server asked once, as a user would, and its answer checked.
 
 | module | |
 |---|---|
-| `outcome.py` | a check, how it can end, and running a list of them |
-| `client.py` | HTTP and server-sent events with the standard library |
-| `session.py` | what the checks share: where the server is, and its greedy answer to the one question |
-| `openai_checks.py`, `api_checks.py` | the checks of /v1: OpenAI's chat and completions; the other endpoints |
-| `triton_checks.py` | the checks of Triton's HTTP, metrics and gRPC ports |
-| `command.py` | the command line, `build/smoke.py` |
+| `check.py` | a check, its outcome, and a run over a list of checks |
+| `session.py` | the server under test: its clients, and its greedy answer to the one question |
+| `openai_checks.py`, `triton_checks.py` | checks of /v1; checks of Triton's HTTP, metrics and gRPC ports |
+| `command.py` | command line of `build/smoke.py` |
 
-It needs nothing beyond the package's own dependencies; the gRPC check also needs `tritonclient[grpc]`, and says so
-where that is missing.
+It needs the `openai` package (`pip install 'openai_bls[smoke]'`). Imports launcher and triton_models.
 """

@@ -1,4 +1,4 @@
-"""The command line of the smoke test."""
+"""Command line of the smoke test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,12 +15,12 @@ import msgspec
 from openai_bls.launcher.checks import check_engine, check_repository
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.smoke import api_checks, openai_checks, triton_checks
-from openai_bls.launcher.smoke.outcome import Outcome, count, run, summary
+from openai_bls.launcher.smoke import openai_checks, triton_checks
+from openai_bls.launcher.smoke.check import Outcome, Status, run
 from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import run_server
 
-CHECKS = (*openai_checks.CHECKS, *api_checks.CHECKS, *triton_checks.CHECKS)
+CHECKS = (*openai_checks.CHECKS, *triton_checks.CHECKS)
 
 _DESCRIPTION = """\
 Check every endpoint of a server: one it starts for a model repository and stops again, or one that runs.
@@ -27,7 +28,7 @@ Check every endpoint of a server: one it starts for a model repository and stops
     python build/smoke.py
     python build/smoke.py --url http://host:9000/v1 --triton-url http://host:8000 --grpc-url host:8001
 
-A line a check: ok, not supported (the engine does not do it and says so by name), not checked (and what it would need),
+One line per check: ok, not supported (the engine does not do it and says so by name), not checked (and what it needs),
 or FAILED and why. The exit status is 0 if nothing failed, 1 if something did, 2 if there was nothing to check.
 """
 
@@ -81,27 +82,21 @@ def report(target: Target, *, as_json: bool) -> int:
         outcomes.append(outcome)
         if not as_json:
             console.line(outcome.line())
+    statuses = [outcome.status for outcome in outcomes]
+    counts = {status: statuses.count(status) for status in get_args(Status)}
     if as_json:
-        document = {"checks": outcomes, "summary": count(outcomes)}
+        document = {"checks": outcomes, "summary": counts}
         console.line(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
     else:
-        console.line(summary(outcomes))
-    return 1 if count(outcomes)["FAILED"] else 0
+        console.line(f"{len(outcomes)} checks: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    return 1 if counts["FAILED"] else 0
 
 
 @contextlib.contextmanager
 def _target(options: argparse.Namespace) -> Iterator[Target]:
-    api_key = os.environ.get("OPENAI_BLS_API_KEY", "")
+    asked = (os.environ.get("OPENAI_BLS_API_KEY", ""), options.model, options.timeout)
     if options.url is not None:
-        yield Target(
-            options.url,
-            options.triton_url,
-            options.grpc_url,
-            options.metrics_url,
-            api_key=api_key,
-            model=options.model,
-            timeout=options.timeout,
-        )
+        yield Target(options.url, options.triton_url, options.grpc_url, options.metrics_url, *asked)
         return
     repository = options.model_repository.absolute()
     check_repository(repository)
@@ -109,15 +104,7 @@ def _target(options: argparse.Namespace) -> Iterator[Target]:
     if not options.json:
         Console().line(f"starting a server for {options.model_repository}")
     with run_server(repository, log_path=options.log_file, timeout=options.start_timeout) as server:
-        yield Target(
-            server.openai_url,
-            server.http_url,
-            server.grpc_url,
-            server.metrics_url,
-            api_key=api_key,
-            model=options.model,
-            timeout=options.timeout,
-        )
+        yield Target(server.openai_url, server.http_url, server.grpc_url, server.metrics_url, *asked)
 
 
 def _http_url(text: str) -> str:

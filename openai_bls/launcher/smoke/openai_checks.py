@@ -1,19 +1,28 @@
-"""Checks of OpenAI's chat and completions on /v1, and of what the server says of itself there."""
+"""Checks of /v1 and of what the server says of itself beside it."""
 
 from __future__ import annotations
 
 import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from typing import Any
 
-from openai_bls.launcher.smoke.client import accepted, chunks, openai_error
-from openai_bls.launcher.smoke.outcome import Check, CheckFailedError
+import openai
+
+from openai_bls.launcher.smoke.check import Check, CheckFailedError, openai_error
 from openai_bls.launcher.smoke.session import (
     GRAMMAR_MAX_TOKENS,
     MAX_TOKENS,
     QUESTION,
     Session,
+    events,
+    get,
     message_text,
+    must,
     must_equal,
+    post,
+    shorten,
     streamed_text,
 )
 
@@ -24,174 +33,246 @@ WEATHER_SCHEMA = {
     "required": ["city", "warm"],
     "additionalProperties": False,
 }
-TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER_SCHEMA}}
+WEATHER = {"name": "get_weather", "parameters": WEATHER_SCHEMA}
+TEXTS = [QUESTION, "Bonjour"]
 UNKNOWN_FIELD = "field_that_does_not_exist"
 
 
-def health(session: Session) -> None:
-    """GET /health."""
-    session.root.get("/health")
+def endpoint(
+    name: str, path: str, body: dict[str, Any], look: Callable[[Any], str], *, optional: bool = False
+) -> Check:
+    """Check of an endpoint of /v1 by one POST of `body`, to which `model` is added.
+
+    `look` gets the JSON answer and returns a few words on it, or raises `CheckFailedError`.
+    """
+    return Check(name, lambda session: look(post(session.v1, path, {"model": session.model, **body})), optional)
 
 
-def version(session: Session) -> str:
-    """GET /version."""
-    said = session.root.get("/version").json()
-    return f"openai_bls {said['version']}, {said['engine']}"
+def _version(session: Session) -> str:
+    return "openai_bls {version}, {engine}".format(**json.loads(get(session.root, "/version")))
 
 
-def metrics(session: Session) -> None:
-    """GET /metrics of /v1's port."""
-    must_contain(session.root.get("/metrics").body.decode(), "openai_bls_requests_total", "/metrics")
+def _metrics(session: Session) -> None:
+    must("openai_bls_requests_total" in get(session.root, "/metrics"), "/metrics lacks openai_bls_requests_total")
 
 
-def models(session: Session) -> str:
-    """GET /v1/models and /v1/models/{id}."""
-    names = [card["id"] for card in session.v1.get("/models").json()["data"]]
-    must_contain(names, session.model, "/v1/models")
-    must_equal(session.v1.get(f"/models/{session.model}").json()["id"], session.model, "the model's own card")
+def _models(session: Session) -> str:
+    names = [card.id for card in session.v1.models.list().data]
+    must(session.model in names, f"/v1/models lacks {session.model!r}")
+    must_equal(session.v1.models.retrieve(session.model).id, session.model, "the model's own card")
     return ", ".join(names)
 
 
-def chat(session: Session) -> str:
-    """A whole chat completion."""
-    answer = session.v1.post("/chat/completions", session.body())
-    (choice,) = answer["choices"]
-    text = message_text(choice["message"])
-    if not text:
-        raise CheckFailedError(f"an empty answer to {QUESTION!r}")
+def _chat(session: Session) -> str:
+    answer = session.v1.chat.completions.create(**session.body())
+    (choice,) = answer.choices
+    text = message_text(choice.message)
+    must(text, f"an empty answer to {QUESTION!r}")
     must_equal(text, session.answer, "the same greedy request again")
-    usage = answer["usage"]
-    must_equal(usage["total_tokens"], usage["prompt_tokens"] + usage["completion_tokens"], "total_tokens")
-    must_contain(("stop", "length"), choice["finish_reason"], "finish_reason")
+    usage = answer.usage
+    must_equal(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens, "total_tokens")
+    must(choice.finish_reason in ("stop", "length"), f"finish_reason is {choice.finish_reason!r}")
     return shorten(text)
 
 
-def chat_streamed(session: Session) -> str:
-    """The same streamed: its pieces are the whole answer."""
-    body = session.body(stream=True, stream_options={"include_usage": True})
-    found = chunks(session.v1.events("/chat/completions", body), end="[DONE]")
+def _chat_streamed(session: Session) -> str:
+    body = session.body(stream_options={"include_usage": True})
+    found = list(session.v1.chat.completions.create(**body, stream=True))
     must_equal(streamed_text(found), session.answer, "the joined stream")
-    if found[-1]["usage"]["completion_tokens"] < 1:
-        raise CheckFailedError("the usage counts no token")
+    must(found[-1].usage.completion_tokens > 0, "the usage counts no token")
+    # The client does not miss the end mark; others do.
+    events(session.v1, "/chat/completions", session.body(stream=True, max_tokens=1), end="[DONE]")
     return f"{len(found)} chunks"
 
 
-def completions(session: Session) -> str:
-    """A completion, whole and streamed."""
-    body = {"model": session.model, "prompt": QUESTION, "max_tokens": MAX_TOKENS, "temperature": 0}
-    text = session.v1.post("/completions", body)["choices"][0]["text"]
-    found = chunks(session.v1.events("/completions", {**body, "stream": True}), end="[DONE]")
+def _completions(session: Session) -> str:
+    body: dict[str, Any] = {"model": session.model, "prompt": QUESTION, "max_tokens": MAX_TOKENS, "temperature": 0}
+    text: str = session.v1.completions.create(**body).choices[0].text
+    found = events(session.v1, "/completions", {**body, "stream": True}, end="[DONE]")
     must_equal("".join(choice["text"] for chunk in found for choice in chunk["choices"]), text, "the joined stream")
     return shorten(text)
 
 
-def logprobs(session: Session) -> str:
-    """Log-probabilities of a chat completion, with alternatives where the engine gives these."""
-    reply = session.v1.ask("POST", "/chat/completions", session.body(logprobs=True, top_logprobs=2))
-    error = openai_error(reply.body)
+def _logprobs(session: Session) -> str:
     alternatives, note = 2, ""
-    if reply.status == 400 and error is not None and error.get("param") == "top_logprobs":
-        alternatives, note = 0, f"; {error.get('message')}"
-        reply = session.v1.ask("POST", "/chat/completions", session.body(logprobs=True))
-    answer = accepted(reply).json()
-    entries = answer["choices"][0]["logprobs"]["content"]
+    try:
+        answer = session.v1.chat.completions.create(**session.body(), logprobs=True, top_logprobs=2)
+    except openai.BadRequestError as error:
+        if error.param != "top_logprobs":
+            raise
+        alternatives, note = 0, f"; {(openai_error(error.response.text) or {}).get('message')}"
+        answer = session.v1.chat.completions.create(**session.body(), logprobs=True)
+    entries = answer.choices[0].logprobs.content
     # The end token counts and has no entry.
-    missing = answer["usage"]["completion_tokens"] - len(entries)
-    if not entries or missing not in (0, 1):
-        raise CheckFailedError(f"{len(entries)} entries for {answer['usage']['completion_tokens']} tokens")
+    tokens = answer.usage.completion_tokens
+    must(entries and tokens - len(entries) in (0, 1), f"{len(entries)} entries for {tokens} tokens")
     for entry in entries:
-        if entry["logprob"] > 0 or len(entry["top_logprobs"]) != alternatives:
-            raise CheckFailedError(f"a wrong entry: {entry}")
+        must(entry.logprob <= 0 and len(entry.top_logprobs) == alternatives, f"a wrong entry: {entry}")
     return f"{len(entries)} tokens{note}"
 
 
-def json_schema(session: Session) -> str:
-    """Structured output: JSON that is valid by a schema."""
+def _without_thoughts(session: Session, **fields: Any) -> Any:
+    body = session.body(max_tokens=GRAMMAR_MAX_TOKENS, **fields)
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    return session.v1.chat.completions.create(**body, extra_body=off).choices[0]
+
+
+def _json_schema(session: Session) -> str:
     form = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER_SCHEMA}}
-    answer = session.v1.post("/chat/completions", _unthinking(session, response_format=form))
-    text = answer["choices"][0]["message"]["content"]
-    check_weather(text, answer["choices"][0]["finish_reason"])
+    choice = _without_thoughts(session, response_format=form)
+    return check_weather(choice.message.content, choice.finish_reason)
+
+
+def _forced_tool_call(session: Session) -> str:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    choice = _without_thoughts(session, tools=[{"type": "function", "function": WEATHER}], tool_choice=named)
+    calls = [call.function for call in choice.message.tool_calls or []]
+    must_equal([call.name for call in calls], ["get_weather"], "the functions called")
+    return check_weather(calls[0].arguments, choice.finish_reason)
+
+
+def check_weather(text: str, finish_reason: str) -> str:
+    """Raise unless `text` is JSON that is valid by WEATHER_SCHEMA; returns its beginning."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise CheckFailedError(f"no JSON (finish_reason {finish_reason}): {shorten(text)}") from None
+    valid = isinstance(value, dict) and set(value) == {"city", "warm"} and value["city"] in CITIES
+    must(valid and isinstance(value["warm"], bool), f"not valid by the schema: {shorten(text)}")
     return shorten(text)
 
 
-def forced_tool_call(session: Session) -> str:
-    """A tool that the request names is called, with arguments by its schema."""
-    named = {"type": "function", "function": {"name": "get_weather"}}
-    answer = session.v1.post("/chat/completions", _unthinking(session, tools=[TOOL], tool_choice=named))
-    (choice,) = answer["choices"]
-    calls = choice["message"].get("tool_calls") or []
-    must_equal([call["function"]["name"] for call in calls], ["get_weather"], "the functions called")
-    check_weather(calls[0]["function"]["arguments"], choice["finish_reason"])
-    return shorten(calls[0]["function"]["arguments"])
+def _unknown_field(session: Session) -> str:
+    return refused(
+        lambda: session.v1.chat.completions.create(**session.body(), extra_body={UNKNOWN_FIELD: 1}), 400, UNKNOWN_FIELD
+    )
 
 
-def bad_field(session: Session) -> str:
-    """A field that does not exist is a 400 that names it."""
-    reply = session.v1.ask("POST", "/chat/completions", session.body(**{UNKNOWN_FIELD: 1}))
-    return refused(reply.status, reply.body, 400, UNKNOWN_FIELD)
+def _unknown_model(session: Session) -> str:
+    body = {**session.body(), "model": "no model of this name"}
+    return refused(lambda: session.v1.chat.completions.create(**body), 404, "model")
 
 
-def bad_model(session: Session) -> str:
-    """A model that is not served is a 404."""
-    reply = session.v1.ask("POST", "/chat/completions", {**session.body(), "model": "no model of this name"})
-    return refused(reply.status, reply.body, 404, "model")
+def _bad_json(session: Session) -> str:
+    headers = {**session.v1.auth_headers, "content-type": "application/json"}
+    url = f"{session.target.openai_url}/chat/completions"
+    # The openai package sends no broken JSON.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        opener.open(urllib.request.Request(url, b'{"messages": [', headers), timeout=session.target.timeout)
+    except urllib.error.HTTPError as error:
+        return must_refuse(error.code, error.read().decode(), 400, None)
+    except OSError as error:
+        raise CheckFailedError(f"{url} does not answer: {error}") from None
+    raise CheckFailedError("broken JSON is accepted")
 
 
-def bad_json(session: Session) -> str:
-    """A body that is no JSON is a 400."""
-    reply = session.v1.ask("POST", "/chat/completions", b'{"messages": [')
-    return refused(reply.status, reply.body, 400, None)
+def refused(ask: Callable[[], object], status: int, param: str) -> str:
+    """Message of the refusal that `ask` must meet."""
+    try:
+        ask()
+    except openai.APIStatusError as error:
+        return must_refuse(error.status_code, error.response.text, status, param)
+    raise CheckFailedError(f"a wrong {param} is accepted")
 
 
-def refused(status: int, body: bytes, expected: int, param: str | None) -> str:
-    """What an expected refusal says."""
-    error = openai_error(body)
-    if error is None:
-        raise CheckFailedError(f"HTTP {status} without an OpenAI error body")
+def must_refuse(status: int, body: str, expected: int, param: str | None) -> str:
+    """Message of an expected refusal; raises unless it has the HTTP status `expected` and names `param`."""
+    error = openai_error(body) or {}
+    must(error, f"HTTP {status} without an OpenAI error body")
     must_equal(status, expected, "the HTTP status")
     must_equal(error["param"], param, "param")
     return shorten(str(error["message"]))
 
 
-def check_weather(text: str, finish_reason: str) -> None:
-    """Raise unless `text` is JSON that is valid by WEATHER_SCHEMA."""
+def _responses(session: Session) -> str:
+    api, body = session.v1.responses, _response_body(session)
+    made = api.create(**body)
+    must_equal(api.retrieve(made.id).output_text, made.output_text, "the stored response")
+    must_equal(len(api.input_items.list(made.id).data), 1, "input_items")
+    counted = post(session.v1, "/responses/input_tokens", {"model": session.model, "input": QUESTION})
+    must_equal(counted["input_tokens"], made.usage.input_tokens, "input_tokens")
+    api.delete(made.id)
     try:
-        value = json.loads(text)
-    except ValueError:
-        raise CheckFailedError(f"no JSON (finish_reason {finish_reason}): {shorten(text)}") from None
-    keys = isinstance(value, dict) and set(value) == {"city", "warm"}
-    if not keys or value["city"] not in CITIES or not isinstance(value["warm"], bool):
-        raise CheckFailedError(f"not valid by the schema: {shorten(text)}")
+        api.retrieve(made.id)
+    except openai.NotFoundError:
+        return shorten(made.output_text)
+    raise CheckFailedError("GET after DELETE finds the response")
 
 
-def must_contain(whole: Any, part: Any, what: str) -> None:
-    """Raise unless `part` is in `whole`."""
-    if part not in whole:
-        raise CheckFailedError(f"{what} lacks {part!r}" if isinstance(whole, (str, list)) else f"{what} is {part!r}")
+def _responses_streamed(session: Session) -> str:
+    found: list[Any] = list(session.v1.responses.create(**_response_body(session), stream=True))
+    deltas = [event.delta for event in found if event.type == "response.output_text.delta"]
+    must(found[-1].type in ("response.completed", "response.incomplete"), f"the last event is {found[-1].type}")
+    must_equal("".join(deltas), found[-1].response.output_text, "the joined stream")
+    return f"{len(found)} events"
 
 
-def shorten(text: str) -> str:
-    """The beginning of a text, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else f"{line[:57]}..."
+def _response_body(session: Session) -> dict[str, Any]:
+    return {"model": session.model, "input": QUESTION, "max_output_tokens": MAX_TOKENS, "temperature": 0}
 
 
-def _unthinking(session: Session, **fields: Any) -> dict[str, Any]:
-    return session.body(max_tokens=GRAMMAR_MAX_TOKENS, chat_template_kwargs={"enable_thinking": False}, **fields)
+def _messages(session: Session) -> str:
+    text = _all_text(post(session.v1, "/messages", session.body())["content"])
+    found = events(session.v1, "/messages", session.body(stream=True))
+    deltas = [event["delta"] for event in found if event["type"] == "content_block_delta"]
+    must_equal(_all_text(deltas), text, "the joined stream")
+    must_equal(found[-1]["type"], "message_stop", "the last event")
+    return shorten(text)
+
+
+def _all_text(blocks: list[dict[str, Any]]) -> str:
+    return "".join(block.get("text") or block.get("thinking") or "" for block in blocks)
+
+
+def _count_tokens(session: Session) -> str:
+    body = session.body(max_tokens=1)
+    counted = post(session.v1, "/messages/count_tokens", {name: body[name] for name in ("model", "messages")})
+    usage = post(session.v1, "/messages", body)["usage"]
+    cached = usage.get("cache_read_input_tokens", 0) + usage.get("cache_creation_input_tokens", 0)
+    must_equal(counted["input_tokens"], usage["input_tokens"] + cached, "input_tokens")
+    return f"{counted['input_tokens']} tokens"
+
+
+def embeddings(answer: Any) -> str:
+    """Check the embeddings of two texts."""
+    first, second = (item["embedding"] for item in answer["data"])
+    sound = first and len(first) == len(second) and first != second
+    must(sound, f"embeddings of {len(first)} and {len(second)} numbers, equal: {first == second}")
+    return f"{len(first)} numbers"
+
+
+def tokenize(ask: Callable[[str, dict[str, Any]], Any]) -> str:
+    """Check tokenize and detokenize; `ask` sends an endpoint its body and returns the JSON answer."""
+    made = ask("tokenize", {"prompt": QUESTION, "add_special_tokens": False})
+    must_equal(made["count"], len(made["tokens"]), "count")
+    # Some tokenizers put a space before the first word.
+    must_equal(ask("detokenize", {"tokens": made["tokens"]})["prompt"].strip(), QUESTION, "the text after detokenize")
+    return f"{made['count']} tokens"
+
+
+def _tokenize(session: Session) -> str:
+    return tokenize(lambda name, body: post(session.v1, f"/{name}", {"model": session.model, **body}))
 
 
 CHECKS = (
-    Check("GET /health", health),
-    Check("GET /version", version),
-    Check("GET /metrics", metrics),
-    Check("GET /v1/models", models),
-    Check("chat/completions", chat),
-    Check("chat/completions, streamed", chat_streamed),
-    Check("completions, whole and streamed", completions),
-    Check("chat/completions, logprobs", logprobs, optional=True),
-    Check("chat/completions, json_schema", json_schema, optional=True),
-    Check("chat/completions, forced tool call", forced_tool_call, optional=True),
-    Check("bad request: unknown field", bad_field),
-    Check("bad request: unknown model", bad_model),
-    Check("bad request: no JSON", bad_json),
+    Check("GET /health", lambda session: get(session.root, "/health") and None),
+    Check("GET /version", _version),
+    Check("GET /metrics", _metrics),
+    Check("GET /v1/models", _models),
+    Check("chat/completions", _chat),
+    Check("chat/completions, streamed", _chat_streamed),
+    Check("completions, whole and streamed", _completions),
+    Check("chat/completions, logprobs", _logprobs, optional=True),
+    Check("chat/completions, json_schema", _json_schema, optional=True),
+    Check("chat/completions, forced tool call", _forced_tool_call, optional=True),
+    Check("bad request: unknown field", _unknown_field),
+    Check("bad request: unknown model", _unknown_model),
+    Check("bad request: no JSON", _bad_json),
+    Check("responses", _responses),
+    Check("responses, streamed", _responses_streamed),
+    Check("messages, whole and streamed", _messages),
+    Check("messages/count_tokens", _count_tokens),
+    endpoint("embeddings", "/embeddings", {"input": TEXTS}, embeddings, optional=True),
+    Check("tokenize, detokenize", _tokenize),
 )

@@ -1,12 +1,18 @@
-"""What the checks share: where the server is, and its greedy answer to the one question."""
+"""Server under test: its clients, and its greedy answer to the one question."""
 
 from __future__ import annotations
 
+import functools
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from openai_bls.launcher.smoke.client import HttpServer
-from openai_bls.launcher.smoke.outcome import CheckFailedError, NotCheckedError
+import openai
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+
+from openai_bls.launcher.smoke.check import CheckFailedError, NotCheckedError
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 48
@@ -37,60 +43,89 @@ class Session:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        key = {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-        self.v1 = HttpServer(target.openai_url, key, target.timeout)
-        self.root = HttpServer(target.openai_url.rstrip("/").removesuffix("/v1"), key, target.timeout)
-        self._model = target.model
-        self._answer: str | None = None
+        self.v1 = self._client(target.openai_url, target.api_key)
+        self.root = self._client(target.openai_url.removesuffix("/v1"), target.api_key)
 
-    @property
-    def triton(self) -> HttpServer:
-        """Triton's HTTP port."""
-        if self.target.triton_url is None:
-            raise NotCheckedError("needs --triton-url")
-        return HttpServer(self.target.triton_url, {}, self.target.timeout)
+    def _client(self, url: str, api_key: str = "") -> openai.OpenAI:
+        # The server is named by its address: no proxy of the environment stands between.
+        http_client = openai.DefaultHttpxClient(trust_env=False, timeout=self.target.timeout)
+        return openai.OpenAI(base_url=url, api_key=api_key or "none", max_retries=0, http_client=http_client)
 
-    @property
+    @functools.cached_property
+    def triton(self) -> openai.OpenAI:
+        """Client of Triton's HTTP port, whose endpoints take and give JSON and event streams as well."""
+        return self._client(self.given("triton_url"))
+
+    def given(self, name: str) -> str:
+        """The address that the target has by this name."""
+        url: str | None = getattr(self.target, name)
+        if url is None:
+            raise NotCheckedError(f"needs --{name.replace('_', '-')}")
+        return url
+
+    @functools.cached_property
     def model(self) -> str:
-        """The name that is asked for."""
-        if self._model is None:
-            cards = self.v1.get("/models").json()["data"]
-            if not cards:
-                raise CheckFailedError("no model is served")
-            self._model = str(cards[0]["id"])
-        return self._model
+        """The served name that is asked for."""
+        cards = [] if self.target.model else self.v1.models.list().data
+        must(self.target.model or cards, "no model is served")
+        return self.target.model or cards[0].id
 
     def body(self, **fields: Any) -> dict[str, Any]:
         """A greedy chat completion of the question."""
-        return {
-            "model": self.model,
-            "messages": [{"role": "user", "content": QUESTION}],
-            "max_tokens": MAX_TOKENS,
-            "temperature": 0,
-            **fields,
-        }
+        messages = [{"role": "user", "content": QUESTION}]
+        return {"model": self.model, "messages": messages, "max_tokens": MAX_TOKENS, "temperature": 0, **fields}
 
-    @property
+    @functools.cached_property
     def answer(self) -> str:
-        """The whole greedy answer to `body()`, thoughts included; asked for once."""
-        if self._answer is None:
-            answer = self.v1.post("/chat/completions", self.body())
-            self._answer = message_text(answer["choices"][0]["message"])
-        return self._answer
+        """The greedy answer to `body()`, thoughts included; asked for once."""
+        answer: ChatCompletion = self.v1.chat.completions.create(**self.body())
+        return message_text(answer.choices[0].message)
 
 
-def message_text(message: dict[str, Any]) -> str:
+def get(client: openai.OpenAI, path: str) -> str:
+    """The text that answers a GET."""
+    return client.get(path, cast_to=str)
+
+
+def post(client: openai.OpenAI, path: str, body: dict[str, Any]) -> Any:
+    """The JSON that answers a POST."""
+    return client.post(path, body=body, cast_to=object)
+
+
+def events(client: openai.OpenAI, path: str, body: dict[str, Any], *, end: str | None = None) -> list[dict[str, Any]]:
+    """The server-sent events that answer a POST, as JSON; `end` is data that must end the stream and is no JSON."""
+    answer = client.post(path, body=body, cast_to=openai.HttpxBinaryResponseContent)
+    must_equal(answer.response.headers["content-type"].partition(";")[0], "text/event-stream", "the content type")
+    data = [line[5:].strip() for line in answer.text.splitlines() if line.startswith("data:")]
+    must(end is None or (data and data.pop() == end), f"the stream ended without {end}")
+    found: list[dict[str, Any]] = [json.loads(text) for text in data]
+    for event in found:
+        must(not event.get("error"), f"an error within the stream: {event.get('error')}")
+    return found
+
+
+def message_text(message: ChatCompletionMessage | ChoiceDelta) -> str:
     """All text of a message or a delta, thoughts first."""
-    return (message.get("reasoning_content") or "") + (message.get("content") or "")
+    return (getattr(message, "reasoning_content", None) or "") + (message.content or "")
 
 
-def streamed_text(chunks: list[dict[str, Any]]) -> str:
-    """All text of the first choice of a chat stream, thoughts first."""
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"] if choice["index"] == 0]
-    return "".join(d.get("reasoning_content") or "" for d in deltas) + "".join(d.get("content") or "" for d in deltas)
+def streamed_text(chunks: Iterable[ChatCompletionChunk]) -> str:
+    """All text of the first choice of a chat stream; thoughts come first."""
+    return "".join(message_text(c.delta) for chunk in chunks for c in chunk.choices if c.index == 0)
 
 
 def must_equal(found: object, expected: object, what: str) -> None:
     """Raise unless the two are the same."""
-    if found != expected:
-        raise CheckFailedError(f"{what}: {found!r}, expected {expected!r}")
+    must(found == expected, f"{what}: {found!r}, expected {expected!r}")
+
+
+def must(condition: object, otherwise: str) -> None:
+    """Raise with the message `otherwise` unless `condition` holds."""
+    if not condition:
+        raise CheckFailedError(otherwise)
+
+
+def shorten(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."

@@ -1,9 +1,9 @@
-"""The `openai_bls` end of the official contract: a gRPC stream for each request, over one connection to this server.
+"""Engine client over gRPC: one stream per request with the official tensors, over one connection to this server.
 
-A stream for each, not one for all: they cost the same for each token (measured), and Triton keeps a model in memory for
-as long as a stream lives that it has answered on, so that one which never ends would keep an unloaded engine there, and
-a stopping server from stopping. A stream is never broken off while a stop request can end it: tritonserver 2.51.0 may
-lose a request whose stream breaks off just as it ends.
+One stream per request, not one for all: the cost per token is the same (measured), and Triton keeps a model in memory
+as long as a stream lives that it has answered on, so a stream without an end would keep an unloaded engine in memory
+and a stopping server from stopping. A stream is never broken off while a stop request can end it: tritonserver 2.51.0
+may lose a request whose stream breaks off just as it ends.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ from openai_bls.engines.tensorrt_llm import info as trtllm_info
 from openai_bls.transport.grpc import encoding, wire
 from openai_bls.transport.grpc.decoding import UNAVAILABLE, Decoder
 from openai_bls.transport.grpc.description import Description, describe, signature
+from openai_bls.transport.ipc.client import DeltaListener, deliver
 from openai_bls.transport.ipc.link import SHUTTING_DOWN
 
 logger = logging.getLogger(__name__)
 
-DeltaListener = Callable[[TokenDelta], None]
-
-# A missing engine is looked for so often; one that is there is looked at so often.
+# Seconds between two looks for a missing engine, and between two at one that is ready.
 _RETRY_S = 0.1
 _WATCH_S = 1.0
-# A request that comes while the engine is being reloaded waits for it so long.
+# Seconds a request waits for an engine that is being reloaded.
 _WAIT_S = 5.0
-# No answer to a plain question after so long is none.
+# Timeout of ModelReady, in seconds.
 _ASK_S = 5.0
-# Streams that were told to stop may take so long when the client closes.
+# Seconds that stopped streams have to end when the client closes.
 _GRACE_S = 2.0
 
 _OPTIONS = (
@@ -58,7 +57,7 @@ _OPTIONS = (
 )
 
 
-class _Live:
+class _RequestState:
     """A request whose stream has not ended."""
 
     def __init__(self, request: GenerationRequest, triton_id: str, listener: DeltaListener) -> None:
@@ -74,23 +73,20 @@ class _Live:
         self.writing = asyncio.Lock()
 
     def tell(self, delta: TokenDelta | None) -> None:
-        """One listener's failure is not the others'."""
+        """Give the listener a delta; none after the last."""
         listener = self.listener
         if delta is None or listener is None:
             return
         if delta.finish_reason is not None:
             self.listener = None
-        try:
-            listener(delta)
-        except Exception:
-            logger.exception("a response stream failed")
+        deliver(listener, delta)
 
     def cancelled(self, why: str) -> None:
         """End it with a "cancelled" delta."""
         self.tell(TokenDelta(self.request.request_id, [], finish_reason="cancelled", error=why))
 
 
-class OfficialClient:
+class GrpcEngineClient:
     """Submits requests to a model with the official contract and hands each its deltas.
 
     Belongs to the event loop's thread, where every listener is called. While the model is being unloaded, live requests
@@ -99,7 +95,7 @@ class OfficialClient:
 
     Args:
         model: name of the Triton model.
-        model_dir: its folder in the repository, where what it is and can do is read.
+        model_dir: its folder in the repository, with its manifest and config.pbtxt.
         address: host and port of this server's gRPC front end.
         on_engine: called with the engine's info whenever it has been found.
     """
@@ -112,7 +108,7 @@ class OfficialClient:
         # Of all clients of the server: requests of the same id would be taken for each other.
         self._prefix = f"openai_bls-{secrets.token_hex(6)}-"
         self._next_id = 0
-        self._listening: dict[int, _Live] = {}
+        self._listening: dict[int, _RequestState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._generated = 0
         self._description: Description | None = None
@@ -151,7 +147,7 @@ class OfficialClient:
         )
 
     async def ready(self) -> None:
-        """Wait for the engine, if it is being reloaded just now.
+        """Wait for an engine that is being reloaded.
 
         Raises:
             OverloadedError: it does not come back.
@@ -169,30 +165,30 @@ class OfficialClient:
 
     def submit(self, request: GenerationRequest, listener: DeltaListener) -> None:
         """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
-        live = _Live(request, f"{self._prefix}{request.request_id}", listener)
-        self._listening[request.request_id] = live
+        state = _RequestState(request, f"{self._prefix}{request.request_id}", listener)
+        self._listening[request.request_id] = state
         if not self.connected or self._description is None:
-            self._loop.call_soon(self._fail, live, self._why_closed)
+            self._loop.call_soon(self._fail, state, self._why_closed)
             return
-        self._start(self._run(live, self._description))
+        self._start(self._run(state, self._description))
 
     def cancel(self, request_id: int) -> None:
         """Stop a request; its listener hears nothing more."""
-        live = self._listening.pop(request_id, None)
-        if live is not None:
-            live.listener = None
-            self._stop(live)
+        state = self._listening.pop(request_id, None)
+        if state is not None:
+            state.listener = None
+            self._stop(state)
 
     def fail_all(self, why: str = SHUTTING_DOWN) -> None:
         """End every live request with a "cancelled" delta, and the engine's work on it."""
-        for live in list(self._listening.values()):
-            self._fail(live, why)
-            self._stop(live)
+        for state in list(self._listening.values()):
+            self._fail(state, why)
+            self._stop(state)
 
     async def close(self) -> None:
         """Hang up; live requests end with a cancelled delta."""
         self._closed = True
-        # Whoever waits for the engine is told.
+        # Wakes requests that wait for the engine.
         self._open.set()
         self.fail_all()
         self._watcher.cancel()
@@ -212,97 +208,97 @@ class OfficialClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _stop(self, live: _Live) -> None:
-        if live.call is not None and live.due:
-            self._start(self._write_stop(live))
+    def _stop(self, state: _RequestState) -> None:
+        if state.call is not None and state.due:
+            self._start(self._write_stop(state))
 
-    async def _run(self, live: _Live, description: Description) -> None:
+    async def _run(self, state: _RequestState, description: Description) -> None:
         """A request from its refusal or its submission to the end of its stream."""
         try:
-            if not self._settled_at_once(live, description):
-                await self._stream(live, description)
+            if not self._settled_at_once(state, description):
+                await self._stream(state, description)
         except grpc.aio.AioRpcError as error:
             logger.warning("a stream of %s broke off: %s", self._model, error.details())
-            live.cancelled(self._why_closed)
+            state.cancelled(self._why_closed)
         except asyncio.CancelledError:
             # grpc raises it for a call that is broken off, too.
-            live.cancelled(self._why_closed)
+            state.cancelled(self._why_closed)
         except Exception:
             logger.exception("a request to %s failed", self._model)
-            if live.call is not None:
+            if state.call is not None:
                 # The engine may be at work on it still.
-                live.call.cancel()
-            live.tell(TokenDelta(live.request.request_id, [], "error", error=capabilities.ENGINE_FAILED))
+                state.call.cancel()
+            state.tell(TokenDelta(state.request.request_id, [], "error", error=capabilities.ENGINE_FAILED))
         finally:
-            live.due = 0
+            state.due = 0
             # Only if the server ended the stream without an end of the request.
-            live.cancelled(self._why_closed)
-            self._forget(live)
+            state.cancelled(self._why_closed)
+            self._forget(state)
 
-    def _settled_at_once(self, live: _Live, description: Description) -> bool:
+    def _settled_at_once(self, state: _RequestState, description: Description) -> bool:
         """Whether the request ends without the engine."""
-        request, info = live.request, description.info
+        request, info = state.request, description.info
         refusal = (
             capabilities.refusal(request, info)
             or trtllm_info.refusal(request, description.manifest, info, chunked_context=description.chunked_context)
             or encoding.refusal(request)
         )
         if refusal is not None:
-            live.tell(TokenDelta(request.request_id, [], "error", error=refusal, invalid=True))
+            state.tell(TokenDelta(request.request_id, [], "error", error=refusal, invalid=True))
         elif not request.max_tokens:
             # Nothing is to be sampled, which the backend has no words for.
-            live.tell(TokenDelta(request.request_id, [], "length"))
-        return live.listener is None
+            state.tell(TokenDelta(request.request_id, [], "length"))
+        return state.listener is None
 
-    async def _stream(self, live: _Live, description: Description) -> None:
-        arrays = encoding.encode(live.request, description.info, description.inputs)
-        message = wire.infer_request(self._model, live.triton_id, arrays, log_probs=live.request.logprobs is not None)
-        live.call = call = self._stub.ModelStreamInfer()
-        async with live.writing:
+    async def _stream(self, state: _RequestState, description: Description) -> None:
+        arrays = encoding.encode(state.request, description.info, description.inputs)
+        message = wire.infer_request(self._model, state.triton_id, arrays, log_probs=state.request.logprobs is not None)
+        state.call = call = self._stub.ModelStreamInfer()
+        async with state.writing:
             await call.write(message)
         async for answer in call:
-            self._take(live, wire.read(answer))
-            if not live.due:
+            self._take(state, wire.read(answer))
+            if not state.due:
                 await call.done_writing()
 
-    def _take(self, live: _Live, response: wire.Response) -> None:
-        live.due -= response.final
-        if live.listener is None:
+    def _take(self, state: _RequestState, response: wire.Response) -> None:
+        state.due -= response.final
+        if state.listener is None:
             if response.error:
                 # The stop request was refused: the model is being unloaded.
-                live.call.cancel()
+                state.call.cancel()
             return
         self._generated += len(response.token_ids)
         if response.error:
-            live.tell(live.decoder.fail(response.error))
+            state.tell(state.decoder.fail(response.error))
         else:
-            live.tell(live.decoder.take(response.token_ids, response.log_probs, final=response.final))
-        if live.listener is None:
-            self._forget(live)
+            state.tell(state.decoder.take(response.token_ids, response.log_probs, final=response.final))
+        if state.listener is None:
+            self._forget(state)
             # What ended before the engine has said so.
-            self._stop(live)
+            self._stop(state)
 
-    async def _write_stop(self, live: _Live) -> None:
+    async def _write_stop(self, state: _RequestState) -> None:
         """On the request's own stream, so that it cannot overtake the request."""
-        async with live.writing:
-            if not live.due:
+        async with state.writing:
+            if not state.due:
                 return
-            live.due += 1
-            message = wire.infer_request(self._model, live.triton_id, encoding.stop_arrays(), log_probs=False)
+            state.due += 1
+            message = wire.infer_request(self._model, state.triton_id, encoding.stop_arrays(), log_probs=False)
             # The stream may have ended meanwhile.
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-                await live.call.write(message)
+                await state.call.write(message)
 
-    def _fail(self, live: _Live, why: str) -> None:
-        self._forget(live)
-        live.cancelled(why)
+    def _fail(self, state: _RequestState, why: str) -> None:
+        self._forget(state)
+        state.cancelled(why)
 
-    def _forget(self, live: _Live) -> None:
-        if self._listening.get(live.request.request_id) is live:
-            del self._listening[live.request.request_id]
+    def _forget(self, state: _RequestState) -> None:
+        if self._listening.get(state.request.request_id) is state:
+            del self._listening[state.request.request_id]
 
     async def _watch(self) -> None:
-        """Look for the model, and at it once it is there."""
+        """Find the model, and notice when it is unloaded or replaced."""
         while True:
             try:
                 if await self._is_ready():

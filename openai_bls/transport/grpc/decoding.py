@@ -1,4 +1,4 @@
-"""From the responses of the official contract to the deltas of one request.
+"""Decoder of official output tensors to the token deltas of one request.
 
 Of a stream, `output_ids` holds the new tokens only but `output_log_probs` those of all so far; the end token is in
 neither, the tokens of a matched stop word are in both; the last response may bring no tokens; why it ended is not said.
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 UNAVAILABLE = "The engine is not available."
 
-# What Triton says when the model is not (or no longer) loaded, and when it or the backend takes no more.
+# Messages of Triton about a model that is not (or no longer) loaded, and of a full queue.
 _UNAVAILABLE = re.compile(
     r"unknown model|no available versions|is not ready|not found, |server is (stopping|exiting|not ready)", re.I
 )
 _FULL = re.compile(r"queue size", re.I)
-# What the executor says of requests that do not fit; only this part of its message is told, the rest has paths in it.
+# Messages of the executor on requests that do not fit; the client gets this part alone, since the rest has paths in it.
 _INVALID = re.compile(
     r"(Prompt|Input|Encoder|Total|Requested)[\w ]*(length|tokens?)\b[^\n/]*? exceeds?[^\n/]*?\(\d+\)", re.I
 )
@@ -48,7 +48,7 @@ class Decoder:
     def take(
         self, token_ids: Sequence[int], log_probs: Sequence[float] | None = None, *, final: bool
     ) -> TokenDelta | None:
-        """What a response brings; None if nothing.
+        """Delta of one response; None if it has nothing new.
 
         Args:
             token_ids: the new ones.
@@ -78,7 +78,7 @@ class Decoder:
         return TokenDelta(request_id, tokens, reason, ended_by, logprobs=logprobs)
 
     def fail(self, message: str) -> TokenDelta | None:
-        """What an error of Triton's or the backend's brings; None if the request has ended."""
+        """Last delta of a request that Triton or the backend answers with an error; None if it has ended already."""
         if self.ended:
             return None
         self.ended = True
@@ -93,7 +93,7 @@ class Decoder:
         return list(token_ids), None
 
     def _end(self) -> tuple[EngineFinishReason, int | None]:
-        """Why a sequence has ended, and the end token that was sampled last, if one was."""
+        """Finish reason of the sequence, and the end token that was sampled last, if any."""
         request = self._request
         if any(self._tail[-len(word) :] == list(word) for word in request.stop_words):
             return "stop", None

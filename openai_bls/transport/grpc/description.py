@@ -1,4 +1,4 @@
-"""What is known of an engine that the C++ backend runs: read from its folder, for the backend cannot be asked."""
+"""Description of an engine that the C++ backend runs, read from its folder: the backend cannot be asked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def describe(model_dir: Path) -> Description:
 
 
 def signature(model_dir: Path) -> tuple[int, int]:
-    """Another one after every build."""
+    """Inode and modification time of the manifest, which change with every build."""
     try:
         status = (_version_dir(model_dir) / MANIFEST_NAME).stat()
     except (OSError, EngineLoadError):

@@ -1,6 +1,6 @@
-"""From an engine request to the input tensors of the official contract, with the names of TensorRT-LLM 0.20 and later.
+"""Encoder of an engine request to official input tensors, with the names of TensorRT-LLM 0.20 and later.
 
-What the C++ backend would take and do something else with is refused here by name.
+Fields that the C++ backend would accept and not honour are refused here by name.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def supported(declared: frozenset[str]) -> tuple[str, ...]:
 
 
 def refusal(request: GenerationRequest) -> str | None:
-    """Why the C++ backend cannot honour a request that TensorRT-LLM could, naming the field; None if it can."""
+    """Reason why the C++ backend cannot honour a request that TensorRT-LLM could, with the field; None if it can."""
     sampling = request.sampling
     if sampling.top_k > MAX_TOP_K:
         return f"top_k is {sampling.top_k}: at most {MAX_TOP_K} is supported by this engine, and 0 for all tokens"

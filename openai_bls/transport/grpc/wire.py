@@ -1,4 +1,4 @@
-"""Triton's gRPC messages, as far as the official contract needs them."""
+"""gRPC messages of Triton that carry the official tensors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def infer_request(model: str, request_id: str, arrays: Mapping[str, np.ndarray[A
 
 
 def read(message: Any) -> Response:
-    """What a `ModelStreamInferResponse` says."""
+    """Content of a `ModelStreamInferResponse`."""
     response = message.infer_response
     final = response.parameters["triton_final_response"].bool_param
     if message.error_message:

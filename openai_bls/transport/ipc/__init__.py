@@ -1,4 +1,4 @@
-"""The exchange: one frame of an engine step carries the work of many requests, so that cost is per step, not per token.
+"""Exchange between models: one frame per engine step for all requests, so cost is per step, not per token.
 
 Each `openai_bls` instance holds one Unix socket to `tensorrt_llm`. Requests and cancellations go in as they come; what
 an engine step has produced for all of the instance's requests comes back in one frame (`client`, `server`). A second

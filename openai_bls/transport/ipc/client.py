@@ -1,4 +1,4 @@
-"""The `openai_bls` end of the exchange: one connection on the event loop, for all requests of this instance."""
+"""Engine client of the exchange: one connection on the event loop for all requests of an `openai_bls` instance."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DeltaListener = Callable[[TokenDelta], None]
 class ExchangeClient:
     """Submits requests to the engine and hands each its deltas.
 
-    Belongs to the event loop's thread, where every listener is called: once a step the loop is woken, for all requests
-    together. When the connection is lost, every live request ends with a "cancelled" delta that says why; the client
-    goes on trying, so that a reloaded engine is found again.
+    Belongs to the event loop's thread, where every listener is called; the loop wakes once per engine step, for all
+    requests together. When the connection is lost, every live request ends with a "cancelled" delta that says why; the
+    client goes on trying, so that a reloaded engine is found again.
 
     Args:
-        address: of the engine, as `exchange.address` gives it.
+        address: of the engine, as `frames.address` gives it.
         on_engine: called with the engine's info whenever a connection has been made.
     """
 
@@ -51,7 +51,7 @@ class ExchangeClient:
         return self._link.open
 
     async def ready(self) -> None:
-        """Wait for the engine, if it is being reloaded just now.
+        """Wait for an engine that is being reloaded.
 
         Raises:
             OverloadedError: it does not come back.
@@ -110,7 +110,7 @@ class ExchangeClient:
             else:
                 listener = listeners.pop(delta.request_id, None)
             if listener is not None:
-                _tell(listener, delta)
+                deliver(listener, delta)
 
     def _lost(self) -> None:
         self.stats = None
@@ -131,11 +131,11 @@ class ExchangeClient:
         for request_id in request_ids:
             listener = self._listeners.pop(request_id, None)
             if listener is not None:
-                _tell(listener, TokenDelta(request_id, [], finish_reason="cancelled", error=message))
+                deliver(listener, TokenDelta(request_id, [], finish_reason="cancelled", error=message))
 
 
-def _tell(listener: DeltaListener, delta: TokenDelta) -> None:
-    """One listener's failure is not the others'."""
+def deliver(listener: DeltaListener, delta: TokenDelta) -> None:
+    """Call `listener`; its failure is not the others'."""
     try:
         listener(delta)
     except Exception:

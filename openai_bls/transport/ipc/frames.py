@@ -19,7 +19,7 @@ LENGTH = struct.Struct("<I")
 
 
 class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """From `openai_bls` to `tensorrt_llm`."""
+    """Message of `openai_bls` to `tensorrt_llm`."""
 
     submissions: list[GenerationRequest] = []
     """Their `request_id` is the connection's `id_base` + a counter."""
@@ -27,14 +27,14 @@ class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 
 
 class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """From `tensorrt_llm` to `openai_bls`."""
+    """Message of `tensorrt_llm` to `openai_bls`."""
 
     deltas: list[TokenDelta] = []
     """In the order in which the engine produced them."""
     info: EngineInfo | None = None
     """In the first frame of a connection only."""
     id_base: int = 0
-    """Likewise."""
+    """In the first frame of a connection only."""
     stats: EngineStats | None = None
     """In a frame of its own, once a second while they change."""
 
@@ -67,19 +67,25 @@ class Frames:
         return messages
 
 
-def address(model: str, server_pid: int) -> str:
-    """Where the engine of `model` listens within the tritonserver `server_pid`.
+def process_identity(pid: int) -> tuple[int, int, str]:
+    """Id namespace, id, and start (in clock ticks) of a process, which together no other process of this machine has.
 
-    An abstract Unix address: it leaves no file behind. Process ids repeat over time, and between containers that share
-    a network namespace; the process's start and its id namespace make the name unique.
+    Process ids repeat over time, and between containers that share a network namespace or /dev/shm. The start is "0"
+    for a process that is not there.
     """
     try:
         # Field 22; the second field, in parentheses, may hold spaces.
-        started = Path(f"/proc/{server_pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        started = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         started = "0"
     namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116  # Path.stat resolves the link's text
-    return f"\0openai_bls/{namespace}/{server_pid}/{started}/{model}"
+    return namespace, pid, started
+
+
+def address(model: str, server_pid: int) -> str:
+    """Abstract Unix address of the model `model` within the tritonserver `server_pid`; it leaves no file behind."""
+    namespace, pid, started = process_identity(server_pid)
+    return f"\0openai_bls/{namespace}/{pid}/{started}/{model}"
 
 
 def new_socket() -> socket.socket:

@@ -1,4 +1,4 @@
-"""The calling end of a connection between two models: it connects, cuts bytes into messages, and connects again."""
+"""Client end of a connection between two models, made again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from openai_bls.transport.ipc.frames import Frames, new_socket, pack
 
 logger = logging.getLogger(__name__)
 
-# Models load in any order, and one may be reloaded: a missing one is looked for so often.
+# Seconds between two attempts to connect: models load in any order, and one may be reloaded.
 _RETRY_S = 0.1
-# A request that comes while the model is being reloaded waits for it so long.
+# Seconds a request waits for a model that is being reloaded.
 _WAIT_S = 5.0
 
 SHUTTING_DOWN = "The server is shutting down."
@@ -52,7 +52,7 @@ class Link(Generic[MessageT]):
 
     Args:
         name: of the other end, for messages.
-        address: of the other end, as `exchange.address` gives it.
+        address: of the other end, as `frames.address` gives it.
         message: the type of what it sends.
         take: called with each message, and with the transport it came on; its first one marks the link as open with
             `opened`.
@@ -86,12 +86,12 @@ class Link(Generic[MessageT]):
         return self._transport is not None
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """The other end has said what it must before it can be used."""
+        """Mark the link as open: the first message has come."""
         self._transport = transport
         self._open_or_closed.set()
 
     async def ready(self) -> None:
-        """Wait for the other end, if it is being reloaded just now.
+        """Wait for another end that is being reloaded.
 
         Raises:
             OverloadedError: it does not come back.
@@ -144,5 +144,5 @@ class Link(Generic[MessageT]):
                 transport.close()
             logger.warning("the connection to the %s is lost", self._name)
             self._on_lost()
-            # Whoever hangs up at once is not asked again at once.
+            # No busy loop with an end that hangs up at once.
             await asyncio.sleep(_RETRY_S)

@@ -1,4 +1,4 @@
-"""The called end of a connection between two models: it takes its address and hands connections out."""
+"""Server end of connections between models: it binds the address and accepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Listener:
 
     Args:
         name: of this end, for messages.
-        address: as `exchange.address` gives it. When a model is reloaded, the old one still has the address while the
+        address: as `frames.address` gives it. When a model is reloaded, the old one still has the address while the
             new one starts: it is taken over as soon as it is free.
         on_connection: called with each connection, on the thread.
     """

@@ -1,4 +1,4 @@
-"""The connection between `openai_bls` and `preprocessing`: prompts go in, token ids come out, in any order."""
+"""Prompt exchange between `openai_bls` and `preprocessing`: prompts in, token ids out, in any order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHORT_BYTES = 8 * 1024
 
 
 class PromptCall(msgspec.Struct, frozen=True):
-    """To `preprocessing`."""
+    """Request to `preprocessing`."""
 
     call_id: int
     request: bytes
@@ -36,7 +36,7 @@ class PromptCall(msgspec.Struct, frozen=True):
 
 
 class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """From `preprocessing`; the first on a connection has the call_id 0 and says that it is there."""
+    """Answer of `preprocessing`; the first on a connection has the call_id 0 and says that it is there."""
 
     call_id: int
     result: PromptResult = PromptResult()
@@ -48,7 +48,7 @@ class PromptExchangeClient:
     """Has prompts prepared. Belongs to the event loop's thread.
 
     Args:
-        address: of preprocessing, as `exchange.address` gives it.
+        address: of preprocessing, as `frames.address` gives it.
     """
 
     def __init__(self, address: str) -> None:
@@ -81,7 +81,7 @@ class PromptExchangeClient:
             self._calls.pop(call_id, None)
 
     async def close(self) -> None:
-        """Hang up; whoever waits is told."""
+        """Hang up; pending calls end with an error."""
         self._link.close()
         self._lost()
         await self._link.wait_closed()
@@ -108,7 +108,7 @@ class PromptExchangeServer:
     """Prepares prompts for every `openai_bls` instance.
 
     Args:
-        address: to listen on, as `exchange.address` gives it.
+        address: to listen on, as `frames.address` gives it.
         prepare: from any thread, several at the same time.
         threads: that prepare long prompts.
     """

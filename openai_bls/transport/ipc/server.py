@@ -1,4 +1,4 @@
-"""The engine's end of the exchange, and the one listener of the engine: it hands every delta to its owner."""
+"""Engine end of the exchange: the engine's one listener, which routes every delta to its client."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DeltaSink = Callable[[TokenDelta], None]
 # Connection 0 is the engine's own process: requests of the official contract.
 _LOCAL = 0
 
-# A client that does not read for so long is hung up on when the model is unloaded.
+# Seconds that a client has to read what is pending when the model is unloaded.
 _GRACE_S = 5.0
 
-# The engine's load is told so often, while it changes.
+# Seconds between two reports of the engine's load, while it changes.
 _STATS_INTERVAL_S = 1.0
 
 
@@ -60,7 +60,7 @@ class _Connection:
             thread.start()
 
     def deliver(self, deltas: list[TokenDelta]) -> None:
-        """Send what a step has brought, or queue it; never waits for the client, however slow it is."""
+        """Send the deltas of a step, or queue them; never waits for the client."""
         with self._changed:
             if self._closed:
                 return
@@ -71,7 +71,7 @@ class _Connection:
             self._send(self._frame(deltas))
 
     def report(self, stats: EngineStats) -> None:
-        """Tell the engine's load, unless the client knows it or is slow just now."""
+        """Send the engine's load, unless the client has it or is slow to read."""
         with self._changed:
             if not self._closed and self._unsent is None and stats != self._stats:
                 self._stats = stats
@@ -167,7 +167,7 @@ class ExchangeServer:
     """Routes between one engine and its clients.
 
     Args:
-        address: to listen on, as `exchange.address` gives it.
+        address: to listen on, as `frames.address` gives it.
     """
 
     def __init__(self, address: str) -> None:
@@ -201,7 +201,7 @@ class ExchangeServer:
             connection.join()
 
     def on_step(self, deltas: Sequence[TokenDelta]) -> None:
-        """The engine's listener: once a step, with what it brought to all requests."""
+        """Listener of the engine: called once per step, with the deltas of all requests."""
         by_connection: dict[int, list[TokenDelta]] = {}
         for delta in deltas:
             by_connection.setdefault(delta.request_id >> CONNECTION_SHIFT, []).append(delta)

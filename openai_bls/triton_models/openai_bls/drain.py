@@ -1,9 +1,9 @@
-"""Keeps a tritonserver that is told to stop from stopping before the streams of /v1 have ended.
+"""Drain guard: a stopping tritonserver waits until the streams of /v1 have ended.
 
-Triton knows nothing of them. On SIGTERM its HTTP front end first waits, up to --exit-timeout-secs, for its connections
-to close, while the models go on working; only then are further inferences refused, the exchange with the engine
-included (measured on 2.51.0). So while any request is in progress, one idle connection to that front end is held open,
-and a second, short one asks once a second whether the server is still ready: if not, no new requests are taken.
+Triton does not know these streams. On SIGTERM its HTTP front end first waits, up to --exit-timeout-secs, for its
+connections to close, while the models go on working; only then are further inferences refused, the exchange with the
+engine included (measured on 2.51.0). So while any request is in progress, one idle connection to that front end is held
+open, and a second, short one asks once a second whether the server is still ready: if not, no new requests are taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROBE = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close
 
 
 def triton_http_address(pid: int | None = None) -> tuple[str, int] | None:
-    """Where the HTTP front end of process `pid` listens, read off its command line; None if it has none.
+    """Host and port of the HTTP front end of process `pid`, by its command line; None if it has none.
 
     The default process is the parent: a stub's is tritonserver.
     """
@@ -61,7 +61,7 @@ class DrainGuard:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def set_in_progress(self, count: int) -> None:
-        """Tell how many requests are in progress."""
+        """Set the number of requests in progress."""
         self._in_progress = count
         if count:
             self._busy.set()

@@ -1,4 +1,4 @@
-"""Triton's generate extension and gRPC: from the tensors and parameters of an `openai_bls` request to a request body.
+"""Request bodies of Triton's endpoints: the tensors and parameters of an `openai_bls` request as one OpenAI body.
 
 The extension takes scalars and flat arrays only, so an OpenAI body comes either whole, as JSON text in `request`, or in
 parts: JSON text in the tensors of `tensors.JSON_INPUTS`, strings in `prompt`, `stop` and `bad_words`, and every scalar
@@ -24,7 +24,7 @@ ENDPOINTS: tuple[str, ...] = get_args(TritonEndpoint)
 
 # JSON text in these may also be a plain word, as OpenAI allows: tool_choice "auto".
 _PLAIN_TEXT = {"tool_choice"}
-# An element an item, or the whole array in one element.
+# One element per item, or the whole array in one element.
 _ARRAYS = {"messages", "tools"}
 # Strings of which one is an array too, since the field is never a plain string.
 _STRING_ARRAYS = {"bad_words"}
@@ -76,7 +76,7 @@ def _field(name: str, values: Sequence[bytes]) -> Any:
     if name in JSON_INPUTS:
         if name in _ARRAYS:
             items = [_json(name, value) for value in values]
-            # One element that is the array itself, or an element an item.
+            # One element that is the array itself, or one element per item.
             return items[0] if len(items) == 1 and isinstance(items[0], list) else items
         value = _single(name, values)
         if name in _PLAIN_TEXT and value.lstrip()[:1] not in (b"{", b'"'):

@@ -1,4 +1,4 @@
-"""The way back to Triton: responses are sent by a few threads, and what piles up for one request goes out as one.
+"""Responses to Triton, sent by a few threads; text of one request that waits to be sent is joined into one response.
 
 Triton's `send` waits until the server has taken the response, about 0.1 ms, so the event loop must not call it. A
 stream whose responses come faster than the server takes them gets its text in larger pieces instead of ever later.
@@ -22,19 +22,20 @@ from openai_bls.core.errors import ApiError
 logger = logging.getLogger(__name__)
 
 # Triton's HTTP front end queues responses for the thread that writes them in a socket pair that holds about 270, and
-# drops what does not fit: events, or the end of a stream, which then never ends for its client. Nobody is told. So no
-# more than this are sent in this time, which is several times what that thread needs for them ...
+# drops what does not fit: events, or the end of a stream, which then never ends for its client, without an error. So at
+# most this many responses are sent in this many seconds, several times what that thread needs for them ...
 _MOST_RESPONSES = 200
 _MOST_RESPONSES_S = 0.025
-# ... and a sender rests as long as its last response took, which is longer when the server is short of CPU time.
+# ... and a sender rests as long as its last response took, longer when the server is short of CPU time; at most this
+# many seconds.
 _LONGEST_REST_S = 0.005
 
-# Clients that have gone are noticed so often; each look costs about 30 µs a request.
+# Seconds between two checks of every request's client; a check costs about 30 µs per request.
 _CANCELLATION_INTERVAL_S = 0.15
 
 
 class Reply(Protocol):
-    """A Triton request's way back; see `triton.TextReply`."""
+    """Response stream of a Triton request; see `pb_utils.TextReply`."""
 
     def send(self, body: bytes, *, final: bool = False) -> None:
         """One response; waits for the server."""
@@ -63,8 +64,8 @@ class _End(NamedTuple):
     error: ApiError | None = None
 
 
-class Outbox:
-    """One request's responses: the sink of a stream on Triton's endpoints, or the way of a whole answer.
+class ResponseSender:
+    """Responses of one request on Triton's endpoints, streamed or whole.
 
     Everything but `send_pending` and `look` belongs to the event loop's thread and returns at once.
     """
@@ -73,9 +74,9 @@ class Outbox:
     # Triton notices that an HTTP client has gone only after a first response, hence the role at once.
     opens_at_once = True
 
-    def __init__(self, reply: Reply, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, reply: Reply, thread: SenderThread, loop: asyncio.AbstractEventLoop) -> None:
         self._reply = reply
-        self._sender = sender
+        self._thread = thread
         self._loop = loop
         self._encoder: ChunkEncoder | None = None
         # Appended to by the event loop, emptied by the sender.
@@ -87,7 +88,7 @@ class Outbox:
         # The sender's.
         self._started = False
         self._ended = False
-        sender.open.add(self)
+        thread.open.add(self)
 
     def begin(self, encoder: ChunkEncoder) -> None:
         """Write text with `encoder`."""
@@ -130,7 +131,7 @@ class Outbox:
         self._items.append(item)
         if not self._scheduled:
             self._scheduled = True
-            self._sender.put(self)
+            self._thread.put(self)
 
     def _cancelled(self) -> None:
         if not self._ending:
@@ -164,14 +165,14 @@ class Outbox:
         except Exception:
             # One stream's failure must not end the watch over the others.
             logger.exception("a request could not be asked for its cancellation")
-            self._sender.open.discard(self)
+            self._thread.open.discard(self)
             return
         if gone:
-            self._sender.open.discard(self)
+            self._thread.open.discard(self)
             self._loop.call_soon_threadsafe(self._cancelled)
 
     def _take(self) -> tuple[list[bytes], _End | None]:
-        """What is pending as bodies, with neighbouring pieces of text joined, and the end if it has come."""
+        """Pending bodies, with neighbouring pieces of text joined, and the end if it has come."""
         bodies: list[bytes] = []
         texts: dict[int, _Text] = {}
         items = self._items
@@ -208,13 +209,13 @@ class Outbox:
         last = len(bodies) - 1
         for at, body in enumerate(bodies):
             self._started = True
-            self._sender.send(reply, body, final=end is not None and at == last)
+            self._thread.send(reply, body, final=end is not None and at == last)
         if end is not None and not bodies:
             reply.close()
 
     def _finish(self) -> None:
         self._ended = True
-        self._sender.open.discard(self)
+        self._thread.open.discard(self)
 
 
 class Throttle:
@@ -236,8 +237,8 @@ class Throttle:
             time.sleep(at - now)
 
 
-class Sender:
-    """A thread that sends for some of the requests, one after the other.
+class SenderThread:
+    """Thread that sends the responses of some of the requests, one after the other.
 
     Args:
         name: of the thread.
@@ -245,16 +246,16 @@ class Sender:
     """
 
     def __init__(self, name: str, throttle: Throttle) -> None:
-        self.open: set[Outbox] = set()
+        self.open: set[ResponseSender] = set()
         """Requests that have not ended."""
         self._throttle = throttle
-        self._queue: queue.SimpleQueue[Outbox | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[ResponseSender | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, outbox: Outbox) -> None:
-        """Have `outbox` sent. From any thread."""
-        self._queue.put(outbox)
+    def put(self, sender: ResponseSender) -> None:
+        """Have `sender` sent. From any thread."""
+        self._queue.put(sender)
 
     def send(self, reply: Reply, body: bytes, *, final: bool) -> None:
         """One response, not faster than the server can take it."""
@@ -272,31 +273,31 @@ class Sender:
         next_look = time.monotonic() + _CANCELLATION_INTERVAL_S
         while True:
             try:
-                outbox = self._queue.get(timeout=max(0.0, next_look - time.monotonic()))
+                sender = self._queue.get(timeout=max(0.0, next_look - time.monotonic()))
             except queue.Empty:
                 pass
             else:
-                if outbox is None:
+                if sender is None:
                     return
-                outbox.send_pending()
+                sender.send_pending()
             if time.monotonic() >= next_look:
                 for each in list(self.open):
                     each.look()
                 next_look = time.monotonic() + _CANCELLATION_INTERVAL_S
 
 
-class Senders:
+class SenderThreads:
     """The sending threads of one instance; each request belongs to one, so that its responses keep their order."""
 
     def __init__(self, threads: int, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         throttle = Throttle(_MOST_RESPONSES, _MOST_RESPONSES_S)
-        self._senders = [Sender(f"triton-sender-{number}", throttle) for number in range(threads)]
+        self._senders = [SenderThread(f"triton-sender-{number}", throttle) for number in range(threads)]
         self._turn = itertools.cycle(self._senders)
 
-    def outbox(self, reply: Reply) -> Outbox:
-        """The outbox of a new request."""
-        return Outbox(reply, next(self._turn), self._loop)
+    def sender_for(self, reply: Reply) -> ResponseSender:
+        """The sender of a new request."""
+        return ResponseSender(reply, next(self._turn), self._loop)
 
     @property
     def open(self) -> int:

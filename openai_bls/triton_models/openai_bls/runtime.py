@@ -1,7 +1,7 @@
-"""What one `openai_bls` instance runs besides Triton's own threads: an event loop, the exchange, /v1.
+"""Runtime of one `openai_bls` instance: an event loop with the engine clients and /v1.
 
-Thread by thread: Triton's calls `submit` and returns at once; the event loop's does all the work; a few send responses
-to Triton.
+Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
+Triton.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from openai_bls.core.errors import ApiError, EngineError, OverloadedError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
-from openai_bls.pipeline.metrics_instances import Peers
 from openai_bls.pipeline.model_registry import Models, ServedModel
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
@@ -36,29 +35,29 @@ from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
-from openai_bls.triton_models.openai_bls.response_sender import Outbox, Reply, Senders
+from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
 from openai_bls.triton_models.repository import Backend
 
 if TYPE_CHECKING:
-    from openai_bls.transport.grpc.client import OfficialClient
+    from openai_bls.transport.grpc.client import GrpcEngineClient
 
 logger = logging.getLogger(__name__)
 
 _SERVER_RETRY_S = 0.1
-# A request that comes while the engine is still loading waits for it so long.
+# Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
 
 _ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detokenize, "embeddings": embed}
 """The endpoints beside chat.completions and completions: one response each, never streamed."""
 
 
-class _NoDoorError(Exception):
-    """An engine cannot be reached, now or later; the message is one sentence for the operator's eyes."""
+class _UnreachableEngineError(Exception):
+    """An engine that cannot be reached, now or later; the message is one sentence for the operator."""
 
 
 class _Engine:
-    """One of the engines behind this instance: what is known of it before it is there, and the way to it.
+    """One of the engines behind this instance: its files, and the clients of its models.
 
     Args:
         backend: its models.
@@ -75,9 +74,9 @@ class _Engine:
             settings.format_for(settings.reasoning_parser, backend.engine),
         )
         self._aliases = settings.aliases if is_default else ()
-        self._door = backend.door if settings.engine_door == "auto" else settings.engine_door
+        self._transport = backend.transport if settings.engine_door == "auto" else settings.engine_door
         self._grpc_url = settings.engine_grpc_url
-        self.client: ExchangeClient | OfficialClient | None = None
+        self.client: ExchangeClient | GrpcEngineClient | None = None
         self.prompts: PromptExchangeClient | None = None
         self.model: ServedModel | None = None
 
@@ -85,7 +84,7 @@ class _Engine:
         """Begin to look for the engine; `on_engine` is called when it is there for the first time.
 
         Raises:
-            _NoDoorError: it will never be there.
+            _UnreachableEngineError: it will never be there.
         """
 
         def take(info: EngineInfo) -> None:
@@ -98,29 +97,29 @@ class _Engine:
             on_engine(self)
 
         self.prompts = PromptExchangeClient(address(self.backend.preprocessing, owner))
-        if self._door == "grpc":
-            self.client = self._official_client(owner, take)
+        if self._transport == "grpc":
+            self.client = self._grpc_client(owner, take)
         else:
             self.client = ExchangeClient(address(self.backend.engine, owner), take)
 
-    def _official_client(self, owner: int, take: Callable[[EngineInfo], None]) -> OfficialClient:
+    def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
         engine = self.backend.engine
         try:
             url = self._grpc_url or grpc_address(owner)
         except NoGrpcError as error:
-            raise _NoDoorError(
+            raise _UnreachableEngineError(
                 f"the engine {engine} is reached through tritonserver's gRPC front end, but {error}; the parameter "
                 "'engine_grpc_url' of openai_bls can name an address"
             ) from None
         try:
             # Not at the top: gRPC costs memory and time, and most engines are reached through the exchange.
-            from openai_bls.transport.grpc.client import OfficialClient
+            from openai_bls.transport.grpc.client import GrpcEngineClient
         except ImportError as error:
-            raise _NoDoorError(
+            raise _UnreachableEngineError(
                 f"the engine {engine} is reached through gRPC, for which a package is missing ({error}): "
                 "pip install 'tritonclient[grpc]'"
             ) from None
-        return OfficialClient(engine, self.backend.engine_dir, url, take)
+        return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
 
     async def close(self) -> None:
         """Hang up."""
@@ -151,10 +150,9 @@ class Runtime:
         self._loop = uvloop.new_event_loop()
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._pacer = Pacer(self._loop)
-        self._senders = Senders(settings.sender_threads, self._loop)
+        self._senders = SenderThreads(settings.sender_threads, self._loop)
         self._closing = threading.Event()
         self._http: HttpServer | None = None
-        self._peers: Peers | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._owner = owner
         self._server_up = False
@@ -212,7 +210,7 @@ class Runtime:
         for engine in self._engines:
             try:
                 engine.connect(self._owner, self._on_engine)
-            except _NoDoorError as error:
+            except _UnreachableEngineError as error:
                 logger.error("%s", error)
                 if engine is self._engines[0]:
                     self._hopeless.set_result(None)
@@ -232,8 +230,6 @@ class Runtime:
         service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
         self._service.set_result(service)
         if self._listener is not None:
-            self._peers = Peers(service.metrics, self._owner)
-            self._tasks.append(self._loop.create_task(self._peers.start()))
             self._http = HttpServer(service, self._listener, self._pacer)
             self._http.start()
             logger.info(
@@ -250,45 +246,45 @@ class Runtime:
             service.draining = True
 
     def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
-        outbox = self._senders.outbox(reply)
-        task = self._loop.create_task(self._answer(tensors, parameters, outbox))
-        outbox.when_cancelled(functools.partial(_cancel, task))
+        sender = self._senders.sender_for(reply)
+        task = self._loop.create_task(self._answer(tensors, parameters, sender))
+        sender.when_cancelled(functools.partial(_cancel, task))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
     async def _answer(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], outbox: Outbox
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender
     ) -> None:
         endpoint = ""
         try:
             endpoint, body = assemble(tensors, parameters)
-            await self._answer_or_raise(endpoint, body, outbox)
+            await self._answer_or_raise(endpoint, body, sender)
         except ApiError as error:
-            self._refuse(endpoint, error, outbox)
+            self._refuse(endpoint, error, sender)
         except asyncio.CancelledError:
             # If it was the client that has gone, this is not sent any more.
-            outbox.fail(OverloadedError("The server is shutting down."))
+            sender.fail(OverloadedError("The server is shutting down."))
         except Exception:
             logger.exception("a request failed")
-            self._refuse(endpoint, EngineError("The server had an error; see its log."), outbox)
+            self._refuse(endpoint, EngineError("The server had an error; see its log."), sender)
 
-    def _refuse(self, endpoint: str, error: ApiError, outbox: Outbox) -> None:
+    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender) -> None:
         if self._service.done():
             self._service.result().on_refused(endpoint, error)
-        outbox.fail(error)
+        sender.fail(error)
 
-    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], outbox: Outbox) -> None:
+    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], sender: ResponseSender) -> None:
         one_shot = _ONE_SHOTS.get(endpoint)
         if one_shot is not None:
-            outbox.answer(encode(await one_shot(await self._ready_service(), body)))
+            sender.answer(encode(await one_shot(await self._ready_service(), body)))
             return
         request = parse_object(cast("Endpoint", endpoint), body)
         service = await self._ready_service()
         if request.stream:
-            generation = await service.stream(request, outbox)
-            outbox.when_cancelled(generation.cancel)
+            generation = await service.stream(request, sender)
+            sender.when_cancelled(generation.cancel)
         else:
-            outbox.answer(encode(await service.answer(request)))
+            sender.answer(encode(await service.answer(request)))
 
     async def _ready_service(self) -> Service:
         if not self._service.done():
@@ -310,9 +306,7 @@ class Runtime:
             await engine.close()
         if self._http is not None:
             await self._http.stop()
-        if self._peers is not None:
-            self._peers.close()
-        # Whoever still waits, for preprocessing or for the engine to load, is told.
+        # Requests that wait for preprocessing or for the engine to load end with an error.
         tasks = [*self._tasks, *self._answers]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""What a model can learn about the tritonserver around it, from the kernel's tables: Linux only, as Triton is."""
+"""Command line and ports of the tritonserver around a model, from /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EVERY_INTERFACE = ("0.0.0.0", "::", "[::]")
 
 
 class NoGrpcError(Exception):
-    """The server's gRPC front end cannot be used; the message is one sentence for the operator's eyes."""
+    """The server's gRPC front end cannot be used; the message is one sentence for the operator."""
 
 
 def grpc_address(pid: int) -> str:

@@ -1,1 +1,1 @@
-"""The model `postprocessing`: detokenization for the ensembles."""
+"""Model `postprocessing`: detokenization for the ensembles."""

@@ -1,4 +1,4 @@
-"""The model `postprocessing` without Triton: token ids in, text out."""
+"""Model `postprocessing` without Triton: token ids in, text out."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The model `preprocessing`: chat templates and tokenization."""
+"""Model `preprocessing`: chat templates and tokenization."""

@@ -1,4 +1,4 @@
-"""The model `preprocessing` without Triton: input arrays in, output arrays out."""
+"""Model `preprocessing` without Triton: input arrays in, output arrays out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `preprocessing` does: chat template and tokenization, through transformers' own tokenizer classes."""
+"""Prompt encoder: chat template and tokenization, through transformers' own tokenizer classes."""
 
 from __future__ import annotations
 

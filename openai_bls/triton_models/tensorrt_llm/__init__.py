@@ -1,1 +1,1 @@
-"""The model `tensorrt_llm`: the engine behind the official tensors."""
+"""Model `tensorrt_llm`: the engine behind the official tensors."""

@@ -1,4 +1,4 @@
-"""The door of `tensorrt_llm` for the official contract: keeps its live requests, their stops and their cancellation."""
+"""Frontend of `tensorrt_llm` for official tensors: its open requests, their stops and their cancellation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.tensorrt_llm import requests, responses
 
-# A look at every open stream so often; each costs about 30 µs.
+# Seconds between two checks of every open stream for cancellation; a check costs about 30 µs.
 _CANCELLATION_INTERVAL_S = 0.15
 
 
 class Stream(Protocol):
-    """A Triton request's way back; see `triton.ResponseStream`."""
+    """Response stream of a Triton request; see `pb_utils.ResponseStream`."""
 
     def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
         """One response."""
@@ -47,8 +47,8 @@ class _Open:
         self.stream = stream
 
 
-class OfficialDoor:
-    """Takes requests of the official contract, from any thread."""
+class Frontend:
+    """Takes requests with official tensors, from any thread."""
 
     def __init__(self, exchange: ExchangeServer, info: EngineInfo, settings: TensorRtLlmSettings) -> None:
         self._exchange = exchange

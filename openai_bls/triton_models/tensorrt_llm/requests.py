@@ -1,4 +1,4 @@
-"""The inputs of the official `tensorrt_llm` tensor contract: from the tensors of one Triton request to engine requests.
+"""Official input tensors of `tensorrt_llm`: parser from one Triton request to engine requests.
 
 Source: tensorrtllm_backend's `all_models/inflight_batcher_llm/tensorrt_llm`. Kept: names, shapes, defaults. Different,
 and said so: what the engine cannot do is refused by name instead of ignored, a temperature without top_k or top_p is

@@ -1,4 +1,4 @@
-"""The outputs of the official `tensorrt_llm` tensor contract: from token deltas to the responses of one Triton request.
+"""Official output tensors of `tensorrt_llm`: the token deltas of one Triton request as its responses.
 
 Source: tensorrtllm_backend's `all_models/inflight_batcher_llm/tensorrt_llm`. Kept: names, shapes, decoupled streaming
 with only the new tokens in each response but the log-probabilities of all tokens so far, `exclude_input_in_output`,
@@ -25,8 +25,8 @@ Outputs = dict[str, np.ndarray[Any, Any]]
 class Responder:
     """Turns the token deltas of one Triton request into responses.
 
-    Streaming: a response a step and sequence, `output_ids` with the new tokens only. Else one response a sequence, when
-    it ends. With one row and one sequence that is exactly one response, as Triton's `generate` wants it.
+    Streaming: one response per step and sequence, `output_ids` with the new tokens only. Else one response per
+    sequence, when it ends. With one row and one sequence that is exactly one response, as Triton's `generate` wants it.
 
     Args:
         send: sends output tensors; the second argument is true for the last response of the request.
@@ -52,7 +52,7 @@ class Responder:
         return self._open == 0
 
     def sequences(self) -> list[tuple[Callable[[int], GenerationRequest], Sequence]]:
-        """What to submit: for each sequence how to make its engine request, and where its deltas go."""
+        """Per sequence: the maker of its engine request, and the sink of its deltas."""
         result: list[tuple[Callable[[int], GenerationRequest], Sequence]] = []
         for row, prompt in enumerate(self.request.prompts):
             for index in range(self.request.return_sequences):
@@ -112,7 +112,7 @@ class Sequence:
         )
 
     def __call__(self, delta: TokenDelta) -> None:
-        """Take what an engine step brought."""
+        """Take the delta of an engine step."""
         responder, request = self._responder, self._responder.request
         failure = engine_failure(delta, cancelled="The request was cancelled.")
         if failure is not None:

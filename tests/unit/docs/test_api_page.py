@@ -52,7 +52,7 @@ def test_every_metric_has_its_row() -> None:
     assert len(listed) == len(set(listed))
     bench = Bench()
     bench.engine.stats = EngineStats(0, 0, 0.0, 0, 0)
-    families = bench.service.metrics.families()
+    families = bench.service.metrics.collect()
     assert set(listed) == {family.name + "_total" * (family.type == "counter") for family in families}
 
 

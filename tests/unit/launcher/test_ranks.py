@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 from openai_bls.launcher import ranks
-from openai_bls.launcher.engine_ranks import EngineHead, TensorRtLlmHead, engine_heads
 from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.mpi_job import MpiJob, find_mpirun, without_flags
 from openai_bls.launcher.process import full_command
-from openai_bls.launcher.rank_plan import find_mpirun, plan_job, plan_ranks
-from openai_bls.launcher.ranks import MpiJob, RankOptions, orchestrator_flags, rank_environment, without_flags
+from openai_bls.launcher.ranks import (
+    EngineHead,
+    RankOptions,
+    TensorRtLlmHead,
+    engine_heads,
+    orchestrator_flags,
+    plan_job,
+    plan_ranks,
+    rank_environment,
+)
 
 SERVER = ["tritonserver", "--model-repository=r", "--http-port=1", "--grpc-port=2", "--metrics-port=3"]
 TAIL = ["--disable-auto-complete-config"]

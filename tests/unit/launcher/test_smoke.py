@@ -4,51 +4,48 @@ from __future__ import annotations
 
 import http.server
 import json
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletionChunk
 
 from openai_bls.launcher.smoke import command, openai_checks, triton_checks
-from openai_bls.launcher.smoke.client import HttpServer, chunks, openai_error
-from openai_bls.launcher.smoke.openai_checks import check_weather, refused
-from openai_bls.launcher.smoke.outcome import (
-    Check,
-    CheckFailedError,
-    NotCheckedError,
-    NotSupportedError,
-    Outcome,
-    count,
-    run,
-    summary,
-)
-from openai_bls.launcher.smoke.session import Session, Target, streamed_text
+from openai_bls.launcher.smoke.check import Check, CheckFailedError, NotCheckedError, Outcome, openai_error, run
+from openai_bls.launcher.smoke.openai_checks import check_weather, endpoint, must_refuse, refused
+from openai_bls.launcher.smoke.session import Session, Target, events, get, post, streamed_text
 
+ROOT = Path(__file__).resolve().parents[3]
 UNSUPPORTED = {"error": {"message": "'x' is not supported", "code": "unsupported_parameter", "param": "x"}}
+Page = tuple[int, str, bytes]
+
+
+def json_page(status: int, document: Any) -> Page:
+    return status, "application/json", json.dumps(document).encode()
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
-    """Answers every request with what `answers` has for its path."""
+    """Answers every request with what `answer` makes of its path and body."""
 
-    answers: dict[str, tuple[int, str, bytes]]
+    answer: Callable[[str, Any], Page]
     asked: list[tuple[str, str, dict[str, str], bytes]]
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        self.asked.append(
-            (self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body)
-        )
-        status, kind, text = self.answers.get(self.path, (404, "text/plain", b"nothing here"))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.asked.append((self.command, self.path, headers, body))
+        status, kind, text = type(self).answer(self.path, json.loads(body) if body else None)
         self.send_response(status)
         self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
 
-    def do_POST(self) -> None:
-        self.do_GET()
+    do_POST = do_GET  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         """Quiet."""
@@ -56,7 +53,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    Pages.answers, Pages.asked = {}, []
+    Pages.asked = []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -65,12 +62,16 @@ def url() -> Iterator[str]:
         thread.join()
 
 
+def answers(pages: dict[str, Page]) -> None:
+    Pages.answer = lambda path, body: pages.get(path, (404, "text/plain", b"nothing  here"))
+
+
 def session(url: str, **fields: Any) -> Session:
-    return Session(Target(f"{url}/v1", **fields))
+    return Session(Target(f"{url}/v1", model="m", **fields))
 
 
-def outcome(call: Any, *, optional: bool = False) -> tuple[str, str]:
-    (found,) = run([Check("a check", call, optional)], session("http://127.0.0.1:1"))
+def outcome(call: Any, *, optional: bool = False, url: str = "http://127.0.0.1:1") -> tuple[str, str]:
+    (found,) = run([Check("a check", call, optional)], session(url))
     return found.status, found.detail
 
 
@@ -84,104 +85,61 @@ def raiser(error: Exception) -> Any:
 def test_how_a_check_ends() -> None:
     assert outcome(lambda _: "fine") == ("ok", "fine")
     assert outcome(lambda _: None) == ("ok", "")
-    assert outcome(raiser(CheckFailedError("bad"))) == ("FAILED", "bad")
     assert outcome(raiser(CheckFailedError("bad")), optional=True) == ("FAILED", "bad")
     assert outcome(raiser(NotCheckedError("no tool"))) == ("not checked", "no tool")
-    assert outcome(raiser(NotSupportedError("no")), optional=True) == ("not supported", "no")
-    # What every engine must do cannot be refused.
-    assert outcome(raiser(NotSupportedError("no"))) == ("FAILED", "no")
     status, detail = outcome(lambda _: json.loads("{}")["choices"])
     assert status == "FAILED"
     assert "unexpected shape" in detail
+
+
+@pytest.mark.parametrize("ask", [lambda s: post(s.v1, "/x", {}), lambda s: get(s.root, "/"), openai_checks._bad_json])
+def test_a_server_that_is_not_there(ask: Any) -> None:
+    status, detail = outcome(ask)
+    assert status == "FAILED"
+    assert detail.startswith("http://127.0.0.1:1/")
+    assert "does not answer: " in detail
+    assert "refused" in detail
 
 
 def test_what_is_printed() -> None:
     outcomes = [Outcome("one", "ok", "fine", 12), Outcome("two", "FAILED", "bad", 3), Outcome("three", "ok", "", 0)]
     assert outcomes[0].line().split() == ["one", "ok", "12", "ms", "fine"]
     assert outcomes[2].line().endswith("0 ms")
-    assert count(outcomes) == {"ok": 2, "not supported": 0, "not checked": 0, "FAILED": 1}
-    assert summary(outcomes) == "3 checks: 2 ok, 0 not supported, 0 not checked, 1 FAILED"
 
 
-def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(CheckFailedError, match=r"http://127\.0\.0\.1:1 does not answer: .*refused"):
-        HttpServer("http://127.0.0.1:1", {}, 5).ask("GET", "/")
-    with pytest.raises(CheckFailedError, match="does not answer"):
-        list(HttpServer("http://127.0.0.1:1", {}, 5).events("/", {}))
-
-
-def test_answers(url: str) -> None:
-    server = HttpServer(url, {"authorization": "Bearer key"}, 5)
-    Pages.answers = {
-        "/ok": (200, "application/json", b'{"a": 1}'),
-        "/text": (200, "text/plain", b"a  page"),
-        "/refused": (400, "application/json", json.dumps(UNSUPPORTED).encode()),
-        "/embeddings": (400, "application/json", b'{"error": {"message": "The engine (null) has no embeddings."}}'),
-        "/bad": (400, "application/json", b'{"error": {"message": "bad", "code": null}}'),
-    }
-    assert server.post("/ok", {"b": 2}) == {"a": 1}
-    method, path, headers, body = Pages.asked[0]
-    assert (method, path, json.loads(body)) == ("POST", "/ok", {"b": 2})
+def test_an_endpoint_of_one_post(url: str) -> None:
+    answers({"/v1/embeddings": json_page(200, {"a": 1})})
+    check = endpoint("embeddings", "/embeddings", {"input": "x"}, lambda answer: f"a is {answer['a']}")
+    (found,) = run([check], session(url, api_key="key"))
+    assert (found.name, found.status, found.detail) == ("embeddings", "ok", "a is 1")
+    ((method, path, headers, body),) = Pages.asked
+    assert (method, path, json.loads(body)) == ("POST", "/v1/embeddings", {"model": "m", "input": "x"})
     assert headers["authorization"] == "Bearer key"
-    assert headers["content-type"] == "application/json"
-    assert server.get("/text").body == b"a  page"
-    for path, kind, message in [
-        ("/refused", NotSupportedError, "'x' is not supported"),
-        ("/embeddings", NotSupportedError, "has no embeddings"),
-        ("/bad", CheckFailedError, "HTTP 400: bad"),
-        ("/nowhere", CheckFailedError, "HTTP 404: nothing here"),
-    ]:
-        with pytest.raises(kind, match=message):
-            server.get(path)
-    with pytest.raises(CheckFailedError, match="no JSON: a page"):
-        server.get("/text").json()
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"),
+    ("message", "code", "status"),
     [
-        (
-            "'tools': it takes structural tags, which this server's engine does not have: it has",
-            NotSupportedError,
-        ),
-        ("'grammar': this server's engine has no grammars: neither xgrammar nor llguidance is", NotSupportedError),
-        ("'logprobs' is 2; at most 0 are supported.", NotSupportedError),
-        ("'stop' has 20 strings; at most 16 are supported.", CheckFailedError),
+        ("'x' is not supported", "unsupported_parameter", "not supported"),
+        ("The engine (null) has no embeddings.", None, "not supported"),
+        ("'tools': it takes structural tags, which this server's engine does not have: it has", None, "not supported"),
+        ("'grammar': this server's engine has no grammars: neither is", None, "not supported"),
+        ("'logprobs' is 2; at most 0 are supported.", None, "not supported"),
+        ("'stop' has 20 strings; at most 16 are supported.", None, "FAILED"),
+        ("bad", None, "FAILED"),
     ],
 )
-def test_refusals_by_their_words(url: str, message: str, kind: type[Exception]) -> None:
-    body = {"error": {"message": message, "code": None, "param": "tool_choice"}}
-    Pages.answers = {"/refused": (400, "application/json", json.dumps(body).encode())}
-    with pytest.raises(CheckFailedError) as error:
-        HttpServer(url, {}, 5).post("/refused", {})
-    assert type(error.value) is kind
+def test_refusals(url: str, message: str, code: str | None, status: str) -> None:
+    answers({"/v1/x": json_page(400, {"error": {"message": message, "code": code, "param": "p"}})})
 
+    def ask(found: Session) -> None:
+        post(found.v1, "/x", {})
 
-class Logprobs(http.server.BaseHTTPRequestHandler):
-    """A chat completion of two tokens, by an engine with at most so many alternatives; None is no log-probabilities."""
-
-    most: int | None
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        asked = body.get("top_logprobs", 0)
-        status: int
-        answer: dict[str, Any]
-        if self.most is None:
-            status, answer = 400, {**UNSUPPORTED}
-        elif asked > self.most:
-            message = f"'top_logprobs' is {asked}; at most {self.most} are supported."
-            status, answer = 400, {"error": {"message": message, "code": None, "param": "top_logprobs"}}
-        else:
-            entry = {"logprob": -0.5, "top_logprobs": [{}] * asked}
-            choice = {"logprobs": {"content": [entry, entry]}}
-            status, answer = 200, {"choices": [choice], "usage": {"completion_tokens": 2}}
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+    expected = message if status == "not supported" else f"HTTP 400: {message}"
+    assert outcome(ask, optional=True, url=url) == (status, expected)
+    # What every engine must do cannot be refused.
+    assert outcome(ask, url=url) == ("FAILED", f"HTTP 400: {message}")
+    assert outcome(lambda s: get(s.root, "/nowhere"), url=url) == ("FAILED", "HTTP 404: nothing here")
 
 
 @pytest.mark.parametrize(
@@ -193,41 +151,54 @@ class Logprobs(http.server.BaseHTTPRequestHandler):
         (None, "'x' is not supported"),
     ],
 )
-def test_log_probabilities_without_alternatives(most: int | None, says: str) -> None:
-    Logprobs.most = most
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Logprobs) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        check = Check("logprobs", openai_checks.logprobs, optional=True)
-        (found,) = run([check], session(f"http://127.0.0.1:{server.server_port}", model="m"))
-        server.shutdown()
-        thread.join()
-    assert (found.status, found.detail) == ("ok" if most is not None else "not supported", says)
+def test_log_probabilities_without_alternatives(url: str, most: int | None, says: str) -> None:
+    def answer(path: str, body: Any) -> Page:
+        asked = body.get("top_logprobs", 0)
+        if most is None:
+            return json_page(400, UNSUPPORTED)
+        if asked > most:
+            message = f"'top_logprobs' is {asked}; at most {most} are supported."
+            return json_page(400, {"error": {"message": message, "code": None, "param": "top_logprobs"}})
+        entry = {"logprob": -0.5, "top_logprobs": [{}] * asked}
+        choice = {"logprobs": {"content": [entry, entry]}}
+        return json_page(200, {"choices": [choice], "usage": {"completion_tokens": 2}})
+
+    Pages.answer = answer
+    found = outcome(openai_checks._logprobs, optional=True, url=url)
+    assert found == ("ok" if most is not None else "not supported", says)
 
 
-def test_streams(url: str) -> None:
-    server = HttpServer(url, {}, 5)
-    Pages.answers = {
-        "/stream": (200, "text/event-stream", b'event: x\ndata: {"a": 1}\n\n: keep alive\n\ndata: [DONE]\n\n'),
-        "/json": (200, "application/json", b"{}"),
-        "/refused": (400, "application/json", json.dumps(UNSUPPORTED).encode()),
-    }
-    assert chunks(server.events("/stream", {}), end="[DONE]") == [{"a": 1}]
-    with pytest.raises(CheckFailedError, match="stream of the type application/json"):
-        list(server.events("/json", {}))
-    with pytest.raises(NotSupportedError):
-        list(server.events("/refused", {}))
+@pytest.mark.parametrize(
+    ("stream", "end", "says"),
+    [
+        ('event: x\ndata: {"a": 1}\n\n: keep alive\n\ndata: [DONE]\n\n', "[DONE]", None),
+        ('data: {"a": 1}\n\n', None, None),
+        ('data: {"a": 1}\n\n', "[DONE]", r"ended without \[DONE\]"),
+        ("", "[DONE]", "ended without"),
+        ('data: {"error": {"message": "the engine died"}}\n\n', None, "within the stream: .*the engine died"),
+        ('data: {"error": "triton says no"}\n\n', None, "within the stream: triton says no"),
+    ],
+)
+def test_streams(url: str, stream: str, end: str | None, says: str | None) -> None:
+    answers({"/v1/stream": (200, "text/event-stream", stream.encode()), "/v1/json": json_page(200, {})})
+    client = session(url).v1
+    with pytest.raises(CheckFailedError, match="content type: 'application/json'"):
+        events(client, "/json", {})
+    if says is None:
+        assert events(client, "/stream", {}, end=end) == [{"a": 1}]
+    else:
+        with pytest.raises(CheckFailedError, match=says):
+            events(client, "/stream", {}, end=end)
 
 
-def test_streams_that_go_wrong() -> None:
-    with pytest.raises(CheckFailedError, match="ended without"):
-        chunks(iter(['{"a": 1}']), end="[DONE]")
-    with pytest.raises(CheckFailedError, match="ended without"):
-        chunks(iter([]), end="[DONE]")
-    with pytest.raises(CheckFailedError, match="within the stream: the engine died"):
-        chunks(iter(['{"error": {"message": "the engine died"}}', "[DONE]"]), end="[DONE]")
-    with pytest.raises(CheckFailedError, match="within the stream: triton says no"):
-        chunks(iter(['{"error": "triton says no"}']))
+def test_an_error_within_a_stream_of_the_openai_package(url: str) -> None:
+    error = 'data: {"error": {"message": "the engine died"}}\n\n'
+    answers({"/v1/chat/completions": (200, "text/event-stream", error.encode())})
+
+    def ask(found: Session) -> None:
+        list(found.v1.chat.completions.create(**found.body(), stream=True))
+
+    assert outcome(ask, url=url) == ("FAILED", "an error within the stream: the engine died")
 
 
 def test_openai_errors_are_found_in_tritons_too() -> None:
@@ -238,41 +209,51 @@ def test_openai_errors_are_found_in_tritons_too() -> None:
         assert openai_error(other) is None
 
 
-def test_expected_refusals() -> None:
-    body = json.dumps({"error": {"message": "no", "param": "x"}}).encode()
-    assert refused(400, body, 400, "x") == "no"
-    for arguments in [(200, b"{}", 400, "x"), (500, body, 400, "x"), (400, body, 400, "y")]:
+def test_expected_refusals(url: str) -> None:
+    body = json.dumps({"error": {"message": "no", "param": "x"}})
+    assert must_refuse(400, body, 400, "x") == "no"
+    for arguments in [(200, "{}", 400, "x"), (500, body, 400, "x"), (400, body, 400, "y")]:
         with pytest.raises(CheckFailedError):
-            refused(*arguments)
+            must_refuse(*arguments)
+    answers({"/v1/x": (400, "application/json", body.encode())})
+    assert refused(lambda: post(session(url).v1, "/x", {}), 400, "x") == "no"
+    with pytest.raises(CheckFailedError, match="accepted"):
+        refused(lambda: None, 400, "x")
 
 
 def test_json_by_the_schema() -> None:
-    check_weather('{"city": "Rome", "warm": true}', "stop")
+    assert check_weather('{"city": "Rome", "warm": true}', "stop") == '{"city": "Rome", "warm": true}'
     for text in ("{", "[]", "{}", '{"city": "Rome", "warm": 1}', '{"city": "Oslo", "warm": true}'):
         with pytest.raises(CheckFailedError):
             check_weather(text, "length")
 
 
 def test_the_text_of_a_stream() -> None:
-    pieces = [{"content": "a"}, {"reasoning_content": "t"}, {"content": None}, {"content": "b"}]
-    found = [{"choices": [{"index": 0, "delta": piece}]} for piece in pieces]
-    assert streamed_text([*found, {"choices": [{"index": 1, "delta": {"content": "x"}}]}, {"choices": []}]) == "tab"
+    deltas = [(0, {"reasoning_content": "t"}), (0, {"content": None}), (0, {"content": "b"}), (1, {"content": "x"})]
+    fields = {"id": "1", "created": 1, "model": "m", "object": "chat.completion.chunk"}
+    choices = [[], *([{"index": index, "delta": delta, "finish_reason": None}] for index, delta in deltas)]
+    found = [ChatCompletionChunk.model_validate({**fields, "choices": each}) for each in choices]
+    assert streamed_text(found) == "tb"
 
 
-def test_what_was_not_given_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_given_is_not_checked() -> None:
     bare = session("http://127.0.0.1:1")
-    for check in (triton_checks.live, triton_checks.triton_metrics, triton_checks.grpc_stream):
-        with pytest.raises(NotCheckedError, match="needs --"):
-            check(bare)
-    monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
-    with pytest.raises(NotCheckedError, match=r"tritonclient\[grpc\] is not installed"):
-        triton_checks.grpc_stream(session("http://127.0.0.1:1", grpc_url="127.0.0.1:1"))
+    outcomes = {outcome.name: outcome.detail for outcome in run(triton_checks.CHECKS, bare)}
+    assert set(outcomes.values()) == {"needs --triton-url", "needs --grpc-url", "needs --metrics-url"}
+    assert outcomes["gRPC ModelStreamInfer"] == "needs --grpc-url"
 
 
 def test_a_grpc_port_that_is_not_there() -> None:
-    found = session("http://127.0.0.1:1", grpc_url="127.0.0.1:1", model="m")
     with pytest.raises(CheckFailedError, match=r"127\.0\.0\.1:1"):
-        triton_checks.grpc_stream(found)
+        triton_checks._grpc_stream(session("http://127.0.0.1:1", grpc_url="127.0.0.1:1"))
+
+
+def test_without_the_openai_package() -> None:
+    path = str(ROOT / "build" / "smoke.py")
+    code = f"import runpy, sys; sys.modules['openai'] = None; runpy.run_path({path!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: the smoke test needs the package openai: pip install 'openai_bls[smoke]'\n"
 
 
 def test_every_name_once() -> None:

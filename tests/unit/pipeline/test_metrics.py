@@ -1,29 +1,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import socket
-import struct
 import subprocess
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.api.chat.chunks import Usage
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import EngineError, InvalidRequestError
 from openai_bls.pipeline.generation import Outcome
-from openai_bls.pipeline.metrics import Metrics, merge, render
-from openai_bls.pipeline.metrics_instances import Peers
+from openai_bls.pipeline.metrics import Metrics
 from openai_bls.pipeline.service import RequestRecord
-from openai_bls.transport.ipc.frames import address
-from openai_bls.transport.ipc.listener import is_ours
-from tests.unit.core_support import EOS, WAIT_S, Bench, chat, exchange_address
+from tests.unit.core_support import EOS, Bench, chat
 
 CHAT = {"model": "tiny", "endpoint": "chat.completions"}
 
@@ -152,7 +145,7 @@ def test_an_admitted_requests_error_is_not_counted_again_when_it_is_answered() -
 def test_a_service_feeds_them() -> None:
     async def main() -> None:
         bench = Bench()
-        metrics = Metrics(bench.service)
+        metrics = bench.service.metrics
         bench.service.on_end = metrics.ended
         answer = asyncio.create_task(bench.service.answer(chat()))
         while not bench.engine.requests:
@@ -192,171 +185,78 @@ def test_the_engines_load_is_told_where_it_is_known() -> None:
     assert of(metrics)[up] == 0
 
 
-def test_several_instances_are_summed_but_share_the_engine() -> None:
-    benches = [Bench(), Bench()]
-    all_metrics = [Metrics(bench.service) for bench in benches]
-    for bench, running in zip(benches, (3, 4), strict=True):
-        bench.engine.stats = EngineStats(running, 0, 0.5, 9, 40)
-        bench.service.count(2)
-    all_metrics[0].ended(record())
-    all_metrics[1].ended(record())
-    all_metrics[1].ended(record("cancelled"))
-    found = lines(render(merge(metrics.families() for metrics in all_metrics)))
-    assert found["openai_bls_requests_in_progress"] == 4
-    assert found[line("requests_total", **CHAT, outcome="done")] == 2
-    assert found[line("requests_total", **CHAT, outcome="cancelled")] == 1
-    assert found[line("e2e_request_latency_seconds_bucket", **CHAT, le="+Inf")] == 2
-    assert found[line("engine_sequences_running", model="tiny")] == 4
-    assert found[line("engine_kv_cache_usage_ratio", model="tiny")] == 0.5
-    # Merging one instance changes nothing.
-    alone = all_metrics[1].families()
-    assert merge([alone]) == alone
-
-
-def test_instances_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Not another test's.
-    family = exchange_address()
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances.address", lambda name, pid: family)
-
-    async def main() -> None:
-        all_metrics = [new() for _ in range(3)]
-        peers = [Peers(metrics, 1) for metrics in all_metrics]
-        for metrics, peer in zip(all_metrics, peers, strict=True):
-            await peer.start()
-            metrics.ended(record())
-        key = line("requests_total", **CHAT, outcome="done")
-        for metrics in all_metrics:
-            assert lines(await metrics.scrape())[key] == 3
-        peers[0].close()
-        assert lines(await all_metrics[1].scrape())[key] == 2
-        for peer in peers[1:]:
-            peer.close()
-
-    uvloop.run(main())
-
-
-def test_an_instance_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = exchange_address()
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances.address", lambda name, pid: family)
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances._WAIT_S", 0.01)
-
-    async def main() -> None:
-        metrics = new()
-        peer = Peers(metrics, 1)
-        await peer.start()
-        metrics.ended(record())
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
-            silent.bind(f"{family}/silent")
-            silent.listen()
-            assert await peer.ask() == [[]]
-            found = lines(await metrics.scrape())
-        assert found[line("requests_total", **CHAT, outcome="done")] == 1
-        peer.close()
-
-    uvloop.run(main())
-
-
-@pytest.mark.parametrize("uid", [0, os.getuid(), os.getuid() + 1])
-def test_whose_process_is_at_the_other_end(uid: int) -> None:
-    asked: list[tuple[int, int]] = []
-
-    def getsockopt(level: int, option: int, size: int) -> bytes:
-        asked.append((level, option))
-        return struct.pack("3i", 123, uid, 456)
-
-    connection: Any = SimpleNamespace(getsockopt=getsockopt)
-    assert is_ours(connection) == (uid in (0, os.getuid()))
-    assert asked == [(socket.SOL_SOCKET, socket.SO_PEERCRED)]
-
-
-@pytest.mark.parametrize("end", ["asking", "answering"])
-def test_other_users_are_neither_told_nor_believed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str
-) -> None:
-    family = exchange_address()
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances.address", lambda name, pid: family)
-
-    def of_another_user(connection: socket.socket) -> bool:
-        # Whoever asks has made the socket itself, whoever answers has the event loop's view of one.
-        asking = isinstance(connection, socket.socket)
-        return is_ours(connection) and asking != (end == "asking")
-
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances.is_ours", of_another_user)
-
-    async def main() -> None:
-        peers = [Peers(new(), 1) for _ in range(2)]
-        for peer in peers:
-            await peer.start()
-        assert await peers[0].ask() == [[]]
-        for peer in peers:
-            peer.close()
-
-    uvloop.run(main())
-    assert "another user" in caplog.text
-
-
-def test_an_instance_that_says_too_much_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    family = exchange_address()
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances.address", lambda name, pid: family)
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances._MAX_BYTES", 100_000)
-    monkeypatch.setattr("openai_bls.pipeline.metrics_instances._WAIT_S", WAIT_S)
-
-    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                writer.write(b"x" * 50_000)
-                await writer.drain()
-
-    async def main() -> None:
-        peer = Peers(new(), 1)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as loud:
-            loud.bind(f"{family}/loud")
-            server = await asyncio.start_unix_server(flood, sock=loud)
-            assert await peer.ask() == [[]]
-            server.close()
-        peer.close()
-
-    uvloop.run(main())
-    assert "100000 bytes" in caplog.text
-
-
-_OTHER_PROCESS = """
-import asyncio, sys, uvloop
-from openai_bls.pipeline.metrics_instances import Peers
+_INSTANCE = """
+import asyncio, sys
+from pathlib import Path
+from openai_bls.pipeline import metrics_directory
+metrics_directory._SHARED_MEMORY = Path(sys.argv[1])
+assert metrics_directory.share(int(sys.argv[2])) is not None
 from tests.unit.pipeline.test_metrics import new, record
 
-async def main():
-    metrics = new()
-    metrics.ended(record())
-    peers = Peers(metrics, int(sys.argv[1]))
-    await peers.start()
-    print("ready", flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-
-uvloop.run(main())
+metrics = new()
+while command := sys.stdin.readline().split():
+    match command:
+        case ["end", outcome]:
+            metrics.ended(record(outcome))
+        case ["progress", count]:
+            metrics.set_in_progress(int(count))
+    sys.stdout.buffer.write(asyncio.run(metrics.scrape()) + b"\\n\\n")
+    sys.stdout.flush()
 """
 
 
-def test_instances_are_processes_of_one_server() -> None:
-    command = [sys.executable, "-c", _OTHER_PROCESS, str(os.getpid())]
-    assert address("metrics", os.getpid()) == address("metrics", os.getpid()) != address("metrics", 1)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "ready\n"
+class Instance:
+    """A process with metrics of its own; each method returns its scrape after."""
 
-        async def main(owner: int) -> float:
-            metrics = new()
-            metrics.ended(record())
-            peer = Peers(metrics, owner)
-            await peer.start()
-            found = lines(await metrics.scrape())
-            peer.close()
-            return found[line("requests_total", **CHAT, outcome="done")]
+    def __init__(self, folder: Path, owner: int) -> None:
+        command = [sys.executable, "-c", _INSTANCE, str(folder), str(owner)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-        assert uvloop.run(main(os.getpid())) == 2
-        # Another server's are its own.
-        assert uvloop.run(main(1)) == 1
-        assert other.stdin is not None
-        other.stdin.close()
+    def tell(self, command: str) -> dict[str, float]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(command.encode() + b"\n")
+        self.process.stdin.flush()
+        page = b""
+        while not page.endswith(b"\n\n"):
+            page += self.process.stdout.readline()
+        return lines(page)
+
+    def stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(30) == 0
+
+
+def test_instances_are_summed_whichever_is_scraped(tmp_path: Path) -> None:
+    done = line("requests_total", **CHAT, outcome="done")
+    infinity = line("e2e_request_latency_seconds_bucket", **CHAT, le="+Inf")
+    one, two, stranger = (Instance(tmp_path, owner) for owner in (os.getpid(), os.getpid(), os.getppid()))
+    one.tell("end done")
+    one.tell("progress 2")
+    two.tell("end cancelled")
+    two.tell("end done")
+    found = two.tell("progress 3")
+    assert found == one.tell("look")
+    assert (found[done], found[infinity]) == (2, 2)
+    assert found[line("requests_total", **CHAT, outcome="cancelled")] == 1
+    assert found["openai_bls_requests_in_progress"] == 5
+    assert found[line("engine_up", model="tiny")] == 1
+    # Another server's are its own.
+    assert done not in stranger.tell("look")
+    # What an instance counted stays counted when it has ended; what it had in progress has ended with it.
+    one.stop()
+    found = two.tell("look")
+    assert (found[done], found["openai_bls_requests_in_progress"]) == (2, 3)
+    two.stop()
+    stranger.stop()
+
+
+def names(page: bytes) -> set[str]:
+    return {line.split()[2] for line in page.decode().splitlines() if line.startswith("# TYPE")}
+
+
+def test_every_metric_has_a_name_before_it_is_counted(tmp_path: Path) -> None:
+    instance = Instance(tmp_path, os.getpid())
+    shared, _ = instance.process.communicate(b"look\n", 30)
+    assert names(shared) == names(asyncio.run(new().scrape()))

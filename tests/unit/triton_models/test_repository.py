@@ -50,7 +50,7 @@ def test_an_engine_in_two_versions_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "door"),
+    ("config", "transport"),
     [
         (render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), "grpc"),
         (render(TENSORRT_LLM), "exchange"),
@@ -61,11 +61,11 @@ def test_an_engine_in_two_versions_is_one(tmp_path: Path) -> None:
         ("backend: {", "exchange"),
     ],
 )
-def test_the_door_goes_by_the_backend(tmp_path: Path, config: str, door: str) -> None:
+def test_the_door_goes_by_the_backend(tmp_path: Path, config: str, transport: str) -> None:
     engine(tmp_path, "tensorrt_llm")
-    assert [backend.door for backend in backends(tmp_path / "openai_bls", "1")] == ["exchange"]
+    assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == ["exchange"]
     (tmp_path / "tensorrt_llm" / "config.pbtxt").write_text(config)
-    assert [backend.door for backend in backends(tmp_path / "openai_bls", "1")] == [door]
+    assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == [transport]
 
 
 def named(repository: Path, name: str, served_as: str, version: str = "1") -> None:

@@ -318,7 +318,7 @@ def test_counting_is_an_endpoint_of_its_own_in_the_metrics() -> None:
     assert answered(bench, COUNT, COUNTED).status == 400
     counted = {
         (sample.labels["endpoint"], sample.labels["outcome"]): sample.value
-        for family in metrics.families()
+        for family in metrics.collect()
         for sample in family.samples
         if sample.name == "openai_bls_requests_total"
     }

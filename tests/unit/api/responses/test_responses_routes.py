@@ -390,7 +390,7 @@ def test_references_multiply_nothing() -> None:
 def requests_counted(bench: Bench) -> dict[tuple[str, str], float]:
     """(endpoint, outcome) → how many there were."""
     found: dict[tuple[str, str], float] = {}
-    for family in bench.service.metrics.families():
+    for family in bench.service.metrics.collect():
         for sample in family.samples:
             if sample.name == "openai_bls_requests_total":
                 key = sample.labels["endpoint"], sample.labels["outcome"]

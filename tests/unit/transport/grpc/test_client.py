@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
 from openai_bls.core.errors import OverloadedError
 from openai_bls.transport.grpc import client as client_module
-from openai_bls.transport.grpc.client import OfficialClient
+from openai_bls.transport.grpc.client import GrpcEngineClient
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
 from tests.unit.core_support import WAIT_S
 from tests.unit.transport.grpc.test_description import write_engine
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +149,7 @@ class World:
 
     async def start(self) -> None:
         await self.server.start()
-        self.client = OfficialClient("engine", self.folder, f"127.0.0.1:{self.port}", self.infos.append)
+        self.client = GrpcEngineClient("engine", self.folder, f"127.0.0.1:{self.port}", self.infos.append)
 
     def submit(self, **fields: Any) -> tuple[int, Listener]:
         request_id = self.client.new_request_id()
@@ -165,243 +166,188 @@ class World:
         await asyncio.wait_for(look(), WAIT_S)
 
 
-@asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
-    made = World(folder)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.client.close()
-        await made.server.stop(0)
-
-
-def run(folder: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with world(folder) as made:
-            await scenario(made)
-
-    asyncio.run(main())
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_engine(tmp_path / "engine")
 
 
-def test_requests_are_matched_with_their_answers(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        (_, first), (_, second) = w.submit(), w.submit(logprobs=0, sampling=SamplingParams(temperature=0))
-        await w.model.answer(1, [7, 8], log_probs=[-1.0, -2.0], pad=3)
-        await w.model.answer(0, [9])
-        await w.model.answer(1, [6], log_probs=[-1.0, -2.0, -0.5], final=True)
-        await w.model.answer(0, [], final=True)
-        assert (await first.last()).stop_token_id == 2
-        assert (await second.last()).finish_reason == "stop"
-        assert (first.tokens, second.tokens) == ([9], [7, 8, 6])
-        told = [value for delta in second.deltas if delta.logprobs for value in delta.logprobs.token_logprobs]
-        assert told == [-1.0, -2.0, -0.5]
-        stats = w.client.stats
-        assert stats is not None
-        assert stats.generated_tokens == 4
-        assert w.client.live == 0
-        ids = [request.id for request in w.model.requests]
-        assert len(set(ids)) == 2
-        assert [o.name for o in w.model.requests[0].outputs] == ["output_ids", "sequence_length"]
-        assert w.model.broken_off == 0
-
-    run(folder, scenario)
+@pytest.fixture
+async def w(folder: Path) -> AsyncIterator[World]:
+    made = World(folder)
+    await made.start()
+    yield made
+    await made.client.close()
+    await made.server.stop(0)
 
 
-def test_two_clients_have_different_triton_ids(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        other = OfficialClient("engine", w.folder, f"127.0.0.1:{w.port}", w.infos.append)
-        for client in (w.client, other):
-            await client.ready()
-            client.submit(GenerationRequest(1, [1], 1), Listener())
-        await w.model.until(lambda: len(w.model.requests) == 2)
-        assert w.model.requests[0].id != w.model.requests[1].id
-        await other.close()
-
-    run(folder, scenario)
-
-
-def test_a_cancelled_request_is_stopped_and_its_listener_hears_nothing(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        cancelled, listener = w.submit()
-        await w.model.answer(0, [7])
-        await w.until(lambda: listener.deltas)
-        w.client.cancel(cancelled)
-        w.client.cancel(cancelled)
-        await w.model.until(lambda: w.model.stops)
-        assert w.model.stops == [w.model.requests[0].id]
-        await w.until(lambda: not w.client._tasks)
-        assert len(listener.deltas) == 1
-        assert w.model.broken_off == 0
-        # One that has not been sent yet is not sent at all.
-        early, listener = w.submit()
-        w.client.cancel(early)
-        await w.until(lambda: not w.client._tasks)
-        assert len(w.model.requests) == 1
-
-    run(folder, scenario)
+async def test_requests_are_matched_with_their_answers(w: World) -> None:
+    await w.client.ready()
+    (_, first), (_, second) = w.submit(), w.submit(logprobs=0, sampling=SamplingParams(temperature=0))
+    await w.model.answer(1, [7, 8], log_probs=[-1.0, -2.0], pad=3)
+    await w.model.answer(0, [9])
+    await w.model.answer(1, [6], log_probs=[-1.0, -2.0, -0.5], final=True)
+    await w.model.answer(0, [], final=True)
+    assert (await first.last()).stop_token_id == 2
+    assert (await second.last()).finish_reason == "stop"
+    assert (first.tokens, second.tokens) == ([9], [7, 8, 6])
+    told = [value for delta in second.deltas if delta.logprobs for value in delta.logprobs.token_logprobs]
+    assert told == [-1.0, -2.0, -0.5]
+    stats = w.client.stats
+    assert stats is not None
+    assert stats.generated_tokens == 4
+    assert w.client.live == 0
+    ids = [request.id for request in w.model.requests]
+    assert len(set(ids)) == 2
+    assert [o.name for o in w.model.requests[0].outputs] == ["output_ids", "sequence_length"]
+    assert w.model.broken_off == 0
 
 
-def test_where_a_stop_is_refused_the_stream_is_broken_off(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        request_id, _ = w.submit()
-        await w.model.until(lambda: w.model.requests)
-        w.model.refuses = "Request for unknown model: 'engine' has no available versions"
-        w.client.cancel(request_id)
-        await w.until(lambda: w.model.broken_off)
-        await w.until(lambda: not w.client._tasks)
-
-    run(folder, scenario)
+async def test_two_clients_have_different_triton_ids(w: World) -> None:
+    other = GrpcEngineClient("engine", w.folder, f"127.0.0.1:{w.port}", w.infos.append)
+    for client in (w.client, other):
+        await client.ready()
+        client.submit(GenerationRequest(1, [1], 1), Listener())
+    await w.model.until(lambda: len(w.model.requests) == 2)
+    assert w.model.requests[0].id != w.model.requests[1].id
+    await other.close()
 
 
-def test_errors(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        (_, failed), (_, gone), (_, fine) = w.submit(), w.submit(), w.submit()
-        await w.model.fail(0, "boom")
-        await w.model.fail(1, "Request for unknown model: 'engine' is not found")
-        await w.model.answer(2, [1, 2, 3, 4], final=True)
-        assert (await failed.last()).finish_reason == "error"
-        assert (await gone.last()) == TokenDelta(gone.deltas[0].request_id, [], "cancelled", error=UNAVAILABLE)
-        assert (await fine.last()).finish_reason == "length"
-
-    run(folder, scenario)
-
-
-def test_what_cannot_be_honoured_never_leaves(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        for fields, named in (
-            ({"sampling": SamplingParams(min_p=0.5)}, "min_p"),
-            ({"prompt_token_ids": [5] * 2000}, "context length"),
-            ({"sampling": SamplingParams(top_k=2000)}, "top_k"),
-        ):
-            _, listener = w.submit(**fields)
-            delta = await listener.last()
-            assert delta.invalid
-            assert named in (delta.error or "")
-        _, nothing = w.submit(max_tokens=0)
-        assert (await nothing.last()).finish_reason == "length"
-        assert w.model.requests == []
-
-    run(folder, scenario)
+async def test_a_cancelled_request_is_stopped_and_its_listener_hears_nothing(w: World) -> None:
+    await w.client.ready()
+    cancelled, listener = w.submit()
+    await w.model.answer(0, [7])
+    await w.until(lambda: listener.deltas)
+    w.client.cancel(cancelled)
+    w.client.cancel(cancelled)
+    await w.model.until(lambda: w.model.stops)
+    assert w.model.stops == [w.model.requests[0].id]
+    await w.until(lambda: not w.client._tasks)
+    assert len(listener.deltas) == 1
+    assert w.model.broken_off == 0
+    # One that has not been sent yet is not sent at all.
+    early, listener = w.submit()
+    w.client.cancel(early)
+    await w.until(lambda: not w.client._tasks)
+    assert len(w.model.requests) == 1
 
 
-def test_a_listener_that_fails_is_not_the_others_trouble(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-
-        def broken(delta: TokenDelta) -> None:
-            raise ValueError
-
-        w.client.submit(GenerationRequest(w.client.new_request_id(), [1], 2), broken)
-        _, listener = w.submit()
-        await w.model.answer(0, [1, 2], final=True)
-        await w.model.answer(1, [3], final=True)
-        await listener.last()
-        assert listener.tokens == [3]
-
-    run(folder, scenario)
+async def test_where_a_stop_is_refused_the_stream_is_broken_off(w: World) -> None:
+    await w.client.ready()
+    request_id, _ = w.submit()
+    await w.model.until(lambda: w.model.requests)
+    w.model.refuses = "Request for unknown model: 'engine' has no available versions"
+    w.client.cancel(request_id)
+    await w.until(lambda: w.model.broken_off)
+    await w.until(lambda: not w.client._tasks)
 
 
-def test_an_unloaded_engine_is_found_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        assert [info.model_name for info in w.infos] == ["tiny"]
-        _, running = w.submit()
-        await w.model.until(lambda: w.model.requests)
-        w.model.ready = False
-        await w.until(lambda: not w.client.connected)
-        assert w.client.stats is None
-        _, refused = w.submit()
-        assert (await refused.last()).error == UNAVAILABLE
-        # What runs goes on.
-        await w.model.answer(0, [7], final=True)
-        assert (await running.last()).finish_reason == "stop"
-        waiting = asyncio.create_task(w.client.ready())
-        write_engine(w.folder, model_name="other")
-        w.model.ready = True
-        await asyncio.wait_for(waiting, WAIT_S)
-        assert [info.model_name for info in w.infos] == ["tiny", "other"]
-
-    run(folder, scenario)
+async def test_errors(w: World) -> None:
+    await w.client.ready()
+    (_, failed), (_, gone), (_, fine) = w.submit(), w.submit(), w.submit()
+    await w.model.fail(0, "boom")
+    await w.model.fail(1, "Request for unknown model: 'engine' is not found")
+    await w.model.answer(2, [1, 2, 3, 4], final=True)
+    assert (await failed.last()).finish_reason == "error"
+    assert (await gone.last()) == TokenDelta(gone.deltas[0].request_id, [], "cancelled", error=UNAVAILABLE)
+    assert (await fine.last()).finish_reason == "length"
 
 
-def test_an_engine_that_was_replaced_without_a_gap(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        write_engine(w.folder, model_name="other")
-        await w.until(lambda: len(w.infos) == 2)
-        assert w.infos[1].model_name == "other"
-
-    run(folder, scenario)
-
-
-def test_an_engine_that_cannot_be_described_is_told_of_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (folder / "config.pbtxt").rename(folder / "aside")
-
-    async def scenario(w: World) -> None:
-        await w.until(lambda: "cannot be served" in caplog.text)
-        assert not w.client.connected
-        (folder / "aside").rename(folder / "config.pbtxt")
-        await w.client.ready()
-        assert caplog.text.count("cannot be served") == 1
-
-    run(folder, scenario)
+async def test_what_cannot_be_honoured_never_leaves(w: World) -> None:
+    await w.client.ready()
+    for fields, named in (
+        ({"sampling": SamplingParams(min_p=0.5)}, "min_p"),
+        ({"prompt_token_ids": [5] * 2000}, "context length"),
+        ({"sampling": SamplingParams(top_k=2000)}, "top_k"),
+    ):
+        _, listener = w.submit(**fields)
+        delta = await listener.last()
+        assert delta.invalid
+        assert named in (delta.error or "")
+    _, nothing = w.submit(max_tokens=0)
+    assert (await nothing.last()).finish_reason == "length"
+    assert w.model.requests == []
 
 
-def test_an_engine_that_does_not_come(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_that_fails_is_not_the_others_trouble(w: World) -> None:
+    await w.client.ready()
+
+    def broken(delta: TokenDelta) -> None:
+        raise ValueError
+
+    w.client.submit(GenerationRequest(w.client.new_request_id(), [1], 2), broken)
+    _, listener = w.submit()
+    await w.model.answer(0, [1, 2], final=True)
+    await w.model.answer(1, [3], final=True)
+    await listener.last()
+    assert listener.tokens == [3]
+
+
+async def test_an_unloaded_engine_is_found_again(w: World, caplog: pytest.LogCaptureFixture) -> None:
+    await w.client.ready()
+    assert [info.model_name for info in w.infos] == ["tiny"]
+    _, running = w.submit()
+    await w.model.until(lambda: w.model.requests)
+    w.model.ready = False
+    await w.until(lambda: not w.client.connected)
+    assert w.client.stats is None
+    _, refused = w.submit()
+    assert (await refused.last()).error == UNAVAILABLE
+    # What runs goes on.
+    await w.model.answer(0, [7], final=True)
+    assert (await running.last()).finish_reason == "stop"
+    waiting = asyncio.create_task(w.client.ready())
+    write_engine(w.folder, model_name="other")
+    w.model.ready = True
+    await asyncio.wait_for(waiting, WAIT_S)
+    assert [info.model_name for info in w.infos] == ["tiny", "other"]
+
+
+async def test_an_engine_that_was_replaced_without_a_gap(w: World) -> None:
+    await w.client.ready()
+    write_engine(w.folder, model_name="other")
+    await w.until(lambda: len(w.infos) == 2)
+    assert w.infos[1].model_name == "other"
+
+
+async def test_an_engine_that_cannot_be_described_is_told_of_once(w: World, caplog: pytest.LogCaptureFixture) -> None:
+    (w.folder / "config.pbtxt").rename(w.folder / "aside")
+    await w.until(lambda: "cannot be served" in caplog.text)
+    assert not w.client.connected
+    (w.folder / "aside").rename(w.folder / "config.pbtxt")
+    await w.client.ready()
+    assert caplog.text.count("cannot be served") == 1
+
+
+async def test_an_engine_that_does_not_come(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_WAIT_S", 0.02)
-
-    async def scenario(w: World) -> None:
-        w.model.ready = False
-        with pytest.raises(OverloadedError, match="not available"):
-            await w.client.ready()
-
-    run(folder, scenario)
-
-
-def test_closing_tells_everybody(folder: Path) -> None:
-    async def scenario(w: World) -> None:
+    w.model.ready = False
+    with pytest.raises(OverloadedError, match="not available"):
         await w.client.ready()
-        _, running = w.submit()
-        await w.model.until(lambda: w.model.requests)
-        await w.client.close()
-        assert "shutting down" in ((await running.last()).error or "")
-        assert w.model.stops == [w.model.requests[0].id]
-        _, late = w.submit()
-        assert "shutting down" in ((await late.last()).error or "")
-        with pytest.raises(OverloadedError, match="shutting down"):
-            await w.client.ready()
-
-    run(folder, scenario)
 
 
-def test_a_lost_server_ends_what_runs(folder: Path) -> None:
-    async def scenario(w: World) -> None:
+async def test_closing_tells_everybody(w: World) -> None:
+    await w.client.ready()
+    _, running = w.submit()
+    await w.model.until(lambda: w.model.requests)
+    await w.client.close()
+    assert "shutting down" in ((await running.last()).error or "")
+    assert w.model.stops == [w.model.requests[0].id]
+    _, late = w.submit()
+    assert "shutting down" in ((await late.last()).error or "")
+    with pytest.raises(OverloadedError, match="shutting down"):
         await w.client.ready()
-        _, running = w.submit()
-        await w.model.until(lambda: w.model.requests)
-        await w.server.stop(0)
-        assert (await running.last()).error == UNAVAILABLE
-
-    run(folder, scenario)
 
 
-def test_a_proxy_in_the_environment_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_server_ends_what_runs(w: World) -> None:
+    await w.client.ready()
+    _, running = w.submit()
+    await w.model.until(lambda: w.model.requests)
+    await w.server.stop(0)
+    assert (await running.last()).error == UNAVAILABLE
+
+
+async def test_a_proxy_in_the_environment_is_not_asked(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert os.environ["http_proxy"]
-
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-
-    run(folder, scenario)
+    await w.client.ready()

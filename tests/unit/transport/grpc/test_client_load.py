@@ -16,19 +16,17 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
-from tests.unit.transport.grpc.test_client import Listener, Model, World, response, run
-from tests.unit.transport.grpc.test_description import write_engine
+from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, w
+
+__all__ = ["folder", "w"]
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_RETRY_S", 0.005)
     monkeypatch.setattr(client_module, "_WATCH_S", 0.05)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_engine(tmp_path / "engine")
 
 
 class Busy(Model):
@@ -129,31 +127,28 @@ def half_have_heard(listeners: list[Listener]) -> bool:
     return 2 * sum(bool(listener.deltas) for listener in listeners) == len(listeners)
 
 
-def test_a_server_that_goes_away_and_comes_back(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        for _ in range(3):
-            await w.client.ready()
-            listeners = [w.submit()[1] for _ in range(50)]
-            await w.model.until(lambda: len(w.model.requests) == 50)
-            for at in range(0, 50, 2):
-                await w.model.answer(at, [5])
-            # Streams come in any order.
-            await w.until(partial(half_have_heard, listeners))
-            await w.server.stop(0)
-            ends = [await listener.last() for listener in listeners]
-            assert {(end.finish_reason, end.error) for end in ends} == {("cancelled", UNAVAILABLE)}
-            await w.until(lambda: not w.client.connected)
-            w.model = Model()
-            w.server = grpc.aio.server()
-            service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(w.model, w.server)
-            assert w.server.add_insecure_port(f"127.0.0.1:{w.port}") == w.port
-            await w.server.start()
+async def test_a_server_that_goes_away_and_comes_back(w: World) -> None:
+    for _ in range(3):
         await w.client.ready()
-        _, listener = w.submit()
-        await w.model.answer(0, [5], final=True)
-        assert (await listener.last()).finish_reason == "stop"
-
-    run(folder, scenario)
+        listeners = [w.submit()[1] for _ in range(50)]
+        await w.model.until(lambda: len(w.model.requests) == 50)
+        for at in range(0, 50, 2):
+            await w.model.answer(at, [5])
+        # Streams come in any order.
+        await w.until(partial(half_have_heard, listeners))
+        await w.server.stop(0)
+        ends = [await listener.last() for listener in listeners]
+        assert {(end.finish_reason, end.error) for end in ends} == {("cancelled", UNAVAILABLE)}
+        await w.until(lambda: not w.client.connected)
+        w.model = Model()
+        w.server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(w.model, w.server)
+        assert w.server.add_insecure_port(f"127.0.0.1:{w.port}") == w.port
+        await w.server.start()
+    await w.client.ready()
+    _, listener = w.submit()
+    await w.model.answer(0, [5], final=True)
+    assert (await listener.last()).finish_reason == "stop"
 
 
 def raw(triton_id: str, **outputs: bytes) -> Any:
@@ -173,51 +168,41 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-def test_nonsense_fails_one_request_and_stops_the_engine_on_it(what: str, folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        _, bad = w.submit()
-        _, good = w.submit()
-        await w.model.until(lambda: len(w.model.requests) == 2)
-        at = next(i for i, request in enumerate(w.model.requests) if request.id.endswith("-1"))
-        bad_id = w.model.requests[at].id
-        w.model.live[bad_id].put_nowait(raw(bad_id, **NONSENSE[what]))
-        end = await bad.last()
-        assert (end.finish_reason, end.error) == ("error", ENGINE_FAILED)
-        # Else it would go on for nobody.
-        await w.until(lambda: w.model.broken_off == 1)
-        await w.model.answer(1 - at, [5], final=True)
-        assert (await good.last()).finish_reason == "stop"
-        assert w.client.live == 0
-
-    run(folder, scenario)
+async def test_nonsense_fails_one_request_and_stops_the_engine_on_it(w: World, what: str) -> None:
+    await w.client.ready()
+    _, bad = w.submit()
+    _, good = w.submit()
+    await w.model.until(lambda: len(w.model.requests) == 2)
+    at = next(i for i, request in enumerate(w.model.requests) if request.id.endswith("-1"))
+    bad_id = w.model.requests[at].id
+    w.model.live[bad_id].put_nowait(raw(bad_id, **NONSENSE[what]))
+    end = await bad.last()
+    assert (end.finish_reason, end.error) == ("error", ENGINE_FAILED)
+    # Else it would go on for nobody.
+    await w.until(lambda: w.model.broken_off == 1)
+    await w.model.answer(1 - at, [5], final=True)
+    assert (await good.last()).finish_reason == "stop"
+    assert w.client.live == 0
 
 
-def test_log_probabilities_that_are_missing_stop_the_engine(folder: Path) -> None:
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        _, listener = w.submit(logprobs=0)
-        await w.model.answer(0, [5])
-        assert (await listener.last()).error == ENGINE_FAILED
-        await w.model.until(lambda: w.model.stops)
-        await w.until(lambda: not w.client._tasks)
-        assert w.model.broken_off == 0
-
-    run(folder, scenario)
+async def test_log_probabilities_that_are_missing_stop_the_engine(w: World) -> None:
+    await w.client.ready()
+    _, listener = w.submit(logprobs=0)
+    await w.model.answer(0, [5])
+    assert (await listener.last()).error == ENGINE_FAILED
+    await w.model.until(lambda: w.model.stops)
+    await w.until(lambda: not w.client._tasks)
+    assert w.model.broken_off == 0
 
 
-def test_an_end_that_brings_nothing(folder: Path) -> None:
+async def test_an_end_that_brings_nothing(w: World) -> None:
     """Even of a request that has had nothing, and even twice."""
-
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        _, listener = w.submit()
-        await w.model.until(lambda: w.model.requests)
-        triton_id = w.model.requests[0].id
-        for _ in range(2):
-            w.model.live[triton_id].put_nowait(response(triton_id, None, final=True))
-        end = await listener.last()
-        assert (end.finish_reason, listener.tokens) == ("stop", [])
-        await w.until(lambda: not w.client._tasks)
-
-    run(folder, scenario)
+    await w.client.ready()
+    _, listener = w.submit()
+    await w.model.until(lambda: w.model.requests)
+    triton_id = w.model.requests[0].id
+    for _ in range(2):
+        w.model.live[triton_id].put_nowait(response(triton_id, None, final=True))
+    end = await listener.last()
+    assert (end.finish_reason, listener.tokens) == ("stop", [])
+    await w.until(lambda: not w.client._tasks)

@@ -6,8 +6,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, LENGTH, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
@@ -91,211 +93,188 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
-def run(test: Callable[[World], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        world = World(**options)
-        try:
-            await until(lambda: len(world.infos) == len(world.clients))
-            await test(world)
-        finally:
-            await world.close()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
-
-
-def test_the_engine_introduces_itself() -> None:
-    async def test(world: World) -> None:
-        assert world.infos == [engine_info()] * 2
-
-    run(test, clients=2)
+@asynccontextmanager
+async def running(clients: int = 1) -> AsyncIterator[World]:
+    before = asyncio.all_tasks()
+    world = World(clients=clients)
+    try:
+        await until(lambda: len(world.infos) == len(world.clients))
+        yield world
+    finally:
+        await world.close()
+    # anyio runs each fixture and test in a task of its runner.
+    assert not [task for task in asyncio.all_tasks() - before if "TestRunner" not in repr(task)]
 
 
-def test_tokens_reach_their_listener_in_order() -> None:
-    async def test(world: World) -> None:
-        first, second = world.submit(prompt=[1, 2]), world.submit()
-        await until(lambda: len(world.engine.live) == 2)
-        assert world.engine.live[first.request_id].prompt_token_ids == [1, 2]
-        world.engine.step(TokenDelta(first.request_id, [1]), TokenDelta(second.request_id, [7]))
-        world.engine.step(TokenDelta(first.request_id, [2, 3]))
-        world.engine.step(TokenDelta(first.request_id, [4], "length"), TokenDelta(second.request_id, [8]))
-        world.engine.step(TokenDelta(second.request_id, [], "stop", 9))
-        await until(lambda: first.reasons and second.reasons)
-        assert (first.tokens, first.reasons) == ([1, 2, 3, 4], ["length"])
-        assert (second.tokens, second.reasons) == ([7, 8], ["stop"])
-        assert world.client.live == 0
-
-    run(test)
+@pytest.fixture
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """With one client, or as many as its parameter says."""
+    async with running(getattr(request, "param", 1)) as made:
+        yield made
 
 
-def test_clients_have_ids_of_their_own() -> None:
-    async def test(world: World) -> None:
-        ids = [client.new_request_id() for client in world.clients for _ in range(50)]
-        assert len(set(ids)) == 150
-        assert len({i >> CONNECTION_SHIFT for i in ids}) == 3
-        # 0 is the engine's own process.
-        assert all(i >> CONNECTION_SHIFT for i in ids)
-
-    run(test, clients=3)
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_the_engine_introduces_itself(world: World) -> None:
+    assert world.infos == [engine_info()] * 2
 
 
-def test_large_messages_both_ways() -> None:
-    async def test(world: World) -> None:
-        listener = world.submit(prompt=list(range(300_000)))
-        await until(lambda: world.engine.live)
-        assert world.engine.live[listener.request_id].prompt_token_ids == list(range(300_000))
-        world.engine.step(TokenDelta(listener.request_id, list(range(300_000)), "stop"))
-        await until(lambda: listener.reasons)
-        assert listener.tokens == list(range(300_000))
-
-    run(test)
-
-
-def test_cancelling() -> None:
-    async def test(world: World) -> None:
-        listener, other = world.submit(), world.submit()
-        await until(lambda: len(world.engine.live) == 2)
-        world.client.cancel(listener.request_id)
-        world.client.cancel(listener.request_id)
-        world.client.cancel(12345)
-        await until(lambda: len(world.engine.live) == 1)
-        world.engine.step(TokenDelta(other.request_id, [1], "stop"))
-        await until(lambda: other.reasons)
-        assert (listener.tokens, listener.reasons) == ([], [])
-        assert world.engine.cancelled == [listener.request_id]
-
-    run(test)
+async def test_tokens_reach_their_listener_in_order(world: World) -> None:
+    first, second = world.submit(prompt=[1, 2]), world.submit()
+    await until(lambda: len(world.engine.live) == 2)
+    assert world.engine.live[first.request_id].prompt_token_ids == [1, 2]
+    world.engine.step(TokenDelta(first.request_id, [1]), TokenDelta(second.request_id, [7]))
+    world.engine.step(TokenDelta(first.request_id, [2, 3]))
+    world.engine.step(TokenDelta(first.request_id, [4], "length"), TokenDelta(second.request_id, [8]))
+    world.engine.step(TokenDelta(second.request_id, [], "stop", 9))
+    await until(lambda: first.reasons and second.reasons)
+    assert (first.tokens, first.reasons) == ([1, 2, 3, 4], ["length"])
+    assert (second.tokens, second.reasons) == ([7, 8], ["stop"])
+    assert world.client.live == 0
 
 
-def test_cancelling_before_the_submission_has_left() -> None:
-    async def test(world: World) -> None:
-        listener = world.submit()
-        world.client.cancel(listener.request_id)
-        await until(lambda: listener.request_id in world.engine.cancelled)
-        assert world.engine.live == {}
-        assert listener.reasons == []
-
-    run(test)
+@pytest.mark.parametrize("world", [3], indirect=True)
+async def test_clients_have_ids_of_their_own(world: World) -> None:
+    ids = [client.new_request_id() for client in world.clients for _ in range(50)]
+    assert len(set(ids)) == 150
+    assert len({i >> CONNECTION_SHIFT for i in ids}) == 3
+    # 0 is the engine's own process.
+    assert all(i >> CONNECTION_SHIFT for i in ids)
 
 
-def test_a_refusal_at_submission() -> None:
-    async def test(world: World) -> None:
-        def submit(request: GenerationRequest) -> None:
-            world.server.on_step([TokenDelta(request.request_id, [], "error", None, "too long", True)])
-
-        world.engine.submit = submit  # type: ignore[method-assign]
-        listener = world.submit()
-        await until(lambda: listener.reasons)
-        assert (listener.reasons, listener.errors) == (["error"], ["too long"])
-
-    run(test)
+async def test_large_messages_both_ways(world: World) -> None:
+    listener = world.submit(prompt=list(range(300_000)))
+    await until(lambda: world.engine.live)
+    assert world.engine.live[listener.request_id].prompt_token_ids == list(range(300_000))
+    world.engine.step(TokenDelta(listener.request_id, list(range(300_000)), "stop"))
+    await until(lambda: listener.reasons)
+    assert listener.tokens == list(range(300_000))
 
 
-def test_a_listener_that_raises_disturbs_no_other() -> None:
-    async def test(world: World) -> None:
-        def broken(delta: TokenDelta) -> None:
-            raise RuntimeError("bug")
-
-        broken_id = world.client.new_request_id()
-        world.client.submit(GenerationRequest(broken_id, [1], 5), broken)
-        listener = world.submit()
-        await until(lambda: len(world.engine.live) == 2)
-        world.engine.step(TokenDelta(broken_id, [1]), TokenDelta(listener.request_id, [2]))
-        await until(lambda: listener.tokens)
-        # Also when the engine is lost, after which it is found again.
-        await world.hang_up()
-        await until(lambda: listener.reasons)
-        world.load()
-        await until(lambda: len(world.infos) == 2)
-
-    run(test)
+async def test_cancelling(world: World) -> None:
+    listener, other = world.submit(), world.submit()
+    await until(lambda: len(world.engine.live) == 2)
+    world.client.cancel(listener.request_id)
+    world.client.cancel(listener.request_id)
+    world.client.cancel(12345)
+    await until(lambda: len(world.engine.live) == 1)
+    world.engine.step(TokenDelta(other.request_id, [1], "stop"))
+    await until(lambda: other.reasons)
+    assert (listener.tokens, listener.reasons) == ([], [])
+    assert world.engine.cancelled == [listener.request_id]
 
 
-def test_a_lost_engine_is_told_to_everybody_and_found_again() -> None:
-    async def test(world: World) -> None:
-        listeners = [world.submit() for _ in range(3)]
-        await until(lambda: len(world.engine.live) == 3)
-        await world.hang_up()
-        await until(lambda: all(listener.reasons for listener in listeners))
-        assert [listener.reasons for listener in listeners] == [["cancelled"]] * 3
-        assert all(listener.errors[0] for listener in listeners)
-        assert world.client.live == 0
-        # What the engine had running for this client is stopped.
-        assert world.engine.live == {}
-        late = world.submit()
-        await until(lambda: late.reasons)
-        assert late.reasons == ["cancelled"]
-        world.load(engine_info(model_name="other"))
-        await until(lambda: len(world.infos) == 2)
-        assert world.infos[1].model_name == "other"
-        again = world.submit()
-        await until(lambda: world.engine.live)
-        world.engine.step(TokenDelta(again.request_id, [5], "stop"))
-        await until(lambda: again.reasons)
-        assert again.tokens == [5]
-
-    run(test)
+async def test_cancelling_before_the_submission_has_left(world: World) -> None:
+    listener = world.submit()
+    world.client.cancel(listener.request_id)
+    await until(lambda: listener.request_id in world.engine.cancelled)
+    assert world.engine.live == {}
+    assert listener.reasons == []
 
 
-def test_a_request_waits_for_an_engine_that_is_being_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(world: World) -> None:
+async def test_a_refusal_at_submission(world: World) -> None:
+    def submit(request: GenerationRequest) -> None:
+        world.server.on_step([TokenDelta(request.request_id, [], "error", None, "too long", True)])
+
+    world.engine.submit = submit  # type: ignore[method-assign]
+    listener = world.submit()
+    await until(lambda: listener.reasons)
+    assert (listener.reasons, listener.errors) == (["error"], ["too long"])
+
+
+async def test_a_listener_that_raises_disturbs_no_other(world: World) -> None:
+    def broken(delta: TokenDelta) -> None:
+        raise RuntimeError("bug")
+
+    broken_id = world.client.new_request_id()
+    world.client.submit(GenerationRequest(broken_id, [1], 5), broken)
+    listener = world.submit()
+    await until(lambda: len(world.engine.live) == 2)
+    world.engine.step(TokenDelta(broken_id, [1]), TokenDelta(listener.request_id, [2]))
+    await until(lambda: listener.tokens)
+    # Also when the engine is lost, after which it is found again.
+    await world.hang_up()
+    await until(lambda: listener.reasons)
+    world.load()
+    await until(lambda: len(world.infos) == 2)
+
+
+async def test_a_lost_engine_is_told_to_everybody_and_found_again(world: World) -> None:
+    listeners = [world.submit() for _ in range(3)]
+    await until(lambda: len(world.engine.live) == 3)
+    await world.hang_up()
+    await until(lambda: all(listener.reasons for listener in listeners))
+    assert [listener.reasons for listener in listeners] == [["cancelled"]] * 3
+    assert all(listener.errors[0] for listener in listeners)
+    assert world.client.live == 0
+    # What the engine had running for this client is stopped.
+    assert world.engine.live == {}
+    late = world.submit()
+    await until(lambda: late.reasons)
+    assert late.reasons == ["cancelled"]
+    world.load(engine_info(model_name="other"))
+    await until(lambda: len(world.infos) == 2)
+    assert world.infos[1].model_name == "other"
+    again = world.submit()
+    await until(lambda: world.engine.live)
+    world.engine.step(TokenDelta(again.request_id, [5], "stop"))
+    await until(lambda: again.reasons)
+    assert again.tokens == [5]
+
+
+async def test_a_request_waits_for_an_engine_that_is_being_reloaded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.client.ready()
+    lost = world.submit()
+    await until(lambda: world.engine.live)
+    await world.hang_up()
+    await until(lambda: lost.reasons)
+    waiting = asyncio.ensure_future(world.client.ready())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    world.load()
+    await waiting
+    again = world.submit()
+    await until(lambda: world.engine.live)
+    world.engine.step(TokenDelta(again.request_id, [5], "stop"))
+    await until(lambda: again.reasons)
+    # One that does not come back is not waited for in vain; a closing client not at all.
+    await world.hang_up()
+    monkeypatch.setattr(link_module, "_WAIT_S", 0.01)
+    await until(lambda: not world.client.connected)
+    with pytest.raises(OverloadedError, match="not available"):
         await world.client.ready()
-        lost = world.submit()
-        await until(lambda: world.engine.live)
-        await world.hang_up()
-        await until(lambda: lost.reasons)
-        waiting = asyncio.ensure_future(world.client.ready())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        world.load()
+    monkeypatch.setattr(link_module, "_WAIT_S", WAIT_S)
+    waiting = asyncio.ensure_future(world.client.ready())
+    await asyncio.sleep(0)
+    await world.client.close()
+    with pytest.raises(OverloadedError, match="shutting down"):
         await waiting
-        again = world.submit()
-        await until(lambda: world.engine.live)
-        world.engine.step(TokenDelta(again.request_id, [5], "stop"))
-        await until(lambda: again.reasons)
-        # One that does not come back is not waited for in vain; a closing client not at all.
-        await world.hang_up()
-        monkeypatch.setattr(link_module, "_WAIT_S", 0.01)
-        await until(lambda: not world.client.connected)
-        with pytest.raises(OverloadedError, match="not available"):
-            await world.client.ready()
-        monkeypatch.setattr(link_module, "_WAIT_S", WAIT_S)
-        waiting = asyncio.ensure_future(world.client.ready())
-        await asyncio.sleep(0)
-        await world.client.close()
-        with pytest.raises(OverloadedError, match="shutting down"):
-            await waiting
-
-    run(test)
 
 
-def test_what_was_cancelled_at_the_old_engine_is_not_cancelled_at_the_new_one() -> None:
+async def test_what_was_cancelled_at_the_old_engine_is_not_cancelled_at_the_new_one(world: World) -> None:
     """Both count their connections from the beginning, hence the same ids."""
+    ids = [world.client.new_request_id() for _ in range(3)]
 
-    async def test(world: World) -> None:
-        ids = [world.client.new_request_id() for _ in range(3)]
-
-        def listen(delta: TokenDelta) -> None:
-            # As a request of several sequences does when one has failed.
-            for request_id in ids:
-                world.client.cancel(request_id)
-
+    def listen(delta: TokenDelta) -> None:
+        # As a request of several sequences does when one has failed.
         for request_id in ids:
-            world.client.submit(GenerationRequest(request_id, [1], 5), listen)
-        await until(lambda: len(world.engine.live) == 3)
-        await world.hang_up()
-        world.load()
-        await until(lambda: len(world.infos) == 2)
-        listeners = [world.submit() for _ in range(4)]
-        assert {listener.request_id for listener in listeners} & set(ids)
-        await until(lambda: len(world.engine.submitted) == 4)
-        for listener in listeners:
-            world.engine.step(TokenDelta(listener.request_id, [1], "stop"))
-        await until(lambda: all(listener.reasons for listener in listeners))
-        assert [listener.reasons for listener in listeners] == [["stop"]] * 4
-        assert world.engine.cancelled == []
+            world.client.cancel(request_id)
 
-    run(test)
+    for request_id in ids:
+        world.client.submit(GenerationRequest(request_id, [1], 5), listen)
+    await until(lambda: len(world.engine.live) == 3)
+    await world.hang_up()
+    world.load()
+    await until(lambda: len(world.infos) == 2)
+    listeners = [world.submit() for _ in range(4)]
+    assert {listener.request_id for listener in listeners} & set(ids)
+    await until(lambda: len(world.engine.submitted) == 4)
+    for listener in listeners:
+        world.engine.step(TokenDelta(listener.request_id, [1], "stop"))
+    await until(lambda: all(listener.reasons for listener in listeners))
+    assert [listener.reasons for listener in listeners] == [["stop"]] * 4
+    assert world.engine.cancelled == []
 
 
 def test_an_engine_that_loads_later_is_found() -> None:
@@ -316,65 +295,55 @@ def test_an_engine_that_loads_later_is_found() -> None:
     asyncio.run(main())
 
 
-def test_a_reloaded_model_takes_the_address_over() -> None:
-    async def test(world: World) -> None:
-        old_server, old_engine = world.server, world.engine
-        world.load()
-        listener = world.submit()
-        await until(lambda: old_engine.live)
-        old_engine.close()
-        await until(lambda: listener.reasons)
-        await asyncio.get_running_loop().run_in_executor(None, old_server.close)
-        await until(lambda: len(world.infos) == 2)
-        world.submit()
-        await until(lambda: world.engine.live)
-
-    run(test)
+async def test_a_reloaded_model_takes_the_address_over(world: World) -> None:
+    old_server, old_engine = world.server, world.engine
+    world.load()
+    listener = world.submit()
+    await until(lambda: old_engine.live)
+    old_engine.close()
+    await until(lambda: listener.reasons)
+    await asyncio.get_running_loop().run_in_executor(None, old_server.close)
+    await until(lambda: len(world.infos) == 2)
+    world.submit()
+    await until(lambda: world.engine.live)
 
 
-def test_closing_stops_the_engines_work_and_refuses_what_comes_after() -> None:
-    async def test(world: World) -> None:
-        listener, other = world.submit(0), world.submit(1)
-        await until(lambda: len(world.engine.live) == 2)
-        closing = asyncio.ensure_future(world.client.close())
-        await asyncio.sleep(0)
-        early = world.submit()
-        await closing
-        late = world.submit()
-        await until(lambda: early.reasons and late.reasons)
-        assert listener.reasons == early.reasons == late.reasons == ["cancelled"]
-        await until(lambda: list(world.engine.live) == [other.request_id])
-        assert other.reasons == []
-
-    run(test, clients=2)
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_closing_stops_the_engines_work_and_refuses_what_comes_after(world: World) -> None:
+    listener, other = world.submit(0), world.submit(1)
+    await until(lambda: len(world.engine.live) == 2)
+    closing = asyncio.ensure_future(world.client.close())
+    await asyncio.sleep(0)
+    early = world.submit()
+    await closing
+    late = world.submit()
+    await until(lambda: early.reasons and late.reasons)
+    assert listener.reasons == early.reasons == late.reasons == ["cancelled"]
+    await until(lambda: list(world.engine.live) == [other.request_id])
+    assert other.reasons == []
 
 
-def test_an_engine_that_closes_ends_all_requests() -> None:
-    async def test(world: World) -> None:
-        listeners = [world.submit(client) for client in (0, 1, 1)]
-        await until(lambda: len(world.engine.live) == 3)
-        world.engine.close()
-        await until(lambda: all(listener.reasons for listener in listeners))
-        late = world.submit()
-        await until(lambda: late.reasons)
-        assert late.reasons == ["cancelled"]
-
-    run(test, clients=2)
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_an_engine_that_closes_ends_all_requests(world: World) -> None:
+    listeners = [world.submit(client) for client in (0, 1, 1)]
+    await until(lambda: len(world.engine.live) == 3)
+    world.engine.close()
+    await until(lambda: all(listener.reasons for listener in listeners))
+    late = world.submit()
+    await until(lambda: late.reasons)
+    assert late.reasons == ["cancelled"]
 
 
-def test_local_requests_stand_beside_the_clients() -> None:
-    async def test(world: World) -> None:
-        listener = world.submit()
-        deltas: list[TokenDelta] = []
-        local = world.server.submit_local(lambda request_id: GenerationRequest(request_id, [1], 5), deltas.append)
-        await until(lambda: len(world.engine.live) == 2)
-        world.engine.step(TokenDelta(local, [1]), TokenDelta(listener.request_id, [2], "stop"))
-        await until(lambda: listener.reasons)
-        assert deltas == [TokenDelta(local, [1])]
-        world.server.cancel_local(local)
-        assert [delta.finish_reason for delta in deltas] == [None, "cancelled"]
-
-    run(test)
+async def test_local_requests_stand_beside_the_clients(world: World) -> None:
+    listener = world.submit()
+    deltas: list[TokenDelta] = []
+    local = world.server.submit_local(lambda request_id: GenerationRequest(request_id, [1], 5), deltas.append)
+    await until(lambda: len(world.engine.live) == 2)
+    world.engine.step(TokenDelta(local, [1]), TokenDelta(listener.request_id, [2], "stop"))
+    await until(lambda: listener.reasons)
+    assert deltas == [TokenDelta(local, [1])]
+    world.server.cancel_local(local)
+    assert [delta.finish_reason for delta in deltas] == [None, "cancelled"]
 
 
 # --- the server, byte by byte ---
@@ -581,58 +550,57 @@ def test_no_delta_is_lost_doubled_or_out_of_order(actions: list[tuple[str, Any]]
                 assert len(listener.reasons) == 1
         assert all(client.live == 0 for client in world.clients)
 
-    run(test, clients=3)
+    async def main() -> None:
+        async with running(3) as world:
+            await test(world)
+
+    asyncio.run(main())
 
 
-def test_many_clients_many_requests_and_an_engine_thread() -> None:
-    async def test(world: World) -> None:
-        listeners = [world.submit(at % 4) for at in range(200)]
-        stop = threading.Event()
+@pytest.mark.parametrize("world", [4], indirect=True)
+async def test_many_clients_many_requests_and_an_engine_thread(world: World) -> None:
+    listeners = [world.submit(at % 4) for at in range(200)]
+    stop = threading.Event()
 
-        def engine() -> None:
-            counts: dict[int, int] = {}
-            while not stop.is_set():
-                deltas = []
-                for request_id in list(world.engine.live):
-                    at = counts[request_id] = counts.get(request_id, -1) + 1
-                    deltas.append(TokenDelta(request_id, [at], "length" if at == 29 else None))
-                if deltas:
-                    world.engine.step(*deltas)
-                else:
-                    stop.wait(0.001)
+    def engine() -> None:
+        counts: dict[int, int] = {}
+        while not stop.is_set():
+            deltas = []
+            for request_id in list(world.engine.live):
+                at = counts[request_id] = counts.get(request_id, -1) + 1
+                deltas.append(TokenDelta(request_id, [at], "length" if at == 29 else None))
+            if deltas:
+                world.engine.step(*deltas)
+            else:
+                stop.wait(0.001)
 
-        thread = threading.Thread(target=engine)
-        thread.start()
-        try:
-            await until(lambda: all(listener.reasons for listener in listeners))
-        finally:
-            stop.set()
-            thread.join()
-        assert all(listener.tokens == list(range(30)) for listener in listeners)
-
-    run(test, clients=4)
+    thread = threading.Thread(target=engine)
+    thread.start()
+    try:
+        await until(lambda: all(listener.reasons for listener in listeners))
+    finally:
+        stop.set()
+        thread.join()
+    assert all(listener.tokens == list(range(30)) for listener in listeners)
 
 
-def test_the_engines_load_is_told_while_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_the_engines_load_is_told_while_it_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.005)
-
-    async def test(world: World) -> None:
-        await until(lambda: all(client.stats is not None for client in world.clients))
-        idle = world.client.stats
-        assert idle is not None
-        assert idle.running == 0
-        listener = world.submit()
-        await until(lambda: all(client.stats == world.engine.stats() != idle for client in world.clients))
-        assert world.client.stats is not None
-        assert world.client.stats.running == 1
-        # Nothing is lost or repeated beside it.
-        world.engine.step(TokenDelta(listener.request_id, [1, 2]))
-        world.engine.step(TokenDelta(listener.request_id, [3], "stop"))
-        await until(lambda: listener.reasons)
-        assert listener.tokens == [1, 2, 3]
-        await until(lambda: world.client.stats == idle)
-
-    run(test, clients=2)
+    await until(lambda: all(client.stats is not None for client in world.clients))
+    idle = world.client.stats
+    assert idle is not None
+    assert idle.running == 0
+    listener = world.submit()
+    await until(lambda: all(client.stats == world.engine.stats() != idle for client in world.clients))
+    assert world.client.stats is not None
+    assert world.client.stats.running == 1
+    # Nothing is lost or repeated beside it.
+    world.engine.step(TokenDelta(listener.request_id, [1, 2]))
+    world.engine.step(TokenDelta(listener.request_id, [3], "stop"))
+    await until(lambda: listener.reasons)
+    assert listener.tokens == [1, 2, 3]
+    await until(lambda: world.client.stats == idle)
 
 
 def test_a_load_that_does_not_change_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -668,20 +636,18 @@ def test_a_load_that_does_not_change_is_told_once(monkeypatch: pytest.MonkeyPatc
     assert [frame.stats and frame.stats.running for frame in told] == [None, 0, 1]
 
 
-def test_a_lost_engines_load_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_engines_load_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
-
-    async def test(world: World) -> None:
-        await until(lambda: world.client.stats is not None)
-        await world.hang_up()
-        await until(lambda: world.client.stats is None)
-        world.load()
-        await until(lambda: world.client.stats is not None)
-
-    run(test)
+    await until(lambda: world.client.stats is not None)
+    await world.hang_up()
+    await until(lambda: world.client.stats is None)
+    world.load()
+    await until(lambda: world.client.stats is not None)
 
 
-def test_an_engine_that_cannot_tell_its_load_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_cannot_tell_its_load_is_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
     known = FakeEngine.stats
     failures = itertools.count()
@@ -692,8 +658,4 @@ def test_an_engine_that_cannot_tell_its_load_is_asked_again(monkeypatch: pytest.
         return known(engine)
 
     monkeypatch.setattr(FakeEngine, "stats", stats)
-
-    async def test(world: World) -> None:
-        await until(lambda: world.client.stats is not None)
-
-    run(test)
+    await until(lambda: world.client.stats is not None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -15,6 +15,8 @@ from openai_bls.transport.ipc import link, listener, prompts
 from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
 from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, PromptExchangeServer
 from tests.unit.core_support import WAIT_S, exchange_address
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
@@ -59,115 +61,90 @@ class World:
         assert await asyncio.get_running_loop().run_in_executor(None, lambda: self.started.acquire(timeout=WAIT_S))
 
 
-def run(test: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = World()
-        try:
-            await asyncio.wait_for(test(world), WAIT_S * 2)
-        finally:
-            world.held.set()
-            await world.client.close()
-            await world.hang_up()
-
-    asyncio.run(main())
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    made.held.set()
+    await made.client.close()
+    await made.hang_up()
 
 
-def test_every_call_gets_its_own_answer() -> None:
-    async def test(world: World) -> None:
-        texts = ["x" * size for size in (1, 5, 30_000, 2, 100_000, 3)] * 20
-        results = await asyncio.gather(*map(world.ask, texts))
-        assert [result.prompt_token_ids for result in results] == [[[len(text)]] for text in texts]
-        refused = await world.ask("refused")
-        assert (refused.error, refused.param) == ("no", "prompt")
-
-    run(test)
+async def test_every_call_gets_its_own_answer(world: World) -> None:
+    texts = ["x" * size for size in (1, 5, 30_000, 2, 100_000, 3)] * 20
+    results = await asyncio.gather(*map(world.ask, texts))
+    assert [result.prompt_token_ids for result in results] == [[[len(text)]] for text in texts]
+    refused = await world.ask("refused")
+    assert (refused.error, refused.param) == ("no", "prompt")
 
 
-def test_a_long_prompt_holds_no_short_one_up() -> None:
-    async def test(world: World) -> None:
-        world.held.clear()
-        long = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
-        await world.wait_started()
-        assert (await world.ask("short")).prompt_token_ids == [[5]]
-        assert not long.done()
-        world.held.set()
-        assert (await long).prompt_token_ids == [[50_004]]
-
-    run(test)
+async def test_a_long_prompt_holds_no_short_one_up(world: World) -> None:
+    world.held.clear()
+    long = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
+    await world.wait_started()
+    assert (await world.ask("short")).prompt_token_ids == [[5]]
+    assert not long.done()
+    world.held.set()
+    assert (await long).prompt_token_ids == [[50_004]]
 
 
-def test_a_failure_is_the_calls_own() -> None:
-    async def test(world: World) -> None:
-        with pytest.raises(EngineError) as caught:
-            await world.ask("fails")
-        assert "secret" not in caught.value.message
-        with pytest.raises(InvalidRequestError):
-            await world.client.prepare(PromptRequest(messages=[{"content": 10**30}]))
-        with pytest.raises(InvalidRequestError):
-            await world.ask("\ud800")
-        assert (await world.ask("abc")).prompt_token_ids == [[3]]
-
-    run(test)
+async def test_a_failure_is_the_calls_own(world: World) -> None:
+    with pytest.raises(EngineError) as caught:
+        await world.ask("fails")
+    assert "secret" not in caught.value.message
+    with pytest.raises(InvalidRequestError):
+        await world.client.prepare(PromptRequest(messages=[{"content": 10**30}]))
+    with pytest.raises(InvalidRequestError):
+        await world.ask("\ud800")
+    assert (await world.ask("abc")).prompt_token_ids == [[3]]
 
 
-def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
-    async def test(world: World) -> None:
-        world.held.clear()
-        call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
-        await world.wait_started()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        world.held.set()
-        assert (await world.ask("abc")).prompt_token_ids == [[3]]
-        assert world.client._calls == {}
-
-    run(test)
+async def test_a_caller_that_gives_up_leaves_nothing_behind(world: World) -> None:
+    world.held.clear()
+    call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
+    await world.wait_started()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    world.held.set()
+    assert (await world.ask("abc")).prompt_token_ids == [[3]]
+    assert world.client._calls == {}
 
 
-def test_a_lost_preprocessing_is_told_and_found_again() -> None:
-    async def test(world: World) -> None:
-        world.held.clear()
-        call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
-        await world.wait_started()
-        gone = asyncio.ensure_future(world.hang_up())
-        with pytest.raises(OverloadedError):
-            await call
-        waiting = asyncio.ensure_future(world.ask("abcd"))
-        world.held.set()
-        await gone
-        world.load()
-        assert (await waiting).prompt_token_ids == [[4]]
-
-    run(test)
+async def test_a_lost_preprocessing_is_told_and_found_again(world: World) -> None:
+    world.held.clear()
+    call = asyncio.ensure_future(world.ask("held" + "x" * 50_000))
+    await world.wait_started()
+    gone = asyncio.ensure_future(world.hang_up())
+    with pytest.raises(OverloadedError):
+        await call
+    waiting = asyncio.ensure_future(world.ask("abcd"))
+    world.held.set()
+    await gone
+    world.load()
+    assert (await waiting).prompt_token_ids == [[4]]
 
 
-def test_a_preprocessing_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        client = PromptExchangeClient(exchange_address())
-        monkeypatch.setattr(link, "_WAIT_S", 0.01)
-        with pytest.raises(OverloadedError, match="not available"):
-            await client.prepare(PromptRequest(prompts=["a"]))
-        monkeypatch.setattr(link, "_WAIT_S", WAIT_S)
-        waiting = asyncio.ensure_future(client.prepare(PromptRequest(prompts=["a"])))
-        await asyncio.sleep(0)
-        await client.close()
-        with pytest.raises(OverloadedError, match="shutting down"):
-            await waiting
-
-    asyncio.run(main())
+async def test_a_preprocessing_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = PromptExchangeClient(exchange_address())
+    monkeypatch.setattr(link, "_WAIT_S", 0.01)
+    with pytest.raises(OverloadedError, match="not available"):
+        await client.prepare(PromptRequest(prompts=["a"]))
+    monkeypatch.setattr(link, "_WAIT_S", WAIT_S)
+    waiting = asyncio.ensure_future(client.prepare(PromptRequest(prompts=["a"])))
+    await asyncio.sleep(0)
+    await client.close()
+    with pytest.raises(OverloadedError, match="shutting down"):
+        await waiting
 
 
-def test_closing_tells_whoever_waits() -> None:
-    async def test(world: World) -> None:
-        world.held.clear()
-        call = asyncio.ensure_future(world.ask("held"))
-        await world.wait_started()
-        await world.client.close()
-        with pytest.raises(ApiError) as caught:
-            await call
-        assert caught.value.status == 503
-
-    run(test)
+async def test_closing_tells_whoever_waits(world: World) -> None:
+    world.held.clear()
+    call = asyncio.ensure_future(world.ask("held"))
+    await world.wait_started()
+    await world.client.close()
+    with pytest.raises(ApiError) as caught:
+        await call
+    assert caught.value.status == 503
 
 
 def received(peer: socket.socket) -> PromptAnswer:

@@ -4,7 +4,8 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 from openai_bls.api.chat.chunks import ChunkEncoder, Envelope, Usage
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.triton_models.openai_bls import response_sender as outbox_module
-from openai_bls.triton_models.openai_bls.response_sender import Outbox, Senders, Throttle
+from openai_bls.triton_models.openai_bls import response_sender
+from openai_bls.triton_models.openai_bls.response_sender import ResponseSender, SenderThreads, Throttle
 from tests.unit.core_support import WAIT_S, FakeReply
 
 
@@ -39,18 +40,18 @@ class HeldReply(FakeReply):
 class World:
     def __init__(self, threads: int = 2) -> None:
         self.loop = asyncio.get_running_loop()
-        self.senders = Senders(threads, self.loop)
+        self.senders = SenderThreads(threads, self.loop)
 
-    def outbox(self, reply: FakeReply, *, choices: int = 2) -> Outbox:
-        outbox = self.senders.outbox(reply)
-        outbox.begin(
+    def sender_for(self, reply: FakeReply, *, choices: int = 2) -> ResponseSender:
+        sender = self.senders.sender_for(reply)
+        sender.begin(
             ChunkEncoder(
                 Envelope(chat=True, id="i", created=1, model="m", fingerprint="f", choices=choices),
                 usage_null=False,
-                sse=outbox.sse,
+                sse=sender.sse,
             )
         )
-        return outbox
+        return sender
 
     async def until(self, condition: Callable[[], Any]) -> None:
         deadline = self.loop.time() + WAIT_S
@@ -59,17 +60,24 @@ class World:
             await asyncio.sleep(0.001)
 
 
-def run(test: Callable[[World], Any]) -> None:
-    async def main() -> None:
-        world = World()
-        try:
-            await asyncio.wait_for(test(world), WAIT_S * 2)
-            # A reply has its last response a moment before its outbox is done with.
-            await world.until(lambda: world.senders.open == 0)
-        finally:
-            await world.loop.run_in_executor(None, world.senders.close)
+pytestmark = pytest.mark.anyio
 
-    asyncio.run(main())
+
+@asynccontextmanager
+async def running() -> AsyncIterator[World]:
+    made = World()
+    try:
+        yield made
+        # A reply has its last response a moment before its sender is done with.
+        await made.until(lambda: made.senders.open == 0)
+    finally:
+        await made.loop.run_in_executor(None, made.senders.close)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with running() as made:
+        yield made
 
 
 def texts(reply: FakeReply, choice: int) -> list[str]:
@@ -81,30 +89,27 @@ def texts(reply: FakeReply, choice: int) -> list[str]:
     ]
 
 
-def test_text_that_waits_for_the_server_goes_out_as_one() -> None:
-    async def test(world: World) -> None:
-        reply = HeldReply()
-        outbox = world.outbox(reply)
-        outbox.text(0, "a", None)
-        await world.until(lambda: reply.asked.acquire(blocking=False))
-        for piece in ("b", "c", "d"):
-            outbox.text(0, piece, Usage.of(1, ord(piece)))
-            outbox.text(1, piece.upper(), None)
-        outbox.write(b'{"choices":[],"note":1}')
-        outbox.text(0, "e", None)
-        outbox.end()
-        reply.free()
-        await world.until(lambda: reply.finals)
-        assert texts(reply, 0) == ["a", "bcd", "e"]
-        assert texts(reply, 1) == ["BCD"]
-        # Nothing overtakes what is no text, and the joined piece has the newest usage.
-        kinds = ["note" if "note" in body else body["choices"][0]["delta"]["content"] for body in reply.bodies]
-        assert kinds == ["a", "bcd", "BCD", "note", "e"]
-        assert reply.bodies[1]["usage"]["completion_tokens"] == ord("d")
-        # The end came with the last response.
-        assert (reply.finals, reply.error) == (1, None)
-
-    run(test)
+async def test_text_that_waits_for_the_server_goes_out_as_one(world: World) -> None:
+    reply = HeldReply()
+    sender = world.sender_for(reply)
+    sender.text(0, "a", None)
+    await world.until(lambda: reply.asked.acquire(blocking=False))
+    for piece in ("b", "c", "d"):
+        sender.text(0, piece, Usage.of(1, ord(piece)))
+        sender.text(1, piece.upper(), None)
+    sender.write(b'{"choices":[],"note":1}')
+    sender.text(0, "e", None)
+    sender.end()
+    reply.free()
+    await world.until(lambda: reply.finals)
+    assert texts(reply, 0) == ["a", "bcd", "e"]
+    assert texts(reply, 1) == ["BCD"]
+    # Nothing overtakes what is no text, and the joined piece has the newest usage.
+    kinds = ["note" if "note" in body else body["choices"][0]["delta"]["content"] for body in reply.bodies]
+    assert kinds == ["a", "bcd", "BCD", "note", "e"]
+    assert reply.bodies[1]["usage"]["completion_tokens"] == ord("d")
+    # The end came with the last response.
+    assert (reply.finals, reply.error) == (1, None)
 
 
 @given(
@@ -115,84 +120,73 @@ def test_text_that_waits_for_the_server_goes_out_as_one() -> None:
 def test_nothing_is_lost_or_reordered_however_slow_the_server_is(
     pieces: list[tuple[int, str, bool]], room: int
 ) -> None:
-    async def test(world: World) -> None:
-        reply = HeldReply()
-        for _ in range(room):
-            reply.room.release()
-        outbox = world.outbox(reply)
-        for choice, text, pause in pieces:
-            outbox.text(choice, text, None)
-            if pause:
-                await asyncio.sleep(0.001)
-        outbox.end()
-        reply.free()
-        await world.until(lambda: reply.finals)
-        for choice in (0, 1):
-            assert "".join(texts(reply, choice)) == "".join(t for c, t, _ in pieces if c == choice)
-        assert reply.finals == 1
+    async def main() -> None:
+        async with running() as world:
+            reply = HeldReply()
+            for _ in range(room):
+                reply.room.release()
+            sender = world.sender_for(reply)
+            for choice, text, pause in pieces:
+                sender.text(choice, text, None)
+                if pause:
+                    await asyncio.sleep(0.001)
+            sender.end()
+            reply.free()
+            await world.until(lambda: reply.finals)
+            for choice in (0, 1):
+                assert "".join(texts(reply, choice)) == "".join(t for c, t, _ in pieces if c == choice)
+            assert reply.finals == 1
 
-    run(test)
-
-
-def test_an_answer_is_one_response() -> None:
-    async def test(world: World) -> None:
-        reply = FakeReply()
-        world.outbox(reply).answer(b'{"whole":1}')
-        await world.until(lambda: reply.finals)
-        assert (reply.bodies, reply.finals, reply.error) == ([{"whole": 1}], 1, None)
-
-    run(test)
+    asyncio.run(main())
 
 
-def test_an_error_before_and_after_output() -> None:
-    async def test(world: World) -> None:
-        first, later = FakeReply(), FakeReply()
-        error = EngineError("broken")
-        world.outbox(first).fail(error)
-        outbox = world.outbox(later)
-        outbox.text(0, "a", None)
-        outbox.fail(error)
-        await world.until(lambda: first.finals and later.finals)
-        assert (first.error, first.bodies) == (error, [])
-        assert later.error is None
-        assert later.bodies[-1] == error.body()
-
-    run(test)
+async def test_an_answer_is_one_response(world: World) -> None:
+    reply = FakeReply()
+    world.sender_for(reply).answer(b'{"whole":1}')
+    await world.until(lambda: reply.finals)
+    assert (reply.bodies, reply.finals, reply.error) == ([{"whole": 1}], 1, None)
 
 
-def test_what_comes_after_the_end_is_dropped() -> None:
-    async def test(world: World) -> None:
-        reply = FakeReply()
-        outbox = world.outbox(reply)
-        outbox.end()
-        outbox.text(0, "late", None)
-        outbox.fail(EngineError("late"))
-        await world.until(lambda: reply.finals)
-        assert (reply.bodies, reply.error, reply.finals) == ([], None, 1)
+async def test_an_error_before_and_after_output(world: World) -> None:
+    first, later = FakeReply(), FakeReply()
+    error = EngineError("broken")
+    world.sender_for(first).fail(error)
+    sender = world.sender_for(later)
+    sender.text(0, "a", None)
+    sender.fail(error)
+    await world.until(lambda: first.finals and later.finals)
+    assert (first.error, first.bodies) == (error, [])
+    assert later.error is None
+    assert later.bodies[-1] == error.body()
 
-    run(test)
+
+async def test_what_comes_after_the_end_is_dropped(world: World) -> None:
+    reply = FakeReply()
+    sender = world.sender_for(reply)
+    sender.end()
+    sender.text(0, "late", None)
+    sender.fail(EngineError("late"))
+    await world.until(lambda: reply.finals)
+    assert (reply.bodies, reply.error, reply.finals) == ([], None, 1)
 
 
-def test_a_client_that_goes_away_is_noticed_and_what_waits_is_dropped() -> None:
-    async def test(world: World) -> None:
-        cancelled: list[int] = []
-        reply, other = FakeReply(), FakeReply()
-        outbox = world.outbox(reply)
-        outbox.when_cancelled(lambda: cancelled.append(1))
-        kept = world.outbox(other)
-        kept.when_cancelled(lambda: cancelled.append(2))
-        outbox.text(0, "a", None)
-        reply.cancelled = True
-        await world.until(lambda: reply.finals)
-        assert cancelled == [1]
-        kept.end()
-        await world.until(lambda: other.finals)
-
-    run(test)
+async def test_a_client_that_goes_away_is_noticed_and_what_waits_is_dropped(world: World) -> None:
+    cancelled: list[int] = []
+    reply, other = FakeReply(), FakeReply()
+    sender = world.sender_for(reply)
+    sender.when_cancelled(lambda: cancelled.append(1))
+    kept = world.sender_for(other)
+    kept.when_cancelled(lambda: cancelled.append(2))
+    sender.text(0, "a", None)
+    reply.cancelled = True
+    await world.until(lambda: reply.finals)
+    assert cancelled == [1]
+    kept.end()
+    await world.until(lambda: other.finals)
 
 
 @pytest.mark.parametrize("where", ["send", "is_cancelled", "final"])
-def test_a_reply_that_raises_still_ends_and_disturbs_no_other(where: str) -> None:
+async def test_a_reply_that_raises_still_ends_and_disturbs_no_other(world: World, where: str) -> None:
     class Broken(FakeReply):
         def send(self, body: bytes, *, final: bool = False) -> None:
             if where == "send" or (where == "final" and final):
@@ -204,35 +198,29 @@ def test_a_reply_that_raises_still_ends_and_disturbs_no_other(where: str) -> Non
                 raise RuntimeError("gone")
             return super().is_cancelled()
 
-    async def test(world: World) -> None:
-        broken, other = Broken(), FakeReply()
-        # Two senders: the third request shares the first one's.
-        first, second, third = world.outbox(broken), world.outbox(FakeReply()), world.outbox(other)
-        first.text(0, "a", None)
-        await asyncio.sleep(0.005)
-        third.text(0, "b", None)
-        for outbox in (first, second, third):
-            outbox.end()
-        await world.until(lambda: broken.finals and other.finals)
-        assert texts(other, 0) == ["b"]
-
-    run(test)
+    broken, other = Broken(), FakeReply()
+    # Two senders: the third request shares the first one's.
+    first, second, third = world.sender_for(broken), world.sender_for(FakeReply()), world.sender_for(other)
+    first.text(0, "a", None)
+    await asyncio.sleep(0.005)
+    third.text(0, "b", None)
+    for sender in (first, second, third):
+        sender.end()
+    await world.until(lambda: broken.finals and other.finals)
+    assert texts(other, 0) == ["b"]
 
 
-def test_requests_are_spread_over_the_senders() -> None:
-    async def test(world: World) -> None:
-        held, other = HeldReply(), FakeReply()
-        slow, quick = world.outbox(held), world.outbox(other)
-        slow.text(0, "a", None)
-        quick.text(0, "b", None)
-        quick.end()
-        # Although the server does not take the other's.
-        await world.until(lambda: other.finals)
-        held.free()
-        slow.end()
-        await world.until(lambda: held.finals)
-
-    run(test)
+async def test_requests_are_spread_over_the_senders(world: World) -> None:
+    held, other = HeldReply(), FakeReply()
+    slow, quick = world.sender_for(held), world.sender_for(other)
+    slow.text(0, "a", None)
+    quick.text(0, "b", None)
+    quick.end()
+    # Although the server does not take the other's.
+    await world.until(lambda: other.finals)
+    held.free()
+    slow.end()
+    await world.until(lambda: held.finals)
 
 
 def test_closing_sends_what_is_pending() -> None:
@@ -240,9 +228,9 @@ def test_closing_sends_what_is_pending() -> None:
         world = World()
         replies = [FakeReply() for _ in range(5)]
         for reply in replies:
-            outbox = world.outbox(reply)
-            outbox.text(0, "a", None)
-            outbox.end()
+            sender = world.sender_for(reply)
+            sender.text(0, "a", None)
+            sender.end()
         await world.loop.run_in_executor(None, world.senders.close)
         return replies
 
@@ -266,7 +254,7 @@ def test_the_throttle_allows_so_many_in_any_span(gaps: list[float]) -> None:
             now += seconds
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outbox_module, "time", Clock)
+        patch.setattr(response_sender, "time", Clock)
         throttle = Throttle(5, 0.025)
         for gap in itertools.chain(gaps, [0.0] * 20):
             now += gap
@@ -278,14 +266,11 @@ def test_the_throttle_allows_so_many_in_any_span(gaps: list[float]) -> None:
     assert sent[0] == 50.0 + gaps[0]
 
 
-def test_errors_are_api_errors_as_json() -> None:
-    async def test(world: World) -> None:
-        reply = FakeReply()
-        outbox = world.outbox(reply)
-        outbox.write(json.dumps({"choices": []}).encode())
-        error = ApiError("x", param="p", code="c")
-        outbox.fail(error)
-        await world.until(lambda: reply.finals)
-        assert reply.bodies == [{"choices": []}, error.body()]
-
-    run(test)
+async def test_errors_are_api_errors_as_json(world: World) -> None:
+    reply = FakeReply()
+    sender = world.sender_for(reply)
+    sender.write(json.dumps({"choices": []}).encode())
+    error = ApiError("x", param="p", code="c")
+    sender.fail(error)
+    await world.until(lambda: reply.finals)
+    assert reply.bodies == [{"choices": []}, error.body()]

@@ -11,7 +11,7 @@ from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.transport.ipc.server import ExchangeServer
-from openai_bls.triton_models.tensorrt_llm.frontend import OfficialDoor
+from openai_bls.triton_models.tensorrt_llm.frontend import Frontend
 from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address
 
 
@@ -48,17 +48,17 @@ class FakeStream:
             assert self.changed.wait_for(lambda: self.finals, WAIT_S)
 
 
-class Door:
+class Bench:
     def __init__(self, engine_class: type[FakeEngine] = FakeEngine) -> None:
         self.exchange = ExchangeServer(exchange_address())
         self.engine = engine_class(self.exchange.on_step)
         self.exchange.start(self.engine)
-        self.door = OfficialDoor(self.exchange, self.engine.info, TensorRtLlmSettings())
+        self.frontend = Frontend(self.exchange, self.engine.info, TensorRtLlmSettings())
 
     def open(self, triton_id: str = "", **values: Any) -> FakeStream:
         stream = FakeStream()
         given = {"input_ids": [[1, 2]], "request_output_len": [5], "streaming": [True], **values}
-        self.door.open({name: np.array(value) for name, value in given.items()}, triton_id, stream)
+        self.frontend.open({name: np.array(value) for name, value in given.items()}, triton_id, stream)
         return stream
 
     def step(self, at: int, tokens: list[int], reason: Any = None) -> None:
@@ -66,71 +66,71 @@ class Door:
 
     def close(self) -> None:
         self.engine.close()
-        self.door.close()
+        self.frontend.close()
         self.exchange.close()
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    door = Door()
-    yield door
-    door.close()
-    assert door.engine.live == {}
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+    assert bench.engine.live == {}
 
 
-def test_tokens_reach_their_own_stream(door: Door) -> None:
-    first, second = door.open(), door.open(input_ids=[[7]])
-    assert [r.prompt_token_ids for r in door.engine.submitted] == [[1, 2], [7]]
-    door.step(1, [9])
-    door.step(0, [4])
-    door.step(0, [5], "stop")
-    door.step(1, [], "length")
+def test_tokens_reach_their_own_stream(bench: Bench) -> None:
+    first, second = bench.open(), bench.open(input_ids=[[7]])
+    assert [r.prompt_token_ids for r in bench.engine.submitted] == [[1, 2], [7]]
+    bench.step(1, [9])
+    bench.step(0, [4])
+    bench.step(0, [5], "stop")
+    bench.step(1, [], "length")
     assert first.sent == [[4], [5]]
     assert second.sent == [[9], []]
     assert (first.finals, second.finals) == (1, 1)
-    assert door.engine.cancelled == []
+    assert bench.engine.cancelled == []
 
 
-def test_a_bad_request_sends_nothing(door: Door) -> None:
+def test_a_bad_request_sends_nothing(bench: Bench) -> None:
     with pytest.raises(InvalidRequestError):
-        door.open(request_output_len=[1, 2])
-    assert door.engine.submitted == []
+        bench.open(request_output_len=[1, 2])
+    assert bench.engine.submitted == []
 
 
-def test_a_stop_request_ends_the_request_of_its_id_and_no_other(door: Door) -> None:
-    first, second = door.open("a"), door.open("b")
-    stop = door.open("a", stop=[True])
+def test_a_stop_request_ends_the_request_of_its_id_and_no_other(bench: Bench) -> None:
+    first, second = bench.open("a"), bench.open("b")
+    stop = bench.open("a", stop=[True])
     assert (stop.sent, stop.finals) == ([], 1)
     assert (first.finals, second.finals) == (1, 0)
-    assert door.engine.cancelled == [door.engine.submitted[0].request_id]
-    door.step(1, [3], "stop")
+    assert bench.engine.cancelled == [bench.engine.submitted[0].request_id]
+    bench.step(1, [3], "stop")
     assert second.sent == [[3]]
 
 
-def test_a_stop_for_nobody_is_no_error_but_one_without_id_is(door: Door) -> None:
-    assert door.open("x", stop=[True]).finals == 1
+def test_a_stop_for_nobody_is_no_error_but_one_without_id_is(bench: Bench) -> None:
+    assert bench.open("x", stop=[True]).finals == 1
     with pytest.raises(InvalidRequestError):
-        door.open("", stop=[True])
+        bench.open("", stop=[True])
 
 
-def test_a_client_that_has_gone_is_noticed(door: Door) -> None:
-    stream, other = door.open(num_return_sequences=[2]), door.open()
+def test_a_client_that_has_gone_is_noticed(bench: Bench) -> None:
+    stream, other = bench.open(num_return_sequences=[2]), bench.open()
     stream.gone = True
     stream.wait_end()
-    ids = [request.request_id for request in door.engine.submitted]
-    door.engine.wait_for(lambda: set(ids[:2]) <= set(door.engine.cancelled))
+    ids = [request.request_id for request in bench.engine.submitted]
+    bench.engine.wait_for(lambda: set(ids[:2]) <= set(bench.engine.cancelled))
     assert stream.finals == 1
     assert stream.errors == []
-    assert ids[2] not in door.engine.cancelled
+    assert ids[2] not in bench.engine.cancelled
     assert other.finals == 0
 
 
-def test_one_failed_sequence_stops_the_engines_work_on_the_others(door: Door) -> None:
-    stream = door.open(num_return_sequences=[3])
-    door.step(1, [], "error")
+def test_one_failed_sequence_stops_the_engines_work_on_the_others(bench: Bench) -> None:
+    stream = bench.open(num_return_sequences=[3])
+    bench.step(1, [], "error")
     assert len(stream.errors) == 1
     assert stream.finals == 1
-    assert door.engine.live == {}
+    assert bench.engine.live == {}
 
 
 class _Refusing(FakeEngine):
@@ -144,12 +144,12 @@ class _Refusing(FakeEngine):
 
 @pytest.mark.parametrize("rows", [[[0], [1]], [[1], [0]], [[1], [0], [2]]])
 def test_a_row_that_is_refused_at_once_takes_the_others_with_it(rows: list[list[int]]) -> None:
-    door = Door(_Refusing)
+    bench = Bench(_Refusing)
     batch = len(rows)
-    stream = door.open(input_ids=rows, request_output_len=[5] * batch, streaming=[True] * batch)
+    stream = bench.open(input_ids=rows, request_output_len=[5] * batch, streaming=[True] * batch)
     assert [error.status for error in stream.errors] == [400]
-    assert door.engine.live == {}
-    door.close()
+    assert bench.engine.live == {}
+    bench.close()
 
 
 class _Stopping(FakeEngine):
@@ -164,38 +164,38 @@ class _Stopping(FakeEngine):
 
 
 def test_a_request_that_is_stopped_while_it_is_submitted() -> None:
-    door = Door(_Stopping)
-    assert isinstance(door.engine, _Stopping)
-    door.engine.stop = lambda: door.open("a", stop=[True])
-    stream = door.open("a", num_return_sequences=[3])
+    bench = Bench(_Stopping)
+    assert isinstance(bench.engine, _Stopping)
+    bench.engine.stop = lambda: bench.open("a", stop=[True])
+    stream = bench.open("a", num_return_sequences=[3])
     assert (stream.sent, stream.errors, stream.finals) == ([], [], 1)
-    assert len(door.engine.submitted) == 1
-    assert door.engine.live == {}
-    door.close()
+    assert len(bench.engine.submitted) == 1
+    assert bench.engine.live == {}
+    bench.close()
 
 
 def test_an_engine_that_closes_ends_every_stream() -> None:
-    door = Door()
-    streams = [door.open() for _ in range(3)]
-    door.close()
+    bench = Bench()
+    streams = [bench.open() for _ in range(3)]
+    bench.close()
     assert [[error.status for error in stream.errors] for stream in streams] == [[503]] * 3
     assert [stream.finals for stream in streams] == [1] * 3
 
 
-def test_a_stream_that_raises_does_not_disturb_another(door: Door) -> None:
-    broken, other = door.open(), door.open()
+def test_a_stream_that_raises_does_not_disturb_another(bench: Bench) -> None:
+    broken, other = bench.open(), bench.open()
 
     def send(arrays: Mapping[str, Any], *, final: bool = False) -> None:
         raise RuntimeError("gone")
 
     broken.send = send  # type: ignore[method-assign]
-    ids = [request.request_id for request in door.engine.submitted]
-    door.engine.step(TokenDelta(ids[0], [1]), TokenDelta(ids[1], [2]))
+    ids = [request.request_id for request in bench.engine.submitted]
+    bench.engine.step(TokenDelta(ids[0], [1]), TokenDelta(ids[1], [2]))
     assert other.sent == [[2]]
 
 
 def test_many_threads_open_and_finish() -> None:
-    door = Door()
+    bench = Bench()
     streams: list[FakeStream] = []
 
     def work(run: Callable[[], None]) -> threading.Thread:
@@ -205,13 +205,13 @@ def test_many_threads_open_and_finish() -> None:
 
     def client() -> None:
         for _ in range(20):
-            streams.append(door.open())
+            streams.append(bench.open())
 
     threads = [work(client) for _ in range(4)]
     for thread in threads:
         thread.join(WAIT_S)
     for at in range(80):
-        door.step(at, [at], "length")
+        bench.step(at, [at], "length")
     assert sorted(stream.sent[0][0] for stream in streams) == list(range(80))
     assert all(stream.finals == 1 for stream in streams)
-    door.close()
+    bench.close()

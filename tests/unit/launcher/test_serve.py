@@ -11,8 +11,8 @@ import pytest
 
 from openai_bls import __main__ as cli
 from openai_bls.launcher import readiness
+from openai_bls.launcher.checks import doctor
 from openai_bls.launcher.console import Console
-from openai_bls.launcher.doctor import doctor
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.examples import examples
 from openai_bls.launcher.ports import Ports
@@ -279,4 +279,4 @@ def test_doctor_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], tmp_
     assert doctor(Console(), tmp_path, Ports(http=70000), "127.0.0.1") == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("FAIL") and "make engine" in line]
-    assert lines[-1] == "2 to mend"
+    assert lines[-1] == "2 failed"

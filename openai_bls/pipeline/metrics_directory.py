@@ -1,0 +1,69 @@
+"""Directory in which the `openai_bls` instances of one tritonserver keep their metrics.
+
+prometheus_client's multiprocess mode: each instance writes its values to memory-mapped files of its own, and whichever
+instance is scraped reads all of them. The library chooses that mode when it is imported, hence before any import of it
+`share` must be called; this module does not import it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from openai_bls.transport.ipc.frames import process_identity
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+# In memory: a write to a file on a disk can wait for the disk.
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def share(owner: int) -> Path | None:
+    """Make the directory and have prometheus_client use it in this process; remove those of servers that have ended.
+
+    Args:
+        owner: process id of the tritonserver.
+
+    Returns:
+        The directory; None, after a warning, if it cannot be made or is not this user's alone. `/metrics` then shows
+        only the instance that answers.
+    """
+    # The environment of the server may hold another program's.
+    for name in (VARIABLE, VARIABLE.lower()):
+        os.environ.pop(name, None)
+    parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    namespace, _, started = process_identity(owner)
+    # Containers can share /dev/shm and yet number their processes each for itself.
+    prefix = f"openai_bls-metrics-{os.getuid()}-{namespace}-"
+    directory = parent / f"{prefix}{owner}-{started}"
+    _remove_stale(parent, prefix)
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise PermissionError(f"{directory} is not a folder of this user alone")
+    except OSError as error:
+        logger.warning("/metrics will not show the other instances: %s", error)
+        return None
+    os.environ[VARIABLE] = str(directory)
+    return directory
+
+
+def ended_instances(directory: str) -> set[int]:
+    """Process ids of instances that have ended and still have gauges of live processes."""
+    pids = {int(file.stem.rpartition("_")[2]) for file in Path(directory).glob("gauge_live*_*.db")}
+    return {pid for pid in pids if not Path(f"/proc/{pid}").exists()}
+
+
+def _remove_stale(parent: Path, prefix: str) -> None:
+    for directory in parent.glob(f"{prefix}*"):
+        pid, _, started = directory.name.removeprefix(prefix).partition("-")
+        with contextlib.suppress(ValueError):
+            if process_identity(int(pid))[2] != started:
+                shutil.rmtree(directory, ignore_errors=True)
