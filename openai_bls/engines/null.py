@@ -19,7 +19,7 @@ from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.core.manifest import NullSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import Inbox, emit
+from openai_bls.engines.command_queue import CommandQueue, emit
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class NullEngine:
         self._settings = settings
         self._on_step = on_step
         self._wake = threading.Event()
-        self._inbox: Inbox[GenerationRequest | int] = Inbox(self._wake.set)
+        self._commands: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake.set)
         self._active: list[_Sequence] = []
         self._waiting: deque[_Sequence] = deque()
         self._live: dict[int, _Sequence] = {}
@@ -154,12 +154,12 @@ class NullEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
-        if not self._inbox.put(request):
+        if not self._commands.put(request):
             self._emit([TokenDelta(request.request_id, [], "cancelled")])
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
-        self._inbox.put(request_id)
+        self._commands.put(request_id)
 
     def stats(self) -> EngineStats:
         """The present load."""
@@ -175,7 +175,7 @@ class NullEngine:
 
     def close(self) -> None:
         """End every live request with "cancelled" and stop the thread."""
-        self._inbox.close()
+        self._commands.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -187,7 +187,7 @@ class NullEngine:
         while True:
             self._wake.clear()
             self._emit(self._take_commands())
-            if self._inbox.closed:
+            if self._commands.closed:
                 break
             now = time.monotonic()
             if not self._active:
@@ -210,7 +210,7 @@ class NullEngine:
     def _take_commands(self) -> list[TokenDelta]:
         """Apply what came in; returns the answers that need no step."""
         deltas: list[TokenDelta] = []
-        for command in self._inbox.drain():
+        for command in self._commands.drain():
             if isinstance(command, int):
                 if self._forget(command):
                     deltas.append(TokenDelta(command, [], "cancelled"))

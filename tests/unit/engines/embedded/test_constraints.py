@@ -20,7 +20,7 @@ from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.embedded import engine as embedded_engine
 from openai_bls.engines.embedded import prefill_queue
-from openai_bls.engines.embedded.grammar_matcher import GrammarError
+from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.embedded.overlapping import overlap
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, model
@@ -91,7 +91,11 @@ BOTH_GATES = ("gate", "gate:" + " " * 10_000)
 class Factory:
     """Grammars by their text."""
 
-    backends = ("xgrammar",)
+    backend = "llguidance"
+
+    def warm_up(self) -> None: ...
+
+    def fill_bitmasks(self, constraints: Sequence[Constraint]) -> None: ...
 
     def __init__(self) -> None:
         self.made: list[Fake] = []
@@ -123,7 +127,7 @@ class Factory:
 
 
 def grammar(text: str) -> Grammar:
-    return Grammar(backend="xgrammar", kind="regex", text=text)
+    return Grammar(kind="regex", text=text)
 
 
 def listed(tokens: Sequence[int]) -> Grammar:
@@ -154,7 +158,7 @@ def test_a_fixed_list_alone_and_beside_others(
 ) -> None:
     engine, recorder = start()
     assert "grammar" in engine.info.supported
-    assert engine.info.grammar_backends == ("xgrammar",)
+    assert engine.info.grammar_backend == "llguidance"
     tokens = [300, 2, 2, 511, 0, 31, 32]
     engine.submit(request(1, max_tokens=30, grammar=listed(tokens), stop_token_ids=(STOP,), logprobs=0))
     recorder.wait_end(1)
@@ -315,9 +319,9 @@ def test_what_fails_before_the_first_step_is_one_requests_error(
     start: EngineFactory, factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, recorder = start()
-    real_rules, real_add = prefill_queue.Rules, engine._batcher.add  # type: ignore[attr-defined]
+    real_processors, real_add = prefill_queue.HostLogitsProcessors, engine._batcher.add  # type: ignore[attr-defined]
 
-    class Rules(real_rules):  # type: ignore[misc,valid-type]
+    class Rules(real_processors):  # type: ignore[misc,valid-type]
         def __init__(self, request: Any, *args: Any) -> None:
             if request.request_id < 10:
                 raise IndexError("rules")
@@ -328,7 +332,7 @@ def test_what_fails_before_the_first_step_is_one_requests_error(
             raise IndexError("add")
         real_add(key, prompt_token_ids, *args)
 
-    monkeypatch.setattr(prefill_queue, "Rules", Rules)
+    monkeypatch.setattr(prefill_queue, "HostLogitsProcessors", Rules)
     monkeypatch.setattr(engine._batcher, "add", add)  # type: ignore[attr-defined]
     engine.submit(request(1, logprobs=1))
     engine.submit(request(2, grammar=grammar("endless")))
@@ -408,19 +412,11 @@ def test_cancel_while_running(start: EngineFactory, factory: Factory) -> None:
 def test_no_tokenizer_no_grammars(start: EngineFactory) -> None:
     engine, recorder = start()
     assert "grammar" not in engine.info.supported
-    assert engine.info.grammar_backends == ()
+    assert engine.info.grammar_backend == ""
     engine.submit(request(1, grammar=grammar("digits")))
     recorder.wait_end(1)
     assert recorder.ends[1].invalid
     assert "grammar" in (recorder.ends[1].error or "")
-
-
-def test_an_unknown_backend_is_refused(start: EngineFactory, factory: Factory) -> None:
-    engine, recorder = start()
-    engine.submit(request(1, grammar=Grammar(backend="llguidance", kind="regex", text="x")))
-    recorder.wait_end(1)
-    assert recorder.ends[1].invalid
-    assert "llguidance" in (recorder.ends[1].error or "")
 
 
 @pytest.fixture(scope="module")
@@ -449,22 +445,17 @@ def test_real_grammars(demo_dir: Path) -> None:
     }
     pattern = r"(yes|no), [0-9]{3}\."
     kinds: list[Any] = [("json_schema", json.dumps(schema)), ("regex", pattern)]
-    assert set(engine.info.grammar_backends) == {"xgrammar", "llguidance"}
-    asked = [
-        (Grammar(backend=backend, kind=kind, text=text), sampling)
-        for backend in engine.info.grammar_backends
-        for kind, text in kinds
-        for sampling in (GREEDY, DRAWN)
-    ]
+    assert engine.info.grammar_backend == "llguidance"
+    asked = [(Grammar(kind=kind, text=text), sampling) for kind, text in kinds for sampling in (GREEDY, DRAWN)]
     for i, (wanted, sampling) in enumerate(asked):
         engine.submit(
             request(i, prompt, 200, sampling, grammar=wanted, stop_token_ids=engine.info.eos_token_ids, logprobs=1)
         )
-    engine.submit(request(90, prompt, 20, grammar=Grammar(backend="xgrammar", kind="json_schema", text="{")))
+    engine.submit(request(90, prompt, 20, grammar=Grammar(kind="json_schema", text="{")))
     # Beyond llguidance's limits at once, and after some tokens.
     letters = SamplingParams(temperature=0, logit_bias={tokenizer.encode(letter).ids[0]: 100.0 for letter in "ab"})
     for i, text in ((91, AT_ONCE), (92, LATER)):
-        lark = Grammar(backend="llguidance", kind="lark", text=text)
+        lark = Grammar(kind="lark", text=text)
         engine.submit(request(i, prompt, 200, letters, grammar=lark, stop_token_ids=engine.info.eos_token_ids))
     recorder.wait_end(*range(len(asked)), 90, 91, 92)
     engine.close()
