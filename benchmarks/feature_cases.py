@@ -253,16 +253,16 @@ def _grammar_case(
 
     if not subject.info.grammar_backend:
         return Case(name, [], missing)
-    more: dict[str, Any] = {"grammar": grammar_of(wanted), "stop_token_ids": subject.info.eos_token_ids}
+    more: dict[str, Any] = {"grammar": grammar_of(wanted, subject.info), "stop_token_ids": subject.info.eos_token_ids}
     odd = SamplingParams(top_p=0.9, frequency_penalty=0.5, seed=first)
     requests = [asked(prompt(first + i), 128, SamplingParams(), **more) for i in range(3)]
     requests.append(asked(prompt(first + 3), 128, odd, logprobs=2, **more))
     return Case(name, requests, lambda answers: checks.matching(answers, subject.text, check))
 
 
-def grammar_of(wanted: dict[str, Any]) -> Grammar:
-    """The grammar of a format, as the embedded engine takes it."""
-    return grammar(wanted, backend="llguidance", param="format")
+def grammar_of(wanted: dict[str, Any], info: EngineInfo) -> Grammar:
+    """The grammar of a format, as the engine takes it."""
+    return grammar(wanted, backend=info.grammar_backend, param="format")
 
 
 def _check_pattern(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.asking import Answer, Asker
 from benchmarks.feature_cases import GREEDY, asked, grammar_of, prompt
 from benchmarks.random_checkpoint import text_ids
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 
 PROMPT_TOKENS = 64
 
@@ -51,7 +51,7 @@ class Costs:
         self.shares[row] = share
 
 
-def features(tokens: int, *, grammars: bool) -> list[Feature]:
+def features(tokens: int, info: EngineInfo) -> list[Feature]:
     """All that is priced, plain first; with grammars that do not end within `tokens`."""
     bias = dict.fromkeys(random.Random(3).sample(text_ids(), 10), 1.0)
     item = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
@@ -64,7 +64,7 @@ def features(tokens: int, *, grammars: bool) -> list[Feature]:
         Feature("repetition_penalty", SamplingParams(temperature=0, repetition_penalty=1.1)),
         Feature("frequency_penalty", SamplingParams(temperature=0, frequency_penalty=0.5)),
         Feature("logit_bias of 10", SamplingParams(temperature=0, logit_bias=bias)),
-        *([Feature("JSON", more={"grammar": grammar_of(endless)})] if grammars else []),
+        *([Feature("JSON", more={"grammar": grammar_of(endless, info)})] if info.grammar_backend else []),
     ]
 
 
@@ -148,7 +148,7 @@ def price(
         print(f"round {costs.rounds}: {took:.1f} s", file=sys.stderr, flush=True)
 
 
-def first_grammars(asker: Asker) -> dict[str, float]:
+def first_grammars(asker: Asker, info: EngineInfo) -> dict[str, float]:
     """Milliseconds to the first token: with the first grammar of an engine, with another, with the first again, and
     without one. The library and the vocabulary load in the background from the engine's start."""
 
@@ -160,7 +160,7 @@ def first_grammars(asker: Asker) -> dict[str, float]:
         kinds = [{"type": "string"}, {"type": "integer"}, {"type": "array", "items": {"type": "number"}}, {"enum": [1]}]
         properties = {f"field_{i}": kinds[i % len(kinds)] for i in range(size)}
         schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-        return {"grammar": grammar_of({"type": "json_schema", "json_schema": schema})}
+        return {"grammar": grammar_of({"type": "json_schema", "json_schema": schema}, info)}
 
     one, other = typical(12), typical(13)
     millis({})

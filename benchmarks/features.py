@@ -149,9 +149,8 @@ def run(options: argparse.Namespace, work: Path, device: str, ends: float) -> Re
     asker = Asker()
     engine = asker.engine = create_engine(version_dir, asker.on_step, options.variant.options)
     try:
-        grammars = bool(engine.info.grammar_backend)
-        if grammars:
-            results.grammars = feature_costs.first_grammars(asker)
+        if engine.info.grammar_backend:
+            results.grammars = feature_costs.first_grammars(asker, engine.info)
         exact = device == "cpu" or options.variant.options.get("device") == "cpu"
         subject = Subject(asker, engine.info, version_dir / "tokenizer", SHAPES[shape]["hidden_size"], exact)
         for outcome in feature_cases.run(subject):
@@ -160,7 +159,7 @@ def run(options: argparse.Namespace, work: Path, device: str, ends: float) -> Re
         results.write(options.out)
         feature_costs.price(
             asker,
-            feature_costs.features(options.tokens, grammars=grammars),
+            feature_costs.features(options.tokens, engine.info),
             options.sequences,
             options.tokens,
             options.rounds,

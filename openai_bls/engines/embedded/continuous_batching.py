@@ -180,7 +180,11 @@ class ContinuousBatcher:
         self._manager.logit_processor = sampler
         if on_gpu or config.paged or config.async_batching:
             self._manager.make_runner = functools.partial(
-                CudaGraphRunner, sampler, self._manager.update_last_step, graphs=config.cuda_graphs, graph_prompts=config.paged
+                CudaGraphRunner,
+                sampler,
+                self._manager.update_last_step,
+                graphs=config.cuda_graphs,
+                graph_prompts=config.paged,
             )
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0

@@ -17,7 +17,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -31,12 +31,10 @@ from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.embedded import model_loader
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher, SequenceOutput
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, load_factory
-from openai_bls.engines.embedded.prefill_queue import Prepared, PrefillQueue
+from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
 from openai_bls.engines.embedded.request_state import RequestState
 from openai_bls.engines.embedded.sampler import Sampling
-
-if TYPE_CHECKING:
-    from openai_bls.engines.registry import EngineOptions
 
 logger = logging.getLogger(__name__)
 

@@ -50,8 +50,8 @@ class ConstraintFactory(Protocol):
         ...
 
     def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Constraint:
-        """A constraint at the beginning of `grammar`. From any thread; takes milliseconds to seconds, and microseconds for
-        a grammar that was compiled lately.
+        """A constraint at the beginning of `grammar`. From any thread; takes milliseconds to seconds, and microseconds
+        for a grammar that was compiled lately.
 
         Raises:
             GrammarError: the grammar is malformed, too large, or of a kind that the library does not read.
@@ -60,6 +60,8 @@ class ConstraintFactory(Protocol):
         ...
 
     def fill_bitmasks(self, constraints: Sequence[Constraint]) -> None:
-        """Compute the next bitmasks of `constraints`, of this factory, in parallel, without the GIL. Raises nothing: what
-        fails is raised by the constraint that it concerns."""
+        """Compute the next bitmasks of `constraints`, of this factory, in parallel, without the GIL.
+
+        Raises nothing: what fails is raised by the constraint that it concerns.
+        """
         ...

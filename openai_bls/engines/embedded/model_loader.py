@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -15,9 +15,7 @@ from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.embedded import attention_cpu
 from openai_bls.engines.embedded.continuous_batching import BatchingConfig
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
-
-if TYPE_CHECKING:
-    from openai_bls.engines.registry import EngineOptions
+from openai_bls.engines.embedded.options import EngineOptions
 
 logger = logging.getLogger(__name__)
 

@@ -154,9 +154,7 @@ class RequestState:
         tail = tuple(self._tail)
         return any(tail[-len(word) :] == word for word in self.request.stop_words)
 
-    def _logprobs(
-        self, processors: HostLogitsProcessors, place: int, sampled: int, delivered: int
-    ) -> Logprobs | None:
+    def _logprobs(self, processors: HostLogitsProcessors, place: int, sampled: int, delivered: int) -> Logprobs | None:
         """Log-probabilities of the delivered ones of the tokens sampled from index `place` of the sequence on."""
         found = [processors.results.pop(place + i) for i in range(sampled)][:delivered]
         if not found:

@@ -29,7 +29,9 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.registry import EngineOptions, create_engine, parse_options, with_settings
+from openai_bls.engines.embedded.options import EngineOptions, with_settings
+from openai_bls.engines.null_loading import NullOptions
+from openai_bls.engines.registry import create_engine, parse_options
 from tests.unit.engines.engine_support import Recorder
 
 
@@ -161,10 +163,13 @@ def test_bad_settings_are_refused(folder: Path, name: str, value: str) -> None:
 
 
 def test_options_from_strings() -> None:
-    options = parse_options({"engine": "null", "null_step_delay_ms": "5", "null_echo": "true"})
-    assert options.null_settings(NullSettings()) == NullSettings(step_delay_ms=5, echo=True)
+    wanted, options = parse_options({"engine": "null", "null_step_delay_ms": "5", "null_echo": "true", "device": "cpu"})
+    assert (wanted, options["transformers"]) == ("null", EngineOptions(device="cpu"))
+    null = options["null"]
+    assert isinstance(null, NullOptions)
+    assert null.over(NullSettings()) == NullSettings(step_delay_ms=5, echo=True)
     kept = NullSettings(step_delay_ms=3, token_ids=(1, 2))
-    assert parse_options({}).null_settings(kept) == kept
+    assert NullOptions().over(kept) == kept
 
 
 def test_null_engine_needs_nothing_on_disk(tmp_path: Path) -> None:

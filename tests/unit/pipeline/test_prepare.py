@@ -128,7 +128,7 @@ def test_forced_calls_need_structural_tags_or_gbnf(fields: dict[str, Any], param
     few = model(info=engine_info(grammar_kinds=("json_schema", "regex")))
     prepare.check_supported(chat(tools=[TOOL]), few)
     for backend, kinds in (("xgrammar", ("structural_tag",)), ("xgrammar", ("regex", "ebnf")), ("llguidance", ())):
-        described = engine_info(grammar_backends=(backend,), grammar_kinds=kinds)
+        described = engine_info(grammar_backend=backend, grammar_kinds=kinds)
         prepare.check_supported(chat(**fields), model(info=described))
     with pytest.raises(InvalidRequestError) as info:
         prepare.check_supported(chat(**fields), few)
@@ -146,7 +146,7 @@ def test_the_engines_request() -> None:
         logit_bias={"7": -1},
         stop_token_ids=[4],
     )
-    grammar = Grammar("xgrammar", "regex", "a")
+    grammar = Grammar("regex", "a")
     made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], [[5, 6]], grammar)
     assert (made.prompt_token_ids, made.max_tokens, made.min_tokens) == ([1, 2], 9, 3)
     assert (made.logprobs, made.prompt_logprobs) == (2, 2)

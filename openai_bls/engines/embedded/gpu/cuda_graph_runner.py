@@ -190,4 +190,3 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         if hasattr(self.cache, "reset"):
             self.cache.reset()
         logger.info("%d CUDA graphs after %.1f s", len(self._graphs), time.monotonic() - started)
-

@@ -321,10 +321,10 @@ def test_what_fails_before_the_first_step_is_one_requests_error(
     engine, recorder = start()
     real_processors, real_add = prefill_queue.HostLogitsProcessors, engine._batcher.add  # type: ignore[attr-defined]
 
-    class Rules(real_processors):  # type: ignore[misc,valid-type]
+    class HostLogitsProcessors(real_processors):  # type: ignore[misc,valid-type]
         def __init__(self, request: Any, *args: Any) -> None:
             if request.request_id < 10:
-                raise IndexError("rules")
+                raise IndexError("processors")
             super().__init__(request, *args)
 
     def add(key: str, prompt_token_ids: list[int], *args: Any) -> None:
@@ -332,7 +332,7 @@ def test_what_fails_before_the_first_step_is_one_requests_error(
             raise IndexError("add")
         real_add(key, prompt_token_ids, *args)
 
-    monkeypatch.setattr(prefill_queue, "HostLogitsProcessors", Rules)
+    monkeypatch.setattr(prefill_queue, "HostLogitsProcessors", HostLogitsProcessors)
     monkeypatch.setattr(engine._batcher, "add", add)  # type: ignore[attr-defined]
     engine.submit(request(1, logprobs=1))
     engine.submit(request(2, grammar=grammar("endless")))
