@@ -22,6 +22,7 @@ from tests.unit.core_support import (
     tiny_tokenizer,
     token_ids,
 )
+from tests.unit.output.structured import driving
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 OTHER = {"type": "function", "function": {"name": "g", "strict": True}}
@@ -173,27 +174,9 @@ def test_nothing_is_constrained_unless_asked_for() -> None:
 
 
 def accepts(grammar: Grammar | None, text: str) -> bool:
-    """Whether `text` is one that the grammar allows, as xgrammar sees it."""
-    import xgrammar
-
+    """Whether `text` is one that the grammar allows, as llguidance sees it."""
     assert grammar is not None
-    assert grammar.backend == "xgrammar"
-    if grammar.kind == "structural_tag":
-        compiled = xgrammar.Grammar.from_structural_tag(grammar.text)
-    else:
-        assert grammar.kind == "ebnf"
-        compiled = xgrammar.Grammar.from_ebnf(grammar.text)
-    matcher = xgrammar.GrammarMatcher(_compiler().compile_grammar(compiled))
-    return bool(matcher.accept_string(text) and matcher.accept_token(EOS))
-
-
-def _compiler() -> Any:
-    import xgrammar
-
-    alphabet = tiny_tokenizer().get_vocab()
-    vocabulary = [token for token, _ in sorted(alphabet.items(), key=lambda item: item[1])]
-    info = xgrammar.TokenizerInfo(vocabulary, vocab_type=xgrammar.VocabType.BYTE_LEVEL, stop_token_ids=[EOS])
-    return xgrammar.GrammarCompiler(info)
+    return driving.accepts(grammar, text)
 
 
 CALL_F = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'

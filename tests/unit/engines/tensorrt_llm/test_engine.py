@@ -578,12 +578,10 @@ def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
         engine = load(folder, load_manifest(folder), settings, recorder, api=api)
         grammar = Grammar(kind="regex", text="[0-9]{3}x")
         engine.submit(request(1, grammar=grammar, stop_token_ids=(end,)))
-        engine.submit(request(2, grammar=Grammar(kind="regex", text="a")))
-        recorder.wait_end(1, 2)
+        recorder.wait_end(1)
         engine.close()
     assert re.fullmatch("[0-9]{3}x", tokenizer.decode(recorder.tokens[1]))
     assert (recorder.reason(1), recorder.ends[1].stop_token_id) == ("stop", end)
-    assert "needs the backend llguidance" in (recorder.ends[2].error or "")
     assert recorder.breaches == []
 
 

@@ -218,9 +218,9 @@ TAG = {
     ],
 )
 def test_guides(kind: str, guide: str | None, expected: dict[str, Any]) -> None:
-    for backends in (("xgrammar", "llguidance"), ("llguidance",)):
+    for backend in ("xgrammar", "llguidance"):
         info = engine_info(supported=ABLE.supported, grammar_backend=backend)
-        assert guided(kind, guide, info) == structured.grammar(expected, backends=backends, param="x")
+        assert guided(kind, guide, info) == structured.grammar(expected, backend=backend, param="x")
 
 
 def test_guides_that_the_engines_libraries_cannot_enforce() -> None:
