@@ -1,6 +1,6 @@
 """The null engine: no model, known tokens at a known pace, and failures on demand.
 
-It measures what the rest of the server costs and lets tests foretell every token. It follows the contract of
+It measures the cost of the rest of the server and lets tests predict every token. It follows the contract of
 `Engine` in full: in-flight batching, cancellation, stop tokens and stop words. Log-probabilities are made up: a token's
 own is 0, and the tokens with the ids after it are the likeliest after it, each less so by 1.
 """
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_TOKENS = 64
 
-# Sampling changes nothing here, hence it is honoured. What would have to change the sequence is not.
+# Sampling changes nothing here, hence it is honoured. Fields that would have to change the sequence are not.
 _NOT_SUPPORTED = {
     "repetition_penalty",
     "presence_penalty",
@@ -284,7 +284,7 @@ class NullEngine:
         self._emit(deltas)
 
     def _crash(self) -> None:
-        """Fail everything live, and whatever comes later."""
+        """Fail every live and every later request."""
         self._dead = True
         self._emit([TokenDelta(i, [], "error", error=ENGINE_FAILED) for i in self._clear()])
 

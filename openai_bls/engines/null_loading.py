@@ -19,7 +19,8 @@ _PREFIX = "null_"
 
 
 class NullOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the environment may set over the manifest: fields of `NullSettings`, and more. All may come as strings."""
+    """Settings of the environment that override the manifest's: fields of `NullSettings`, and more. All may come as
+    strings."""
 
     max_batch_size: NotNegative = 0
     """Sequences in flight; 0 takes the manifest's."""

@@ -80,7 +80,7 @@ class GrammarCompiler:
     def _warm_up(self) -> None:
         try:
             self._factory.warm_up()
-        except Exception:  # the first grammar fails likewise, and its client is told
+        except Exception:  # the first grammar fails by the same error, and its client is told
             logger.exception("the grammar library does not load")
 
     def _compile(self, key: str, request: GenerationRequest) -> None:

@@ -81,7 +81,7 @@ def _penalize(update: LogitsUpdate, last_ids: torch.Tensor, scores: torch.Tensor
     counts = counts + (ints[2] == last[ints[0]]) * last_count[ints[0]]
     known = _penalized(scores[ints[1], ints[2]], counts, factors[:, ints[0]])
     newest = _penalized(scores[row, last], last_count, factors)
-    # In this order: what is known of a token includes that it is the last one.
+    # In this order: the count of a known token includes its being the last one.
     scores[row, last] = newest
     scores[ints[1], ints[2]] = known
 

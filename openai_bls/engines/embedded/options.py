@@ -14,7 +14,7 @@ _SHARED_SETTINGS = {"exclude_input_in_output", "max_tokens_in_paged_kv_cache", "
 
 
 class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the environment may set over the manifest. All values may come as strings."""
+    """Settings of the environment that override the manifest's. All values may come as strings."""
 
     device: Annotated[str, msgspec.Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """`auto` is the GPU where there is one."""

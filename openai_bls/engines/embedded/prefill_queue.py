@@ -82,7 +82,7 @@ class PrefillQueue:
             return [(state, state.failed(error))]
 
     def examine(self, is_live: Callable[[RequestState], bool]) -> list[Prepared]:
-        """Look at the prompts that wait for it and `is_live` still, but not at so many that others wait long."""
+        """Run the passes of waiting prompts that are live still, within the bounds of one pause between steps."""
         done: list[Prepared] = []
         tokens = 0
         until = time.monotonic() + _PASS_S

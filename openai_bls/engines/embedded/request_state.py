@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _End:
-    """How a sequence ends."""
+    """End of a sequence."""
 
     count: int
     """New tokens that are still delivered."""
