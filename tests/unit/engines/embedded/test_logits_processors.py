@@ -64,12 +64,6 @@ def test_who_does_not() -> None:
     assert not HostLogitsProcessors.needed(asked(min_tokens=3))  # no stop token that would have to wait
 
 
-def test_nothing_asked_nothing_collected() -> None:
-    update = collected(HostLogitsProcessors(asked()), state([1]))
-    assert update == LogitsUpdate()
-    assert not update.changes_logits
-
-
 def test_bias() -> None:
     update = collected(HostLogitsProcessors(asked(sampling=SamplingParams(logit_bias={4: 2.0, 9: -100.0}))), state())
     ((row, ids, values),) = update.bias
@@ -81,16 +75,6 @@ def test_stop_tokens_wait_for_min_tokens() -> None:
     processors = HostLogitsProcessors(asked(min_tokens=2, stop_token_ids=(8, 9)))
     found = [collected(processors, state(range(count))).bans for count in range(4)]
     assert found == [[(2, ANY, 8), (2, ANY, 9)]] * 2 + [[]] * 2
-
-
-def test_bad_words() -> None:
-    processors = HostLogitsProcessors(asked(bad_words=((1,), (2, 3), (5, 6, 7), (6, 5, 4, 3))))
-    # What depends on the last token names it, as that may be still on its way; what is before decides here.
-    always = [(2, ANY, 1), (2, 2, 3)]
-    assert collected(processors, state()).bans == always
-    for last in (4, 6):
-        assert collected(processors, state([last], awaited=1)).bans == [*always, (2, 6, 7), (2, 4, 3)]
-    assert collected(processors, state([4, 4])).bans == always
 
 
 @given(

@@ -43,11 +43,6 @@ class Fixed:
         return token_id in self.allowed
 
 
-class Broken(Fixed):
-    def fill(self, mask: npt.NDArray[np.int32]) -> None:
-        raise RuntimeError("a library's bug")
-
-
 def state_at(
     asked: GenerationRequest,
     output: Sequence[int],
@@ -218,16 +213,6 @@ def test_where_nothing_is_left_the_grammar_decides(temperature: float) -> None:
         state = state_at(asked, [], processors_of(asked, Fixed(allowed)), flying=False, again=0)
         logits = torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(1))
         assert set(run(Sampler(on_gpu=False), [state], [7], logits)) <= wanted
-
-
-def test_a_grammar_that_breaks_does_not_break_the_step() -> None:
-    asked = request(1, grammar=ANY_GRAMMAR)
-    states = [
-        state_at(asked, [], processors_of(asked, Broken([])), flying=False, again=0),
-        state_at(request(2), [], None, flying=False, again=0),
-    ]
-    logits = torch.randn(2, VOCAB)
-    assert run(Sampler(on_gpu=False), states, [7, 7], logits)[1] == int(logits[1].argmax())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
