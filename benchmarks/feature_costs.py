@@ -150,7 +150,7 @@ def price(
 
 def first_grammars(asker: Asker, info: EngineInfo) -> dict[str, float]:
     """Milliseconds to the first token: with the first grammar of an engine, with another, with the first again, and
-    without one. The library and the vocabulary load in the background from the engine's start."""
+    without one."""
 
     def millis(more: dict[str, Any]) -> float:
         [answer] = asker.ask([asked(prompt(9), 1, **more)])

@@ -30,7 +30,7 @@ from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPR
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.embedded import model_loader
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher, SequenceOutput
-from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, load_factory
+from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
 from openai_bls.engines.embedded.request_state import RequestState
@@ -71,11 +71,14 @@ class TransformersEngine:
         self._batcher: ContinuousBatcher | None = None
         self._answers = threading.Event()
         device = model_loader.find_device(options.device)
+        self._factory = factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
+        compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)
+        if compiler is not None:
+            compiler.warm_up()  # while the model loads, so that no grammar waits for it
         if device.type == "cpu":
             torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
         model = model_loader.load_model(folder, manifest, options, device)
         config = model_loader.batching_config(facts, manifest, options, model)
-        self._factory = factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
         limit = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
         self._info = EngineInfo(
             engine="transformers",
@@ -94,7 +97,7 @@ class TransformersEngine:
             max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
             grammar_backend=factory.backend if factory is not None else "",
         )
-        self._prefill_queue = PrefillQueue(model, factory, self._commands.put, self._wake)
+        self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         try:
             batcher = ContinuousBatcher(model, config, self._before_step, self._on_outputs)
         except (MemoryError, ValueError, torch.OutOfMemoryError) as error:
@@ -108,7 +111,6 @@ class TransformersEngine:
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
         self._try_out()
-        self._prefill_queue.warm_up()
 
     @property
     def info(self) -> EngineInfo:

@@ -13,7 +13,6 @@ from typing import Any
 from openai_bls.core.engine_types import TokenDelta
 from openai_bls.engines.embedded import prompt_forward
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler
-from openai_bls.engines.embedded.grammar_matcher import ConstraintFactory
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 from openai_bls.engines.embedded.request_state import RequestState
 
@@ -28,30 +27,18 @@ Prepared = tuple[RequestState, TokenDelta | None]
 class PrefillQueue:
     """Requests on their way to the batcher; used by the engine's thread alone."""
 
-    def __init__(
-        self,
-        model: Any,
-        factory: ConstraintFactory | None,
-        on_compiled: Callable[[CompiledGrammar], object],
-        wake: Callable[[], None],
-    ) -> None:
-        """Start no thread yet.
+    def __init__(self, model: Any, compiler: GrammarCompiler | None, wake: Callable[[], None]) -> None:
+        """Start with no request.
 
         Args:
             model: a transformers causal language model.
-            factory: compiles grammars; None if there is nothing that can.
-            on_compiled: called from another thread; the result is to come back through `compiled`.
+            compiler: of grammars, closed by `close`; its results come back through `compiled`. None: no grammars.
             wake: makes the engine call `examine` soon.
         """
         self._model = model
-        self._compiler = GrammarCompiler(factory, on_compiled) if factory is not None else None
+        self._compiler = compiler
         self._wake = wake
         self._to_examine: deque[RequestState] = deque()
-
-    def warm_up(self) -> None:
-        """Load the grammar library and the vocabulary in the background, so that no grammar waits for them."""
-        if self._compiler is not None:
-            self._compiler.warm_up()
 
     def start(self, state: RequestState) -> list[Prepared]:
         """Take a request; returns it if there is nothing to be done for it."""

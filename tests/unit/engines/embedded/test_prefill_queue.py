@@ -38,7 +38,7 @@ def test_how_many_at_once(
     monkeypatch.setattr("openai_bls.engines.embedded.prompt_forward.prompt_pass", prompt_pass)
     monkeypatch.setattr(prefill_queue, "time", SimpleNamespace(monotonic=lambda: now))
     wakes: list[None] = []
-    queue = PrefillQueue(None, None, lambda compiled: None, lambda: wakes.append(None))
+    queue = PrefillQueue(None, None, lambda: wakes.append(None))
     for at, length in enumerate(lengths):
         asked = request(at, prompt=[1] * length, max_tokens=0, pooling="last")
         assert queue.start(RequestState(str(at), asked)) == []
