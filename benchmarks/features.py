@@ -40,8 +40,8 @@ _BUDGETS_S = {"cpu": 50.0, "cuda": 540.0}
 _SHAPES = {"cpu": "tiny", "cuda": "qwen2.5-7b"}
 _MAX_MODEL_LEN = 2048
 _GRAMMARS = (
-    "Milliseconds to the first token of one request. The first grammar is asked for right after the engine's start; the "
-    "library and the vocabulary load while the model does."
+    "Milliseconds to the first token of one request. The first grammar is asked for right after the engine's start; "
+    "the library and the vocabulary load while the model does."
 )
 _COSTS = (
     "Output tokens/s of all sequences together, greedy, from the first request to the last token; prompts of "
