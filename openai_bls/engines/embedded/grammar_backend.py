@@ -135,12 +135,12 @@ class LlguidanceFactory:
         if len(waiting) < 2:
             return  # computed where it is asked for
         rows = np.empty((len(waiting), _words(self._vocab_size + 1)), np.int32)
-        self._executor.unsafe_compute_mask_ptr(
-            [(constraint.matcher, row) for row, constraint in enumerate(waiting)],
-            rows.ctypes.data,
-            rows.shape[1] * 4,
-            len(waiting),
-        )
+        matchers = [(constraint.matcher, row) for row, constraint in enumerate(waiting)]
+        try:
+            self._executor.unsafe_compute_mask_ptr(matchers, rows.ctypes.data, rows.shape[1] * 4, len(waiting))
+        except Exception:  # then each computes its own, and one that fails ends its request alone
+            logger.exception("llguidance does not compute in parallel")
+            return
         for constraint, row in zip(waiting, rows, strict=True):
             constraint.take(row)
 

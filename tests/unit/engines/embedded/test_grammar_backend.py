@@ -235,6 +235,16 @@ def test_bitmasks_computed_in_parallel_are_those_computed_alone() -> None:
             assert one.ended == other.ended == (bool(token_ids) and wanted.text == "a")
 
 
+def test_what_fails_in_parallel_is_computed_alone(caplog: pytest.LogCaptureFixture) -> None:
+    factory: Any = tiny().factory
+    constraints = [tiny().make(AB, []) for _ in range(2)]
+    executor, factory._executor = factory._executor, None
+    factory.fill_bitmasks(constraints)
+    factory._executor = executor
+    assert "in parallel" in caplog.text
+    assert [tiny().allowed(one).tolist() for one in constraints] == [[tiny().id_of_byte[ord("a")]]] * 2
+
+
 def test_a_grammar_is_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
 
