@@ -20,7 +20,6 @@ from openai_bls.output.detokenizer import factory
 from openai_bls.output.structured import grammar
 
 GREEDY = SamplingParams(temperature=0)
-BACKENDS = ("xgrammar", "llguidance")
 TOGETHER = 32
 """Requests in the batch, at least."""
 _PROMPT_IDS = 1000  # ids that every vocabulary has
@@ -29,15 +28,13 @@ _LONG = 600  # and of one that fills some, however large they are
 _PATTERN = r"(red|green|blue)-[0-9]{2,4}(, [a-f]{3})?"
 
 
-class _ByXgrammar(msgspec.Struct, forbid_unknown_fields=True):
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
     kind: Literal["a", "bc", None]
     count: Annotated[int, msgspec.Meta(ge=-5, le=120)]
     flags: Annotated[list[bool], msgspec.Meta(max_length=3)]
 
 
-class _ByLlguidance(msgspec.Struct, forbid_unknown_fields=True):
-    """Keywords that xgrammar does not honour."""
-
+class _Strict(msgspec.Struct, forbid_unknown_fields=True):
     sevens: Annotated[int, msgspec.Meta(ge=0, le=1000, multiple_of=7)]
     name: Annotated[str, msgspec.Meta(pattern="^[A-Z]{2}-[0-9]{3}$")]
 
@@ -238,37 +235,34 @@ def together(subject: Subject, traced: Sequence[Answer]) -> list[Case]:
 
 
 def grammar_cases(subject: Subject) -> list[Case]:
-    """JSON and a regular expression by each library, sampled at temperature 1, so that the grammar does the work."""
+    """JSON and a regular expression, sampled at temperature 1, so that the grammar does the work."""
     found = []
-    for first, backend, kind in zip((50, 60), BACKENDS, (_ByXgrammar, _ByLlguidance), strict=True):
+    for first, name, kind in ((50, "JSON schema", _Record), (60, "JSON schema with multipleOf and pattern", _Strict)):
         schema = msgspec.json.schema(kind)
         wanted = {"type": "json_schema", "json_schema": schema}
-        name = f"JSON schema by {backend}"
-        found.append(_grammar_case(subject, name, backend, wanted, checks.schema_checker(kind, schema), first))
-    for first, backend in zip((70, 80), BACKENDS, strict=True):
-        wanted = {"type": "regex", "pattern": _PATTERN}
-        found.append(_grammar_case(subject, f"regex by {backend}", backend, wanted, _check_pattern, first))
+        found.append(_grammar_case(subject, name, wanted, checks.schema_checker(kind, schema), first))
+    found.append(_grammar_case(subject, "regex", {"type": "regex", "pattern": _PATTERN}, _check_pattern, 70))
     return found
 
 
 def _grammar_case(
-    subject: Subject, name: str, backend: str, wanted: dict[str, Any], check: Callable[[str], None], first: int
+    subject: Subject, name: str, wanted: dict[str, Any], check: Callable[[str], None], first: int
 ) -> Case:
     def missing(_: Sequence[Answer]) -> str:
-        raise WrongError(f"this engine has no {backend}")
+        raise WrongError("this engine has no grammars")
 
-    if backend not in subject.info.grammar_backends:
+    if not subject.info.grammar_backend:
         return Case(name, [], missing)
-    more: dict[str, Any] = {"grammar": grammar_of(wanted, backend), "stop_token_ids": subject.info.eos_token_ids}
+    more: dict[str, Any] = {"grammar": grammar_of(wanted, subject.info), "stop_token_ids": subject.info.eos_token_ids}
     odd = SamplingParams(top_p=0.9, frequency_penalty=0.5, seed=first)
     requests = [asked(prompt(first + i), 128, SamplingParams(), **more) for i in range(3)]
     requests.append(asked(prompt(first + 3), 128, odd, logprobs=2, **more))
     return Case(name, requests, lambda answers: checks.matching(answers, subject.text, check))
 
 
-def grammar_of(wanted: dict[str, Any], backend: str) -> Grammar:
-    """The grammar of a format, by the library named."""
-    return grammar(wanted, backends=(backend,), param="format")
+def grammar_of(wanted: dict[str, Any], info: EngineInfo) -> Grammar:
+    """The grammar of a format, as the engine takes it."""
+    return grammar(wanted, backend=info.grammar_backend, param="format")
 
 
 def _check_pattern(text: str) -> None:

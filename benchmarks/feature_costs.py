@@ -12,10 +12,9 @@ from typing import Any
 from benchmarks.asking import Answer, Asker
 from benchmarks.feature_cases import GREEDY, asked, grammar_of, prompt
 from benchmarks.random_checkpoint import text_ids
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 
 PROMPT_TOKENS = 64
-_MOST_ITEMS = 1000  # that xgrammar takes
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,11 @@ class Costs:
         self.shares[row] = share
 
 
-def features(tokens: int, backends: Sequence[str]) -> list[Feature]:
+def features(tokens: int, info: EngineInfo) -> list[Feature]:
     """All that is priced, plain first; with grammars that do not end within `tokens`."""
     bias = dict.fromkeys(random.Random(3).sample(text_ids(), 10), 1.0)
     item = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    schema = {"type": "array", "items": item, "minItems": min(tokens, _MOST_ITEMS)}
+    schema = {"type": "array", "items": item, "minItems": tokens}
     endless = {"type": "json_schema", "json_schema": schema}
     return [
         Feature("plain"),
@@ -65,7 +64,7 @@ def features(tokens: int, backends: Sequence[str]) -> list[Feature]:
         Feature("repetition_penalty", SamplingParams(temperature=0, repetition_penalty=1.1)),
         Feature("frequency_penalty", SamplingParams(temperature=0, frequency_penalty=0.5)),
         Feature("logit_bias of 10", SamplingParams(temperature=0, logit_bias=bias)),
-        *(Feature(f"JSON by {name}", more={"grammar": grammar_of(endless, name)}) for name in backends),
+        *([Feature("JSON", more={"grammar": grammar_of(endless, info)})] if info.grammar_backend else []),
     ]
 
 
@@ -149,8 +148,9 @@ def price(
         print(f"round {costs.rounds}: {took:.1f} s", file=sys.stderr, flush=True)
 
 
-def first_grammars(asker: Asker, backends: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By library: milliseconds to the first token of an engine that has compiled nothing yet."""
+def first_grammars(asker: Asker, info: EngineInfo) -> dict[str, float]:
+    """Milliseconds to the first token: with the first grammar of an engine, with another, with the first again, and
+    without one."""
 
     def millis(more: dict[str, Any]) -> float:
         [answer] = asker.ask([asked(prompt(9), 1, **more)])
@@ -160,12 +160,10 @@ def first_grammars(asker: Asker, backends: Sequence[str]) -> dict[str, dict[str,
         kinds = [{"type": "string"}, {"type": "integer"}, {"type": "array", "items": {"type": "number"}}, {"enum": [1]}]
         properties = {f"field_{i}": kinds[i % len(kinds)] for i in range(size)}
         schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-        return {"type": "json_schema", "json_schema": schema}
+        return {"grammar": grammar_of({"type": "json_schema", "json_schema": schema}, info)}
 
+    one, other = typical(12), typical(13)
     millis({})
+    first = millis(one)
     plain = sorted(millis({}) for _ in range(5))[2]
-    found = {}
-    for name in backends:
-        one, other = ({"grammar": grammar_of(typical(size), name)} for size in (12, 13))
-        found[name] = {"first": millis(one), "another": millis(other), "again": millis(one), "none": plain}
-    return found
+    return {"first": first, "another": millis(other), "again": millis(one), "none": plain}

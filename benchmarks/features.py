@@ -9,6 +9,7 @@ every measurement `features.json` and `features.md` are written anew.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import shutil
 import sys
@@ -24,7 +25,7 @@ import msgspec
 from benchmarks import feature_cases, feature_costs
 from benchmarks.asking import Asker
 from benchmarks.engine import ROOT, Variant, gpu_versions, parse_variant, show_log
-from benchmarks.feature_cases import BACKENDS, TOGETHER, Outcome, Subject
+from benchmarks.feature_cases import TOGETHER, Outcome, Subject
 from benchmarks.feature_costs import PROMPT_TOKENS, Costs
 from benchmarks.gpu import room_for
 from benchmarks.machine import conditions
@@ -39,8 +40,8 @@ _BUDGETS_S = {"cpu": 50.0, "cuda": 540.0}
 _SHAPES = {"cpu": "tiny", "cuda": "qwen2.5-7b"}
 _MAX_MODEL_LEN = 2048
 _GRAMMARS = (
-    "Milliseconds to the first token of one request. The first grammar of all waits for its library and the vocabulary "
-    "to be loaded, too."
+    "Milliseconds to the first token of one request. The first grammar is asked for right after the engine's start; "
+    "the library and the vocabulary load while the model does."
 )
 _COSTS = (
     "Output tokens/s of all sequences together, greedy, from the first request to the last token; prompts of "
@@ -58,7 +59,7 @@ class Results:
     counts: tuple[int, ...]
     """Of sequences at a time."""
     checks: list[Outcome] = field(default_factory=list)
-    grammars: dict[str, dict[str, float]] = field(default_factory=dict)
+    grammars: dict[str, float] = field(default_factory=dict)
     """As `feature_costs.first_grammars` has it."""
     costs: Costs = field(default_factory=Costs)
 
@@ -91,8 +92,8 @@ def summary(results: Results) -> str:
     ]
     if results.grammars:
         keys = ("first", "another", "again", "none")
-        body = [[name, *(f"{times[key]:,.1f}" for key in keys)] for name, times in results.grammars.items()]
-        head = ["library", "first grammar", "another", "the first again", "no grammar"]
+        body = [[f"{results.grammars[key]:,.1f}" for key in keys]]
+        head = ["first grammar", "another", "the first again", "no grammar"]
         parts += ["## Grammars", _GRAMMARS, markdown_table(head, body)]
     if costs.rates:
         rounds = f"Rounds: {costs.rounds}" + (f"; no time for {costs.left_out} more." if costs.left_out else ".")
@@ -142,13 +143,14 @@ def run(options: argparse.Namespace, work: Path, device: str, ends: float) -> Re
     shape: str = options.shape or _SHAPES[device]
     version_dir = prepare(work, shape, max(*options.sequences, 2 * TOGETHER), device)
     versions = gpu_versions() | {"shape": shape, "engine options": options.variant.name}
-    versions |= {name: importlib.metadata.version(name) for name in BACKENDS if _installed(name)}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions["llguidance"] = importlib.metadata.version("llguidance")
     results = Results(asdict(conditions(options.command, versions)), options.sequences)
     asker = Asker()
     engine = asker.engine = create_engine(version_dir, asker.on_step, options.variant.options)
     try:
-        backends = [name for name in BACKENDS if name in engine.info.grammar_backends]
-        results.grammars = feature_costs.first_grammars(asker, backends)
+        if engine.info.grammar_backend:
+            results.grammars = feature_costs.first_grammars(asker, engine.info)
         exact = device == "cpu" or options.variant.options.get("device") == "cpu"
         subject = Subject(asker, engine.info, version_dir / "tokenizer", SHAPES[shape]["hidden_size"], exact)
         for outcome in feature_cases.run(subject):
@@ -157,7 +159,7 @@ def run(options: argparse.Namespace, work: Path, device: str, ends: float) -> Re
         results.write(options.out)
         feature_costs.price(
             asker,
-            feature_costs.features(options.tokens, backends),
+            feature_costs.features(options.tokens, engine.info),
             options.sequences,
             options.tokens,
             options.rounds,
@@ -168,13 +170,6 @@ def run(options: argparse.Namespace, work: Path, device: str, ends: float) -> Re
     finally:
         engine.close()
     return results
-
-
-def _installed(package: str) -> bool:
-    try:
-        return bool(importlib.metadata.version(package))
-    except importlib.metadata.PackageNotFoundError:
-        return False
 
 
 def _tokens(text: str) -> int:

@@ -52,10 +52,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What an output must match, from its first token to its end. Made by `openai_bls.output.structured`."""
 
-    backend: Literal["xgrammar", "llguidance"]
-    """Which library honours all of it."""
     kind: Literal["json_schema", "regex", "ebnf", "structural_tag", "lark"]
-    """`structural_tag` is xgrammar's form; `lark` llguidance's. The others mean the same to both."""
+    """`ebnf` and `structural_tag` are xgrammar's forms; `lark` is llguidance's. The others mean the same to both."""
     text: str
     """JSON text for `json_schema` and `structural_tag`."""
 
@@ -156,8 +154,8 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unix seconds at which the engine was built."""
     max_logprobs: int = 0
     """The most likeliest tokens a place."""
-    grammar_backends: tuple[Literal["xgrammar", "llguidance"], ...] = ()
-    """That this engine has. `grammar` is in `supported` if there is any."""
+    grammar_backend: Literal["", "llguidance", "xgrammar"] = ""
+    """The library that holds outputs to a grammar; empty without one. `grammar` is in `supported` if there is one."""
     grammar_kinds: tuple[str, ...] = ()
     """Of `Grammar.kind`, those it takes; empty is all."""
     lora_names: tuple[str, ...] = ()

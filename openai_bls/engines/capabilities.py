@@ -1,4 +1,4 @@
-"""Whether an engine can honour a request, found out before the engine sees it."""
+"""Check of a request against the capabilities of an engine, before the engine sees it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALL_FIELDS = (*_SAMPLING_FIELDS, *_REQUEST_FIELDS)
 """Every optional field an engine may honour."""
 
 MAX_LOGPROBS = 20
-"""The most likeliest tokens a place that an engine gives."""
+"""Likeliest tokens per place that an engine gives at most."""
 
 ENGINE_FAILED = "The engine failed; the request cannot be completed."
 """For the client's eyes; the cause is in the log."""
@@ -127,16 +127,13 @@ def _words(request: GenerationRequest, vocab_size: int) -> str | None:
 
 
 def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
-    """What is asked for beyond, or instead of, the usual tokens."""
+    """Fields that ask for outputs beyond, or instead of, the usual tokens."""
     if not 0 <= request.min_tokens <= request.max_tokens:
         return f"min_tokens is {request.min_tokens}: a number from 0 to max_tokens, {request.max_tokens}, is needed"
     for field in ("logprobs", "prompt_logprobs"):
         value = getattr(request, field)
         if value is not None and not 0 <= value <= info.max_logprobs:
             return f"{field} is {value}: a number from 0 to {info.max_logprobs} is needed"
-    if request.grammar is not None and request.grammar.backend not in info.grammar_backends:
-        known = ", ".join(info.grammar_backends)
-        return f"grammar needs the backend {request.grammar.backend}, which this engine lacks: it has {known}"
     if request.lora_name is not None and request.lora_name not in info.lora_names:
         known = ", ".join(info.lora_names)
         return f"lora_name is {request.lora_name!r}, which is not an adapter of this engine: it has {known}"

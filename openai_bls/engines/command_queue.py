@@ -1,4 +1,4 @@
-"""How other threads reach an engine's thread, and how that thread reaches its listener."""
+"""Command queue from any thread to an engine's thread, and the call of its listener."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CommandT = TypeVar("CommandT")
 
 
 def emit(on_step: StepListener, deltas: list[TokenDelta]) -> None:
-    """Tell the listener what a step has brought, if anything; its failure is not the engine's."""
+    """Give the deltas of a step to the listener, if there are any; its failure is not the engine's."""
     if not deltas:
         return
     try:
@@ -26,7 +26,7 @@ def emit(on_step: StepListener, deltas: list[TokenDelta]) -> None:
         logger.exception("the step listener raised")
 
 
-class Inbox(Generic[CommandT]):
+class CommandQueue(Generic[CommandT]):
     """Commands from any thread to the one thread that owns an engine's state.
 
     All of an engine's bookkeeping happens on its own thread, in the order in which commands came in. That leaves no

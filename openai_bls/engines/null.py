@@ -1,6 +1,6 @@
 """The null engine: no model, known tokens at a known pace, and failures on demand.
 
-It measures what the rest of the server costs and lets tests foretell every token. It follows the contract of
+It measures the cost of the rest of the server and lets tests predict every token. It follows the contract of
 `Engine` in full: in-flight batching, cancellation, stop tokens and stop words. Log-probabilities are made up: a token's
 own is 0, and the tokens with the ids after it are the likeliest after it, each less so by 1.
 """
@@ -19,13 +19,13 @@ from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.core.manifest import NullSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, refusal
-from openai_bls.engines.command_queue import Inbox, emit
+from openai_bls.engines.command_queue import CommandQueue, emit
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT_TOKENS = 64
 
-# Sampling changes nothing here, hence it is honoured. What would have to change the sequence is not.
+# Sampling changes nothing here, hence it is honoured. Fields that would have to change the sequence are not.
 _NOT_SUPPORTED = {
     "repetition_penalty",
     "presence_penalty",
@@ -137,7 +137,7 @@ class NullEngine:
         self._settings = settings
         self._on_step = on_step
         self._wake = threading.Event()
-        self._inbox: Inbox[GenerationRequest | int] = Inbox(self._wake.set)
+        self._commands: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake.set)
         self._active: list[_Sequence] = []
         self._waiting: deque[_Sequence] = deque()
         self._live: dict[int, _Sequence] = {}
@@ -154,12 +154,12 @@ class NullEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         """Take a request; an id that is already live is ignored, so that one id has one end."""
-        if not self._inbox.put(request):
+        if not self._commands.put(request):
             self._emit([TokenDelta(request.request_id, [], "cancelled")])
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
-        self._inbox.put(request_id)
+        self._commands.put(request_id)
 
     def stats(self) -> EngineStats:
         """The present load."""
@@ -175,7 +175,7 @@ class NullEngine:
 
     def close(self) -> None:
         """End every live request with "cancelled" and stop the thread."""
-        self._inbox.close()
+        self._commands.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -187,7 +187,7 @@ class NullEngine:
         while True:
             self._wake.clear()
             self._emit(self._take_commands())
-            if self._inbox.closed:
+            if self._commands.closed:
                 break
             now = time.monotonic()
             if not self._active:
@@ -210,7 +210,7 @@ class NullEngine:
     def _take_commands(self) -> list[TokenDelta]:
         """Apply what came in; returns the answers that need no step."""
         deltas: list[TokenDelta] = []
-        for command in self._inbox.drain():
+        for command in self._commands.drain():
             if isinstance(command, int):
                 if self._forget(command):
                     deltas.append(TokenDelta(command, [], "cancelled"))
@@ -284,7 +284,7 @@ class NullEngine:
         self._emit(deltas)
 
     def _crash(self) -> None:
-        """Fail everything live, and whatever comes later."""
+        """Fail every live and every later request."""
         self._dead = True
         self._emit([TokenDelta(i, [], "error", error=ENGINE_FAILED) for i in self._clear()])
 

@@ -80,7 +80,7 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
             code="unsupported_parameter",
         )
     kinds = model.info.grammar_kinds
-    gbnf = "ebnf" in kinds and "xgrammar" in model.info.grammar_backends
+    gbnf = "ebnf" in kinds and model.info.grammar_backend == "xgrammar"
     if model.supports("grammar") and (not kinds or "structural_tag" in kinds or gbnf):
         return
     # Forced calls begin with markers, which are not for every grammar.
@@ -213,7 +213,7 @@ def constraint(found: Requested, model: ServedModel) -> Grammar:
         InvalidRequestError: no grammar engine that the model's engine has honours all of it.
     """
     info = model.info
-    return grammar(found.format, backends=info.grammar_backends, param=found.param, kinds=info.grammar_kinds)
+    return grammar(found.format, backend=info.grammar_backend, param=found.param, kinds=info.grammar_kinds)
 
 
 def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:

@@ -1,4 +1,4 @@
-"""Attention on a CPU, one sequence at a time.
+"""Attention on a CPU, in a loop over the sequences of a step.
 
 Continuous batching lays all sequences of a step end to end. transformers' sdpa then lets every query look at the keys
 of all of them under a mask, which costs batch size times the work. On a CPU, where calls are cheap, a loop over the
@@ -15,7 +15,7 @@ from transformers import AttentionInterface
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-# What else a model may ask of attention; then transformers' own function answers.
+# Arguments with which transformers' own function is called instead.
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
 
 

@@ -1,15 +1,15 @@
-"""transformers' continuous batching, behind a small face: the only module that touches it.
+"""transformers' continuous batching behind a small interface; the only module that imports its manager.
 
-Written against transformers 5.17 to 5.23, whose continuous batching is young and moves. What is used of it:
+Written against transformers 5.17 to 5.23, whose continuous batching is young and moves. Used of it are:
 
 - `ContinuousBatchingManager`, subclassed for a call between steps; its generation loop runs on a thread of ours;
 - `OutputRouter`, replaced, so that a step's outputs arrive in one call on that thread;
-- `ContinuousBatchingLogitsProcessorList`, replaced by our own sampler (`sampler.py`);
-- the scheduler, the preparation of steps and the state of a sequence, subclassed for speed (`stepping.py`);
-- on a GPU the model runner, replaced by one with CUDA graphs (`graphs.py`).
+- `ContinuousBatchingLogitsProcessorList`, replaced by `sampler`;
+- the scheduler, the preparation of steps and the state of a sequence, subclassed for speed in `scheduler`;
+- on a GPU the model runner, replaced by `gpu.cuda_graph_runner`.
 
-With steps in flight, a step is queued before the results of the one before it are looked at. If none can be queued,
-because all that could go on wait for those results, the one in flight is looked at first (`_Manager._land`).
+When steps overlap, a step is launched before the results of the one before it are looked at: after the whole step, or,
+if a grammar needs them, between its forward pass and its sampling (`_Manager.update_last_step`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
-from openai_bls.engines.embedded.gpu.cuda_graph_runner import GraphRunner
+from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
-from openai_bls.engines.embedded.scheduler import Scheduler, State, shorten
+from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path
 
 _SCHEDULER = "openai_bls"
 
 
 class SequenceOutput(Protocol):
-    """What the manager delivers of a sequence after a step; not to be kept."""
+    """Output of a sequence after a step; valid only until the listener returns."""
 
     request_id: str
     generated_tokens: list[int]
     """All so far, stop token included."""
     error: str | None
-    # `cached_tokens`, prompt tokens that were in the cache already, where it is known.
+    # `cached_tokens`, prompt tokens found in the prefix cache, where that is known.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,24 +47,24 @@ class BatchingConfig:
 
     max_batch_size: int
     max_num_tokens: int
-    """Of one forward pass."""
+    """Tokens of one forward pass."""
     page_size: int
-    """Tokens of a page of the KV cache, the unit in which prefixes are shared."""
+    """Tokens per page of the KV cache, the unit in which prefixes are shared."""
     max_tokens_in_kv_cache: int
-    """0: as many as fit into `free_memory_fraction`."""
+    """Tokens; 0 is as many as fit into `free_memory_fraction`."""
     free_memory_fraction: float
     prefix_sharing: bool
     max_request_tokens: int
-    """Prompt and output of one sequence together."""
+    """Tokens of prompt and output of one sequence together."""
     paged: bool = False
-    """The model's attention reads the cache by page tables and lists of slots (`attention_gpu`)."""
+    """The model's attention reads the cache by page tables and slot lists (`gpu.paged_attention`)."""
     cuda_graphs: bool = False
     async_batching: bool = False
     """Prepare a step while the one before it runs; on a GPU only."""
 
 
 class _Router(continuous_api.OutputRouter):  # type: ignore[misc]
-    """Hands outputs straight to us, on the manager's thread."""
+    """Output router that calls one listener, on the manager's thread."""
 
     def __init__(self, on_outputs: Callable[[Sequence[SequenceOutput]], None]) -> None:
         super().__init__()
@@ -80,43 +80,37 @@ class _Router(continuous_api.OutputRouter):  # type: ignore[misc]
 
 
 class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
-    """The manager, with a call between steps, and with a way to look at a step's results before the next is queued."""
+    """The manager, with a call between steps, and with the update of a step possible while the next one runs."""
 
     before_step: Callable[[], None]
     make_runner: Callable[..., Any] | None = None
-    wake: Callable[[], None]
-    _landed = False
-    """Steps overlap, but at present none is in flight."""
+    _update_batch: Callable[[], None]
+    _updated = False
 
     def _generation_loop_body(self, batch_processor: Any, bootstrapping: bool) -> bool:
         self.before_step()
-        steps, landed = self.current_batch, self._landed
-        # A step with none before it in flight brings nothing to look at yet; then the original returns False.
-        going = bool(super()._generation_loop_body(batch_processor, bootstrapping or landed))
-        if self.current_batch > steps:
-            self._landed = False
-            return going or landed
-        if batch_processor.scheduler.stuck and not landed:
-            self._land(batch_processor)
-        return going
+        self._updated = False
+        return bool(super()._generation_loop_body(batch_processor, bootstrapping))
 
-    def _land(self, processor: Any) -> None:
-        """Look at the results of the step in flight."""
-        ios = processor.inputs_and_outputs
+    def update_last_step(self) -> None:
+        """Wait for the tokens of the step before the one being launched, and update its sequences now, not after."""
+        ios = self.batch_processor.inputs_and_outputs
         ios.current_pair = 1 - ios.current_pair
-        processor.update_batch()
-        # All tokens are known now: nothing is to be carried over, and nothing to be looked at twice.
-        for pair in ios.io_pairs:
-            pair.host_io.requests_in_batch, pair.host_io.num_request_in_batch = [], 0
-            pair.host_io.req_id_to_new_token_position = {}
-        self._landed = True
+        self._update_batch()
+        ios.current_pair = 1 - ios.current_pair
+        self._updated = True
+
+    def _update_unless_done(self) -> None:
+        if not self._updated:
+            self._update_batch()
 
     def _create_batch_processor(self) -> Any:
         is_new = self.batch_processor is None
         processor = super()._create_batch_processor()
         if is_new:
-            shorten(processor)
-            processor.scheduler.wake = self.wake
+            install_fast_path(processor)
+            self._update_batch = processor.update_batch
+            processor.update_batch = self._update_unless_done
         if is_new and self.make_runner is not None:
             processor.model_runner = self.make_runner(
                 logit_processor=processor.logit_processor,
@@ -186,13 +180,16 @@ class ContinuousBatcher:
         self._manager.logit_processor = sampler
         if on_gpu or config.paged or config.async_batching:
             self._manager.make_runner = functools.partial(
-                GraphRunner, sampler, graphs=config.cuda_graphs, graph_prompts=config.paged
+                CudaGraphRunner,
+                sampler,
+                self._manager.update_last_step,
+                graphs=config.cuda_graphs,
+                graph_prompts=config.paged,
             )
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
         self._page_size = config.page_size
         self._wake: Any = getattr(self._manager, "_wake_up_loop", None) or self._manager._has_new_requests
-        self._manager.wake = self._wake.set
         # Makes the batch processor, hence the cache, here and now, where a failure can still be told to the caller.
         with torch.no_grad():
             self._manager.warmup()
@@ -225,7 +222,7 @@ class ContinuousBatcher:
         sampling: Sampling,
     ) -> None:
         """Queue a sequence under a key never used before."""
-        state = State(
+        state = SequenceState(
             request_id=key,
             initial_tokens=list(prompt_token_ids),
             max_new_tokens=max_tokens,

@@ -1,11 +1,12 @@
 """The embedded engine: transformers' continuous batching behind the `Engine` interface.
 
-Life of a request: `submit` checks it on the caller's thread and puts it into the inbox; the engine's thread takes it
-out between two steps and queues it; after each step the thread turns all outputs into deltas and calls the listener
-once. Only that thread calls the listener and only it knows which requests live, so each gets exactly one end.
+Life of a request: `submit` checks it on the caller's thread and puts it into the command queue; the engine's thread
+takes it out between two steps and hands it to the batcher; after each step the thread turns all outputs into deltas and
+calls the listener once. Only that thread calls the listener and knows which requests are live, so each gets exactly one
+end.
 
-Before it is queued, a request with a grammar waits for that to be compiled on another thread, and one that
-wants something of its prompt has an ordinary forward pass between two steps (`preparing.py`).
+Before that, a request with a grammar waits for its compilation on another thread, and one that wants log-probabilities
+or an embedding of its prompt has a forward pass between two steps (`prefill_queue`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -26,20 +27,18 @@ from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import EngineLoadError, Manifest, checkpoint_dir
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
-from openai_bls.engines.command_queue import Inbox, emit
+from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.embedded import model_loader
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher, SequenceOutput
-from openai_bls.engines.embedded.grammar_compiler import Compiled, load_factory
-from openai_bls.engines.embedded.prefill_queue import Prepared, Preparer
-from openai_bls.engines.embedded.request_state import Live
+from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
+from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
+from openai_bls.engines.embedded.request_state import RequestState
 from openai_bls.engines.embedded.sampler import Sampling
-
-if TYPE_CHECKING:
-    from openai_bls.engines.registry import EngineOptions
 
 logger = logging.getLogger(__name__)
 
-_Command = GenerationRequest | TokenDelta | Compiled | int
+_Command = GenerationRequest | TokenDelta | CompiledGrammar | int
 
 
 class TransformersEngine:
@@ -60,7 +59,7 @@ class TransformersEngine:
         folder = checkpoint_dir(version_dir, manifest)
         facts = read_checkpoint(folder)
         self._on_step = on_step
-        self._live: dict[int, Live] = {}
+        self._states: dict[int, RequestState] = {}
         self._ids: dict[str, int] = {}
         self._next_key = 0
         self._generated = 0
@@ -68,17 +67,18 @@ class TransformersEngine:
         """Live requests that the batcher does not have yet."""
         self._failed = False
         self._stopping = False
-        self._inbox: Inbox[_Command] = Inbox(self._wake)
+        self._commands: CommandQueue[_Command] = CommandQueue(self._wake)
         self._batcher: ContinuousBatcher | None = None
         self._answers = threading.Event()
         device = model_loader.find_device(options.device)
+        self._factory = factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
+        compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)
+        if compiler is not None:
+            compiler.warm_up()  # while the model loads, so that no grammar waits for it
         if device.type == "cpu":
             torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
         model = model_loader.load_model(folder, manifest, options, device)
         config = model_loader.batching_config(facts, manifest, options, model)
-        factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
-        if factory is not None and not factory.backends:
-            factory = None
         limit = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
         self._info = EngineInfo(
             engine="transformers",
@@ -95,9 +95,9 @@ class TransformersEngine:
             version=f"transformers {transformers.__version__}",
             created=manifest.created,
             max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
-            grammar_backends=tuple(factory.backends) if factory is not None else (),
+            grammar_backend=factory.backend if factory is not None else "",
         )
-        self._preparer = Preparer(model, facts.vocab_size, factory, self._inbox.put, self._wake)
+        self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         try:
             batcher = ContinuousBatcher(model, config, self._before_step, self._on_outputs)
         except (MemoryError, ValueError, torch.OutOfMemoryError) as error:
@@ -123,12 +123,12 @@ class TransformersEngine:
         command: _Command = request
         if problem is not None:
             command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
-        if not self._inbox.put(command):
+        if not self._commands.put(command):
             self._emit([TokenDelta(request.request_id, [], "cancelled")])
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
-        self._inbox.put(request_id)
+        self._commands.put(request_id)
 
     def stats(self) -> EngineStats:
         """The present load."""
@@ -140,12 +140,12 @@ class TransformersEngine:
             kv_cache_usage=usage,
             steps=batcher.steps if batcher else 0,
             generated_tokens=self._generated,
-            failed=self._failed and not self._inbox.closed,
+            failed=self._failed and not self._commands.closed,
         )
 
     def close(self) -> None:
         """End every live request with "cancelled", free the model, the KV cache and the thread."""
-        self._inbox.close()
+        self._commands.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -168,13 +168,13 @@ class TransformersEngine:
         self._failed = True
         # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
         self._emit(self._end_all("error", ENGINE_FAILED))
-        while not self._inbox.closed:
+        while not self._commands.closed:
             self._answers.clear()
             self._before_step()
-            if not self._inbox.closed:
+            if not self._commands.closed:
                 self._answers.wait()
         self._before_step()
-        self._preparer.close()
+        self._prefill_queue.close()
         self._batcher = None
         batcher.free()
         del batcher
@@ -184,23 +184,23 @@ class TransformersEngine:
 
     def _before_step(self) -> None:
         """Apply what came in since the last step."""
-        closed = self._inbox.closed
+        closed = self._commands.closed
         deltas: list[TokenDelta] = []
-        for command in self._inbox.drain():
+        for command in self._commands.drain():
             if isinstance(command, TokenDelta):
-                if command.request_id in self._live:
+                if command.request_id in self._states:
                     logger.warning("request id %d is already live: ignored", command.request_id)
                 else:
                     deltas.append(command)
             elif isinstance(command, int):
-                live = self._forget(command)
-                if live is not None:
-                    self._cancel(live)
+                state = self._forget(command)
+                if state is not None:
+                    self._cancel(state)
                     deltas.append(TokenDelta(command, [], "cancelled"))
-            elif isinstance(command, Compiled):
+            elif isinstance(command, CompiledGrammar):
                 request_id = self._ids.get(command.key)
                 if request_id is not None:
-                    self._settle(self._preparer.compiled(self._live[request_id], command), deltas)
+                    self._settle(self._prefill_queue.compiled(self._states[request_id], command), deltas)
             else:
                 self._start(command, deltas)
         if closed:
@@ -209,44 +209,44 @@ class TransformersEngine:
                 self._stopping = True
                 self._batcher.stop()
         elif not self._failed:
-            self._settle(self._preparer.examine(self._lives), deltas)
+            self._settle(self._prefill_queue.examine(self._is_live), deltas)
         self._emit(deltas)
 
     def _start(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
-        if request.request_id in self._live:
+        if request.request_id in self._states:
             logger.warning("request id %d is already live: ignored", request.request_id)
             return
         if self._failed or self._batcher is None:
             deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
             return
         # Keys are never used twice: an id may be used again while the batcher still has its cancelled sequence.
-        live = Live(str(self._next_key), request)
+        state = RequestState(str(self._next_key), request)
         self._next_key += 1
-        self._live[request.request_id] = live
-        self._ids[live.key] = request.request_id
+        self._states[request.request_id] = state
+        self._ids[state.key] = request.request_id
         self._waiting += 1
-        self._settle(self._preparer.start(live), deltas)
+        self._settle(self._prefill_queue.start(state), deltas)
 
     def _settle(self, prepared: Sequence[Prepared], deltas: list[TokenDelta]) -> None:
         """End requests that were done before their first step; the others go to the batcher."""
-        for live, known in prepared:
-            end = known or self._add(live)
+        for state, known in prepared:
+            end = known or self._add(state)
             if end is not None:
-                self._forget(live.request.request_id)
+                self._forget(state.request.request_id)
                 deltas.append(end)
 
-    def _lives(self, live: Live) -> bool:
-        return live.key in self._ids
+    def _is_live(self, state: RequestState) -> bool:
+        return state.key in self._ids
 
-    def _add(self, live: Live) -> TokenDelta | None:
+    def _add(self, state: RequestState) -> TokenDelta | None:
         """Hand a request to the batcher; returns its end if that cannot be done."""
-        request, params = live.request, live.request.sampling
+        request, params = state.request, state.request.sampling
         assert self._batcher is not None
-        live.batched = True
+        state.batched = True
         self._waiting -= 1
         try:
             self._batcher.add(
-                live.key,
+                state.key,
                 request.prompt_token_ids,
                 request.max_tokens,
                 request.stop_token_ids,
@@ -256,55 +256,57 @@ class TransformersEngine:
                     top_k=params.top_k if params.top_k < self._info.vocab_size else 0,
                     min_p=params.min_p,
                     seed=secrets.randbits(64) if params.seed is None else params.seed,
-                    rules=live.rules,
+                    processors=state.processors,
                 ),
             )
         except Exception as error:
-            return live.failed(error)
+            return state.failed(error)
         return None
 
     def _on_outputs(self, outputs: Sequence[SequenceOutput]) -> None:
         """Turn a step's outputs into deltas; those of cancelled requests are passed over."""
+        current = [
+            (self._states[self._ids[output.request_id]], output) for output in outputs if output.request_id in self._ids
+        ]
+        if self._factory is not None:
+            accepted = [state.accept(output) for state, output in current]
+            self._factory.fill_bitmasks([constraint for constraint in accepted if constraint is not None])
         deltas: list[TokenDelta] = []
-        for output in outputs:
-            request_id = self._ids.get(output.request_id)
-            if request_id is None:
-                continue
-            live = self._live[request_id]
-            seen = live.cursor
-            delta = live.advance(output)
+        for state, output in current:
+            seen = state.cursor
+            delta = state.advance(output)
             if delta is None:
                 continue
-            self._generated += live.cursor - seen
+            self._generated += state.cursor - seen
             if delta.finish_reason is not None:
-                self._forget(request_id)
-                # Of other ends the batcher knows.
+                self._forget(delta.request_id)
+                # The batcher knows of all other ends.
                 if output.error is None and (
                     delta.finish_reason == "error" or (delta.finish_reason == "stop" and delta.stop_token_id is None)
                 ):
-                    self._cancel(live)
+                    self._cancel(state)
             deltas.append(delta)
         self._emit(deltas)
 
-    def _cancel(self, live: Live) -> None:
-        if not live.batched:
-            self._preparer.cancel(live)
+    def _cancel(self, state: RequestState) -> None:
+        if not state.batched:
+            self._prefill_queue.cancel(state)
         elif self._batcher is not None and not self._failed:
-            self._batcher.cancel(live.key)
+            self._batcher.cancel(state.key)
 
-    def _forget(self, request_id: int) -> Live | None:
-        live = self._live.pop(request_id, None)
-        if live is not None:
-            del self._ids[live.key]
-            self._waiting -= not live.batched
-        return live
+    def _forget(self, request_id: int) -> RequestState | None:
+        state = self._states.pop(request_id, None)
+        if state is not None:
+            del self._ids[state.key]
+            self._waiting -= not state.batched
+        return state
 
     def _end_all(self, reason: Any, error: str | None = None) -> list[TokenDelta]:
-        ended = list(self._live)
-        for live in self._live.values():
-            if not live.batched:
-                self._preparer.cancel(live)
-        self._live.clear()
+        ended = list(self._states)
+        for state in self._states.values():
+            if not state.batched:
+                self._prefill_queue.cancel(state)
+        self._states.clear()
         self._ids.clear()
         self._waiting = 0
         return [TokenDelta(request_id, [], reason, error=error) for request_id in ended]

@@ -1,57 +1,51 @@
-"""Grammars for an engine's vocabulary: `Grammar`s compiled by xgrammar or llguidance.
+"""Grammar constraints by llguidance, for one model's vocabulary.
 
-Both libraries get the same vocabulary, read from tokenizer.json: for each id the bytes that it adds to the text. So
-what a grammar spells is reachable by any tokens that spell it, added ones such as `<tool_call>` or `</think>` included
-where the tokenizer does not call them special. Those that it does (`<|im_start|>`) match nothing, unless a structural
-tag or a Lark grammar spells them (`[TOOL_CALLS]`): then they are text to it, like the tokens that spell them in parts.
-Tokens that end a text and ids without a token, with which models pad their vocabulary, never match.
+The vocabulary is read from tokenizer.json: for each id the bytes that it adds to the text. So what a grammar spells is
+reachable by any tokens that spell it, added ones such as `<tool_call>` or `</think>` included where the tokenizer does
+not call them special. Special ones (`<|im_start|>`) match nothing, unless a Lark grammar spells them (`[TOOL_CALLS]`):
+then they are text to it, like the tokens that spell them in parts. Tokens that end a text and ids without a token, with
+which models pad their vocabulary, never match.
 
-The libraries know no stop tokens here. A request's own are set in the mask where the grammar may end and cleared
+llguidance knows no stop tokens here. A request's own are set in the bitmask where the grammar may end and cleared
 everywhere else, also if they are text.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
+import os
 import re
 import threading
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.embedded.grammar_matcher import Constraint, ConstraintFactory, GrammarError
+from openai_bls.engines.embedded.grammar_matcher import Bitmask, Constraint, ConstraintFactory, GrammarError
 from openai_bls.output.detokenizer import factory, tokenizer_json
 from openai_bls.output.detokenizer.base import Vocabulary
 from openai_bls.output.structured.ebnf_forms import slashed
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# Compiled grammars that are kept, of either library. Those of a large vocabulary take megabytes.
-_KEPT = 32
-_XGRAMMAR_CACHE_BYTES = 64 << 20
-_XGRAMMAR_THREADS = 4
-# Its tokens marked so are no text to llguidance.
+# Compiled grammars that are kept. Those of a large vocabulary take megabytes.
+_CACHED_GRAMMARS = 32
+_MAX_THREADS = 8
+# Prefix of tokens that are no text to llguidance.
 _SPECIAL = b"\xff"
-_MAX_MESSAGE = 300
-# Of a grammar as its library compiles it. At the worst the time grows with the square of it: here to seconds.
-_MAX_CHARACTERS = 1 << 18
-
-Words = npt.NDArray[np.int32]
-"""A bit for each token id, 32 to a word."""
+_MAX_MESSAGE_CHARACTERS = 300
+# Characters of a grammar as llguidance compiles it. At worst the time grows with their square: here to seconds.
+_MAX_GRAMMAR_CHARACTERS = 1 << 18
 
 
 def load(tokenizer_dir: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> ConstraintFactory | None:
-    """A factory for the tokenizer in a folder; what is slow about it is put off until a grammar comes.
+    """The factory for the tokenizer in a folder; reads nothing yet.
 
     Args:
         tokenizer_dir: holds the tokenizer.json.
@@ -59,208 +53,38 @@ def load(tokenizer_dir: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
         eos_token_ids: never text, whatever the tokenizer says.
 
     Returns:
-        None if the file or both libraries are missing.
+        None if the file or llguidance is missing.
     """
     if not (tokenizer_dir / "tokenizer.json").is_file():
-        _log.info("no grammars: there is no %s", tokenizer_dir / "tokenizer.json")
+        logger.info("no grammars: there is no %s", tokenizer_dir / "tokenizer.json")
         return None
-    backends = tuple(name for name in _BACKENDS if importlib.util.find_spec(name) is not None)
-    if not backends:
-        _log.info("no grammars: neither xgrammar nor llguidance is installed")
+    if importlib.util.find_spec("llguidance") is None:
+        logger.info("no grammars: llguidance is not installed")
         return None
-    return _Factory(tokenizer_dir, vocab_size, tuple(eos_token_ids), backends)
+    return LlguidanceFactory(tokenizer_dir, vocab_size, tuple(eos_token_ids))
 
 
-class _Tokens(msgspec.Struct, frozen=True):
-    """A vocabulary as both libraries are told of it."""
+class _Vocabulary(msgspec.Struct, frozen=True):
+    """A model's vocabulary as grammars see it."""
 
     text: list[bytes]
     """By id; empty for what is never text."""
-    is_text: Words
-    """What is text anywhere."""
+    is_text: Bitmask
+    """Tokens that are text in every grammar."""
     markers: dict[str, int]
-    """Special tokens, which are text only to grammars that spell them."""
+    """Ids of special tokens by their text, which are text only to grammars that spell them."""
 
 
-class _Backend(ABC):
-    """One library, with the vocabulary loaded into it."""
-
-    @abstractmethod
-    def compile(self, grammar: Grammar) -> Any:
-        """What `start` takes, any number of times. Raises anything."""
-
-    @abstractmethod
-    def start(self, compiled: Any, is_text: Words, stop: Words) -> Constraint:
-        """A constraint at the beginning of a compiled grammar."""
-
-
-class _Factory:
-    """A `ConstraintFactory`."""
-
-    def __init__(
-        self, folder: Path, vocab_size: int, eos_token_ids: tuple[int, ...], backends: tuple[str, ...]
-    ) -> None:
-        self.backends: tuple[Any, ...] = backends
-        self._folder = folder
-        self._vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
-        self._loading = threading.Lock()
-        self._tokens: _Tokens | None = None
-        self._loaded: dict[str, _Backend] = {}
-        self._lock = threading.Lock()
-        self._compiled: OrderedDict[Grammar, Future[Any]] = OrderedDict()
-
-    def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Constraint:
-        """A constraint at the beginning of `grammar`."""
-        if grammar.backend not in self.backends:
-            raise GrammarError(f"grammars for {grammar.backend} need that library, which is not installed")
-        backend, tokens = self._backend(grammar.backend)
-        compiled = self._compile(backend, grammar)
-        stop = _words(stop_token_ids, self._vocab_size)
-        spelled = _spelled(grammar) if tokens.markers else ""
-        markers = [token_id for text, token_id in tokens.markers.items() if text in spelled]
-        is_text = tokens.is_text | _words(markers, self._vocab_size) if markers else tokens.is_text
-        try:
-            return backend.start(compiled, is_text, stop)
-        except Exception as error:
-            raise GrammarError(_message(error)) from None
-
-    def _backend(self, name: str) -> tuple[_Backend, _Tokens]:
-        with self._loading:
-            if self._tokens is None:
-                self._tokens = _read_tokens(self._folder, self._vocab_size, self._eos_token_ids)
-            if name not in self._loaded:
-                self._loaded[name] = _BACKENDS[name](self._tokens)
-            return self._loaded[name], self._tokens
-
-    def _compile(self, backend: _Backend, grammar: Grammar) -> Any:
-        """Compile once, also if several threads ask for the same at a time."""
-        with self._lock:
-            known = self._compiled.get(grammar)
-            future: Future[Any] = known or Future()
-            self._compiled[grammar] = future
-            self._compiled.move_to_end(grammar)
-            while len(self._compiled) > _KEPT:
-                self._compiled.popitem(last=False)
-        if known is None:
-            try:
-                _bounded(grammar.text)
-                future.set_result(backend.compile(grammar))
-            except BaseException as error:
-                future.set_exception(GrammarError(_message(error)))
-                if not isinstance(error, Exception):
-                    raise
-        return future.result()
-
-
-class _Masked(ABC):
-    """A `Constraint` over a library's matcher: the next mask is computed once, whoever asks."""
-
-    def __init__(self, is_text: Words, stop: Words) -> None:
-        self._text = is_text & ~stop
-        self._stop = stop
-        self._next = np.zeros_like(is_text)
-        self._known = False
-        self._may_end = False
-
-    def fill(self, mask: Words) -> None:
-        """Write which tokens may come next.
-
-        Raises:
-            GrammarError: none can, though the grammar is not complete, or it is beyond the library's limits.
-        """
-        self._look()
-        mask[:] = self._next
-        if self._may_end:
-            mask |= self._stop
-        elif not self._next.any():
-            raise GrammarError("the grammar has come to where no token of this model's vocabulary fits")
-
-    def accept(self, token_id: int) -> bool:
-        """Go on with a sampled token."""
-        if not 0 <= token_id < self._text.size * 32 or not self._text[token_id // 32] >> token_id % 32 & 1:
-            return False
-        self._known = False
-        return self._accept(token_id)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the grammar is complete and nothing but a stop token may follow; raises what `fill` raises."""
-        self._look()
-        return self._may_end and not self._next.any()
-
-    def _look(self) -> None:
-        if not self._known:
-            self._may_end = self._compute(self._next)
-            self._next &= self._text
-            self._known = True
-
-    @abstractmethod
-    def _accept(self, token_id: int) -> bool: ...
-
-    @abstractmethod
-    def _compute(self, mask: Words) -> bool:
-        """Write the library's mask; returns whether the grammar may end here.
-
-        Raises:
-            GrammarError: the grammar is beyond the library's limits.
-        """
-
-
-class _XGrammar(_Backend):
-    def __init__(self, tokens: _Tokens) -> None:
-        import xgrammar
-
-        self._xgrammar = xgrammar
-        info = xgrammar.TokenizerInfo(tokens.text, xgrammar.VocabType.RAW, stop_token_ids=[])
-        self._compiler = xgrammar.GrammarCompiler(
-            info, max_threads=_XGRAMMAR_THREADS, cache_limit_bytes=_XGRAMMAR_CACHE_BYTES
-        )
-
-    def compile(self, grammar: Grammar) -> Any:
-        new = self._xgrammar.Grammar
-        match grammar.kind:
-            case "json_schema":
-                # From nobody here: `structured` writes them as GBNF.
-                return self._compiler.compile_json_schema(
-                    grammar.text, any_whitespace=False, separators=(", ", ": "), strict_mode=False
-                )
-            case "regex":
-                return self._compiler.compile_grammar(new.from_regex(grammar.text))
-            case "ebnf":
-                return self._compiler.compile_grammar(new.from_ebnf(grammar.text))
-            case "structural_tag":
-                return self._compiler.compile_structural_tag(grammar.text)
-        raise GrammarError(f"xgrammar has no {grammar.kind} grammars")
-
-    def start(self, compiled: Any, is_text: Words, stop: Words) -> Constraint:
-        return _XGrammarConstraint(self._xgrammar.GrammarMatcher(compiled), is_text, stop)
-
-
-class _XGrammarConstraint(_Masked):
-    def __init__(self, matcher: Any, is_text: Words, stop: Words) -> None:
-        super().__init__(is_text, stop)
-        self._matcher = matcher
-
-    def _accept(self, token_id: int) -> bool:
-        return bool(self._matcher.accept_token(token_id))
-
-    def _compute(self, mask: Words) -> bool:
-        if not self._matcher.fill_next_token_bitmask(mask.reshape(1, -1)):
-            mask.fill(-1)  # it says so where everything may follow, and writes nothing
-        return bool(self._matcher.is_completed())
-
-
-class _LlguidanceTokens:
-    """The vocabulary in llguidance's form."""
+class _TokenizerWrapper:
+    """The vocabulary in the form that `llguidance.LLTokenizer` reads."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, tokens: _Tokens) -> None:
-        # It wants one token to end with: one that no model has.
-        self.eos_token_id = len(tokens.text)
-        self.tokens = [text or _SPECIAL + b"<%d>" % token_id for token_id, text in enumerate(tokens.text)]
+    def __init__(self, vocabulary: _Vocabulary) -> None:
+        # llguidance needs an end token: one id more than the model has.
+        self.eos_token_id = len(vocabulary.text)
+        self.tokens = [text or _SPECIAL + b"<%d>" % token_id for token_id, text in enumerate(vocabulary.text)]
         self.tokens.append(_SPECIAL + b"<end>")
         self.special_token_ids = [token_id for token_id, text in enumerate(self.tokens) if text[:1] == _SPECIAL]
         self._id_of_byte = {text[0]: token_id for token_id, text in enumerate(self.tokens) if len(text) == 1}
@@ -271,16 +95,92 @@ class _LlguidanceTokens:
         return [self._id_of_byte[byte] for byte in raw if byte in self._id_of_byte]
 
 
-class _Llguidance(_Backend):
-    def __init__(self, tokens: _Tokens) -> None:
-        import llguidance
+class LlguidanceFactory:
+    """A `ConstraintFactory` by llguidance."""
 
-        self._llguidance = llguidance
-        wrapper: Any = _LlguidanceTokens(tokens)
-        self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=len(wrapper.tokens))
+    backend: Literal["llguidance"] = "llguidance"
 
-    def compile(self, grammar: Grammar) -> Any:
-        new = self._llguidance.LLMatcher
+    def __init__(self, folder: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        """See `load`."""
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._loading = threading.Lock()
+        self._vocabulary: _Vocabulary | None = None
+        self._llguidance: Any = None
+        self._tokenizer: Any = None
+        self._executor: Any = None
+        self._lock = threading.Lock()
+        self._compiled: OrderedDict[Grammar, Future[Any]] = OrderedDict()
+
+    def warm_up(self) -> None:
+        """Load llguidance and the vocabulary."""
+        self._load()
+
+    def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Constraint:
+        """A constraint at the beginning of `grammar`."""
+        vocabulary = self._load()
+        compiled = self._compile_once(grammar)
+        is_text = vocabulary.is_text
+        # Schemas are written to the end of the line. Without backslashes an escaped marker is itself again.
+        spelled = re.sub(r"%json .*", "", grammar.text).replace("\\", "") if grammar.kind == "lark" else ""
+        markers = [token_id for text, token_id in vocabulary.markers.items() if text in spelled]
+        if markers:
+            is_text = is_text | _bitmask(markers, self._vocab_size)
+        return LlguidanceConstraint(compiled.deep_copy(), is_text, _bitmask(stop_token_ids, self._vocab_size))
+
+    def fill_bitmasks(self, constraints: Sequence[Constraint]) -> None:
+        """Compute the next bitmasks of `constraints` in parallel, on llguidance's own threads."""
+        waiting = [one for one in constraints if isinstance(one, LlguidanceConstraint) and one.needs_bitmask]
+        if len(waiting) < 2:
+            return  # computed where it is asked for
+        rows = np.empty((len(waiting), _words(self._vocab_size + 1)), np.int32)
+        matchers = [(constraint.matcher, row) for row, constraint in enumerate(waiting)]
+        try:
+            self._executor.unsafe_compute_mask_ptr(matchers, rows.ctypes.data, rows.shape[1] * 4, len(waiting))
+        except Exception:  # then each computes its own, and one that fails ends its request alone
+            logger.exception("llguidance does not compute in parallel")
+            return
+        for constraint, row in zip(waiting, rows, strict=True):
+            constraint.take(row)
+
+    def _load(self) -> _Vocabulary:
+        with self._loading:
+            if self._vocabulary is None:
+                import llguidance
+
+                vocabulary = _read_vocabulary(self._folder, self._vocab_size, self._eos_token_ids)
+                wrapper: Any = _TokenizerWrapper(vocabulary)
+                self._tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=len(wrapper.tokens))
+                self._executor = llguidance.LLExecutor(max(1, min(_MAX_THREADS, (os.cpu_count() or 1) // 2)))
+                self._llguidance = llguidance
+                self._vocabulary = vocabulary
+            return self._vocabulary
+
+    def _compile_once(self, grammar: Grammar) -> Any:
+        """The compiled grammar; compiled once, also if several threads ask for the same at a time."""
+        with self._lock:
+            known = self._compiled.get(grammar)
+            future: Future[Any] = known or Future()
+            self._compiled[grammar] = future
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > _CACHED_GRAMMARS:
+                self._compiled.popitem(last=False)
+        if known is None:
+            try:
+                future.set_result(self._compile(grammar))
+            except BaseException as error:
+                future.set_exception(GrammarError(_message(error)))
+                if not isinstance(error, Exception):
+                    raise
+        return future.result()
+
+    def _compile(self, grammar: Grammar) -> Any:
+        if len(grammar.text) > _MAX_GRAMMAR_CHARACTERS:
+            raise GrammarError(
+                f"the grammar is too large: its rules take {len(grammar.text)} characters, "
+                f"{_MAX_GRAMMAR_CHARACTERS} at most"
+            )
         match grammar.kind:
             case "json_schema":
                 text = f"start: %json {grammar.text}"
@@ -290,38 +190,84 @@ class _Llguidance(_Backend):
                 text = grammar.text
             case _:
                 raise GrammarError(f"llguidance has no {grammar.kind} grammars")
-        # Where only one text fits, it would allow but the one token that it had chosen itself.
+        # Without this, llguidance allows but its own choice of token where only one text fits.
         lark = '%llguidance {"no_forcing": true}\n' + text
+        new = self._llguidance.LLMatcher
         matcher = new(self._tokenizer, new.grammar_from_lark(lark), log_level=0)
         if matcher.is_error():
             raise GrammarError(_message(matcher.get_error()))
         return matcher
 
-    def start(self, compiled: Any, is_text: Words, stop: Words) -> Constraint:
-        return _LlguidanceConstraint(compiled.deep_copy(), is_text, stop)
+
+class LlguidanceConstraint:
+    """A `Constraint`: the next bitmask is computed once, by whoever asks first or by `fill_bitmasks`."""
+
+    def __init__(self, matcher: Any, is_text: Bitmask, stop: Bitmask) -> None:
+        """Args: matcher: an `LLMatcher`; is_text: tokens that are text to its grammar; stop: the request's."""
+        self.matcher = matcher
+        self._text = is_text & ~stop
+        self._stop = stop
+        self._next: Bitmask | None = None
+        self._error: GrammarError | None = None
+        self._may_end = False
+        self._only_end = False
+
+    def fill(self, mask: Bitmask) -> None:
+        """Write the tokens that may come next.
+
+        Raises:
+            GrammarError: none may, though the grammar is not complete, or it exceeds llguidance's limits.
+        """
+        mask[:] = self._computed()
+        if self._may_end:
+            mask |= self._stop
+        elif self._only_end:
+            raise GrammarError("no token of this model's vocabulary fits where the grammar has got to")
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by a sampled token."""
+        if not 0 <= token_id < self._text.size * 32 or not self._text[token_id // 32] >> token_id % 32 & 1:
+            return False
+        self._next = None
+        return bool(self.matcher.consume_token(token_id))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the grammar is complete and only a stop token may follow; raises as `fill` does."""
+        self._computed()
+        return self._may_end and self._only_end
+
+    @property
+    def needs_bitmask(self) -> bool:
+        """Whether the next bitmask is not computed yet."""
+        return self._next is None and self._error is None
+
+    def take(self, row: Bitmask) -> None:
+        """Note the next bitmask as llguidance has computed it; keeps `row`."""
+        matcher = self.matcher
+        if matcher.is_error():
+            self._error = GrammarError(f"the grammar is beyond llguidance's limits: {_message(matcher.get_error())}")
+            return
+        # llguidance's vocabulary is larger by its end token, which may take one word more.
+        allowed = row[: self._text.size]
+        if matcher.is_stopped():
+            allowed[:] = 0
+        else:
+            allowed &= self._text
+        self._next = allowed
+        self._may_end = bool(matcher.is_accepting())
+        self._only_end = not allowed.any()
+
+    def _computed(self) -> Bitmask:
+        if self.needs_bitmask:
+            self.take(np.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=np.int32))
+        if self._error is not None:
+            raise self._error
+        assert self._next is not None
+        return self._next
 
 
-class _LlguidanceConstraint(_Masked):
-    def __init__(self, matcher: Any, is_text: Words, stop: Words) -> None:
-        super().__init__(is_text, stop)
-        self._matcher = matcher
-
-    def _accept(self, token_id: int) -> bool:
-        return bool(self._matcher.consume_token(token_id))
-
-    def _compute(self, mask: Words) -> bool:
-        if self._matcher.is_stopped() and not self._matcher.is_error():
-            mask.fill(0)
-            return bool(self._matcher.is_accepting())
-        raw = self._matcher.compute_bitmask()
-        if self._matcher.is_error():
-            raise GrammarError(f"the grammar is beyond llguidance's limits: {_message(self._matcher.get_error())}")
-        # Its vocabulary is larger by one token, which may need one word more.
-        mask[:] = np.frombuffer(raw, dtype=np.int32)[: mask.size]
-        return bool(self._matcher.is_accepting())
-
-
-def _read_tokens(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> _Tokens:
+def _read_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> _Vocabulary:
     content = (folder / "tokenizer.json").read_bytes()
     plain = tokenizer_json.read(content)
     if plain is not None:
@@ -341,58 +287,27 @@ def _read_tokens(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) ->
         for token_id in vocabulary.special_ids
         if token_id < vocab_size and text[token_id]
     }
-    return _Tokens(text, _words(is_text, vocab_size), markers)
+    return _Vocabulary(text, _bitmask(is_text, vocab_size), markers)
 
 
-def _spelled(grammar: Grammar) -> str:
-    """What the constant parts of a grammar spell, of the kinds that have any."""
-    if grammar.kind == "structural_tag":
-        return "\n".join(_constants(json.loads(grammar.text)))
-    if grammar.kind == "lark":
-        # Schemas are written to the end of the line. Without backslashes an escaped marker is itself again.
-        return re.sub(r"%json .*", "", grammar.text).replace("\\", "")
-    return ""
+def _words(vocab_size: int) -> int:
+    return -(-vocab_size // 32)
 
 
-def _constants(node: Any) -> list[str]:
-    if isinstance(node, list):
-        return [text for part in node for text in _constants(part)]
-    if not isinstance(node, dict) or node.get("type") == "json_schema":
-        return []
-    found = []
-    for key, part in node.items():
-        if key in ("begin", "end", "value", "triggers"):
-            found += [text for text in (part if isinstance(part, list) else [part]) if isinstance(text, str)]
-        else:
-            found += _constants(part)
-    return found
-
-
-def _words(token_ids: Iterable[int], vocab_size: int) -> Words:
-    """The words with these ids' bits set; ids outside the vocabulary have none."""
-    bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
+def _bitmask(token_ids: Iterable[int], vocab_size: int) -> Bitmask:
+    """The bitmask of these ids; those outside the vocabulary are left out."""
+    bits = np.zeros(_words(vocab_size) * 32, dtype=np.uint8)
     bits[[token_id for token_id in token_ids if 0 <= token_id < vocab_size]] = 1
     return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
 
 
-def _bounded(text: str) -> str:
-    """`text`, unless it is too long to be compiled in a time that others can wait for."""
-    if len(text) > _MAX_CHARACTERS:
-        raise GrammarError(
-            f"the grammar is too large: its rules take {len(text)} characters, {_MAX_CHARACTERS} at most"
-        )
-    return text
-
-
 def _message(error: object) -> str:
-    """A library's message for a client's eyes: one line, without the library's own places and state."""
+    """llguidance's message for a client's eyes: one line, without its source places and its state."""
     text = " ".join(_DUMP.split(str(error), 1)[0].split())
-    text = _PLACE.sub("", text)
-    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"
+    text = _SOURCE_PLACE.sub("", text)
+    return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[: _MAX_MESSAGE_CHARACTERS - 1] + "…"
 
 
 _DUMP = re.compile("<backtrace>|<state>")
-# As in `[12:00:00] /project/cpp/regex_converter.cc:75: `.
-_PLACE = re.compile(r"(\[[\d:]+\] *)?\S+\.(cc|h|rs):\d+(:\d+)?:? *")
-
-_BACKENDS: dict[str, type[Any]] = {"xgrammar": _XGrammar, "llguidance": _Llguidance}
+# As in `parser/src/lark.rs:75:3: `.
+_SOURCE_PLACE = re.compile(r"\S+\.rs:\d+(:\d+)?:? *")

@@ -1,4 +1,4 @@
-"""Compiling grammars beside the engine's thread."""
+"""Compilation of grammars beside the engine's thread."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from openai_bls.engines.embedded.grammar_matcher import Constraint, ConstraintFa
 
 logger = logging.getLogger(__name__)
 
-# Characters of a grammar. Larger ones, which may take seconds, have a thread of their own, so that they hold up each
-# other and no small one.
-_SMALL = 8 * 1024
+# Characters of a grammar. Larger ones may take seconds; they have a thread of their own and hold up no small one.
+_SMALL_CHARACTERS = 8 * 1024
 
 
-class Compiled(msgspec.Struct, frozen=True):
-    """What has become of a request's grammar."""
+class CompiledGrammar(msgspec.Struct, frozen=True):
+    """Result of a compilation."""
 
     key: str
-    """As `Compiler.start` was given it."""
+    """The request's, as given to `GrammarCompiler.start`."""
     constraint: Constraint | None = None
     """None if there is an error."""
     error: str = ""
@@ -34,10 +33,10 @@ class Compiled(msgspec.Struct, frozen=True):
     """The error is the grammar's."""
 
 
-class Compiler:
-    """Two threads that compile: one small grammars, one large ones."""
+class GrammarCompiler:
+    """Two threads that compile grammars: one small ones, one large ones."""
 
-    def __init__(self, factory: ConstraintFactory, on_compiled: Callable[[Compiled], object]) -> None:
+    def __init__(self, factory: ConstraintFactory, on_compiled: Callable[[CompiledGrammar], object]) -> None:
         """Start no thread yet.
 
         Args:
@@ -51,12 +50,16 @@ class Compiler:
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large-grammars")
         self._lock = threading.Lock()
         self._futures: dict[str, Future[None]] = {}
-        """Of the requests that are still to be told of, by key."""
+        """Of the requests whose result is awaited, by key."""
+
+    def warm_up(self) -> None:
+        """Load the library and the vocabulary on a thread of the compiler's."""
+        self._small.submit(self._warm_up)
 
     def start(self, key: str, request: GenerationRequest) -> None:
         """Compile the grammar of `request`; not after `close`."""
         assert request.grammar is not None
-        pool = self._small if len(request.grammar.text) <= _SMALL else self._large
+        pool = self._small if len(request.grammar.text) <= _SMALL_CHARACTERS else self._large
         with self._lock:
             self._futures[key] = pool.submit(self._compile, key, request)
 
@@ -74,15 +77,21 @@ class Compiler:
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def _warm_up(self) -> None:
+        try:
+            self._factory.warm_up()
+        except Exception:  # the first grammar fails by the same error, and its client is told
+            logger.exception("the grammar library does not load")
+
     def _compile(self, key: str, request: GenerationRequest) -> None:
         assert request.grammar is not None
         try:
-            result = Compiled(key, self._factory.make(request.grammar, request.stop_token_ids))
+            result = CompiledGrammar(key, self._factory.make(request.grammar, request.stop_token_ids))
         except GrammarError as error:
-            result = Compiled(key, error=str(error), invalid=True)
+            result = CompiledGrammar(key, error=str(error), invalid=True)
         except Exception:  # of a grammar library
-            logger.exception("the grammar library %s failed", request.grammar.backend)
-            result = Compiled(key, error=ENGINE_FAILED)
+            logger.exception("the grammar library failed")
+            result = CompiledGrammar(key, error=ENGINE_FAILED)
         # With the lock, so that nothing is told of once `cancel` or `close` has returned.
         with self._lock:
             if self._futures.pop(key, None) is not None:
@@ -90,7 +99,7 @@ class Compiler:
 
 
 def load_factory(version_dir: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> ConstraintFactory | None:
-    """What compiles grammars for the tokenizer that lies beside the engine; None if there is none, or no library."""
+    """The factory for the tokenizer that lies beside the engine; None without a tokenizer or a grammar library."""
     folder = version_dir / "tokenizer"
     if not folder.is_dir():
         return None

@@ -1,4 +1,4 @@
-"""What restricts a sequence to a grammar, as an engine sees it; `engine.grammars` makes them."""
+"""Interfaces between the embedded engine and its grammar library (`grammar_backend` implements them)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import numpy.typing as npt
 
 from openai_bls.core.engine_types import Grammar
 
+Bitmask = npt.NDArray[np.int32]
+"""Allowed tokens, int32 of shape [ceil(vocabulary / 32)]: bit `id % 32` of word `id // 32` is set for those."""
+
 
 class GrammarError(Exception):
     """A grammar that cannot be compiled, or not be followed further; the message is fit for a client's eyes."""
 
 
 class Constraint(Protocol):
-    """One sequence's place in a grammar. Used by one thread at a time.
+    """Position of one sequence in its grammar. Used by one thread at a time.
 
-    Anything here may raise: `GrammarError` where the grammar is to blame, say because it is beyond a library's limits,
-    and whatever a library raises by mistake.
+    Every method may raise `GrammarError` where the grammar is to blame, say because it exceeds the library's limits,
+    and any other exception where the library fails.
     """
 
-    def fill(self, mask: npt.NDArray[np.int32]) -> None:
-        """Write which tokens may come next into `mask`, int32 of shape [ceil(vocabulary / 32)]: bit `id % 32` of word
-        `id // 32` is set for those that may. A request's stop tokens are among them where the grammar may end."""
+    def fill(self, mask: Bitmask) -> None:
+        """Write the tokens that may come next, the request's stop tokens among them where the grammar may end."""
         ...
 
     def accept(self, token_id: int) -> bool:
-        """Go on with a sampled token, which is no stop token; False if the grammar forbids it."""
+        """Advance by a sampled token, which is no stop token; False if the grammar forbids it."""
         ...
 
     @property
@@ -38,17 +40,28 @@ class Constraint(Protocol):
 
 
 class ConstraintFactory(Protocol):
-    """Compiles grammars for one vocabulary."""
+    """Compiler of grammars for one vocabulary."""
 
-    backends: tuple[Any, ...]
-    """That are installed: `EngineInfo.grammar_backends`."""
+    backend: Any
+    """`EngineInfo.grammar_backend`."""
+
+    def warm_up(self) -> None:
+        """Load the library and the vocabulary, which the first grammar would wait for otherwise. From any thread."""
+        ...
 
     def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Constraint:
-        """A constraint at the beginning of `grammar`. From any thread; takes milliseconds to seconds, next to
-        nothing for a grammar that was compiled lately.
+        """A constraint at the beginning of `grammar`. From any thread; takes milliseconds to seconds, and microseconds
+        for a grammar that was compiled lately.
 
         Raises:
-            GrammarError: the grammar is not one, is too large, or `backends` lacks its backend.
-            Exception: a library that is installed does not work.
+            GrammarError: the grammar is malformed, too large, or of a kind that the library does not read.
+            Exception: the library is installed and does not work.
+        """
+        ...
+
+    def fill_bitmasks(self, constraints: Sequence[Constraint]) -> None:
+        """Compute the next bitmasks of `constraints`, of this factory, in parallel, without the GIL.
+
+        Raises nothing: what fails is raised by the constraint that it concerns.
         """
         ...

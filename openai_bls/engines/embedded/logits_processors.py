@@ -1,8 +1,9 @@
-"""What a sequence asks of its tokens beyond temperature and filters, kept on the host from step to step.
+"""Host half of the logits processors: per-sequence state for biases, penalties, bans, grammars and log-probabilities.
 
-Most sequences have no `Rules`, and cost nothing here. For those that have, each step collects what `edits.py` then does
-to the scores on the device. With steps in flight the host does not know a row's last token yet when it prepares the
-next step. So a history ends before the last token, always; the device has that one and adds it.
+Most sequences have none of them and cost nothing here. For the others each step collects a `LogitsUpdate`, which
+`logits_processors_device` applies. While a step is prepared, the last token of a sequence may still be on the device.
+So every history here ends before the last token, and the device adds that one. Only a grammar has to know it: its
+bitmask is asked for when the tokens of the step before have arrived, while the forward pass runs.
 """
 
 from __future__ import annotations
@@ -25,30 +26,41 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(slots=True)
-class Edits:
-    """A step's changes to the scores of some rows, collected on the host; empty lists are changes not wanted."""
+class LogitsUpdate:
+    """One step's changes to the logits of some rows. Empty lists are changes that no row wants."""
 
     bias: list[tuple[int, Ints, Floats]] = dataclasses.field(default_factory=list)
-    """(row, token ids, what is added to their scores)."""
+    """(row, token ids, what is added to their logits)."""
     penalties: list[tuple[int, Penalties, float]] = dataclasses.field(default_factory=list)
-    """(row, its penalties, how often the row's last token counts as one of the output: 0 or 1)."""
+    """(row, its penalties, count of the row's last token as output: 0 for a prompt's, else 1)."""
     bans: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
-    """(row, the last token with which it holds or `ANY`, forbidden token)."""
-    masked: list[int] = dataclasses.field(default_factory=list)
+    """(row, last token with which the ban holds or `ANY`, forbidden token)."""
+    constrained: list[tuple[int, HostLogitsProcessors]] = dataclasses.field(default_factory=list)
     """Rows under a grammar."""
-    masks: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
-    """Their allowed tokens, as `Constraint.fill` writes them."""
-    logprobs: list[tuple[int, int, Rules]] = dataclasses.field(default_factory=list)
-    """(row, index in its sequence of the token to be chosen, whose log-probabilities it is)."""
+    logprobs: list[tuple[int, int, HostLogitsProcessors]] = dataclasses.field(default_factory=list)
+    """(row, index in its sequence of the token to be chosen, who wants the log-probabilities)."""
 
     @property
-    def changing(self) -> bool:
-        """Whether any score changes."""
-        return bool(self.bias or self.penalties or self.bans or self.masked)
+    def changes_logits(self) -> bool:
+        """Whether any logit changes."""
+        return bool(self.bias or self.penalties or self.bans or self.constrained)
+
+    def bitmasks(self, vocab_size: int) -> tuple[list[int], npt.NDArray[np.int32]]:
+        """Rows that a grammar holds, and their allowed tokens, int32 [rows, ceil(vocabulary / 32)].
+
+        To be called once the tokens of the step before have been accepted. A row whose request has ended by then, or
+        whose grammar fails, has none: its token is dropped.
+        """
+        rows: list[int] = []
+        masks = np.empty((len(self.constrained), -(-vocab_size // 32)), np.int32)
+        for row, processors in self.constrained:
+            if processors.fill_bitmask(masks[len(rows)]):
+                rows.append(row)
+        return rows, masks[: len(rows)]
 
 
 class Penalties:
-    """Which tokens a sequence holds and how often its output holds them, all but its last token."""
+    """Counts of the tokens of one sequence, its last token left out."""
 
     def __init__(self, prompt_length: int, repetition: float, presence: float, frequency: float) -> None:
         """Args: prompt_length: in tokens; the output comes after. The others are of `SamplingParams`."""
@@ -97,20 +109,21 @@ class Penalties:
             self._counts[slot] += count
 
 
-class Rules:
-    """One sequence's; used by the engine's thread alone."""
+class HostLogitsProcessors:
+    """Logits processors of one sequence; used by the engine's thread alone."""
 
-    def __init__(self, request: GenerationRequest, vocab_size: int, constraint: Constraint | None = None) -> None:
+    def __init__(self, request: GenerationRequest, constraint: Constraint | None = None) -> None:
         """Args: constraint: of the request's grammar, at its beginning."""
         params = request.sampling
         self.constraint = constraint
         self.logprobs = request.logprobs
         self.results: dict[int, Any] = {}
-        """Index in the sequence → where the log-probabilities of its token are."""
+        """Index in the sequence → (`StepLogprobs`, row there) of its token."""
         self.failure: Exception | None = None
-        """Why the constraint could not say which tokens may follow. The token chosen then is worth nothing."""
+        """Error of the constraint in place of a bitmask. The token sampled then is void."""
+        self.ended = False
+        """The request has ended; a step in flight may still hold the sequence."""
         self._prompt_length = len(request.prompt_token_ids)
-        self._words = -(-vocab_size // 32)
         self._bad_words = request.bad_words
         self._stops = request.stop_token_ids
         self._first_stop = self._prompt_length + request.min_tokens
@@ -125,8 +138,8 @@ class Rules:
         if penalties != (1, 0, 0):
             self._penalties = Penalties(self._prompt_length, *penalties)
 
-    def __deepcopy__(self, memo: object) -> Rules:
-        """Itself: a sequence that is started again goes on with what is known of it."""
+    def __deepcopy__(self, memo: object) -> HostLogitsProcessors:
+        """Itself: a sequence that is preempted and started again keeps its state."""
         return self
 
     @staticmethod
@@ -144,30 +157,34 @@ class Rules:
             or params.frequency_penalty
         )
 
-    def collect(self, row: int, state: Any, edits: Edits) -> None:
-        """Add to `edits` what the step that has `state` at `row` needs."""
+    def collect(self, row: int, state: Any, update: LogitsUpdate) -> None:
+        """Add to `update` what the step that has `state` at `row` needs."""
         # By now the offset counts this step's tokens too: it is the index of the token about to be chosen.
         place = state.position_offset
         if self._bias is not None:
-            edits.bias.append((row, *self._bias))
+            update.bias.append((row, *self._bias))
         if self._penalties is not None:
             self._penalties.advance(state, place - 1)
-            edits.penalties.append((row, self._penalties, float(place > self._prompt_length)))
+            update.penalties.append((row, self._penalties, float(place > self._prompt_length)))
         if self._bad_words:
-            edits.bans.extend((row, last, banned) for last, banned in _completions(self._bad_words, state))
+            update.bans.extend((row, last, banned) for last, banned in _completions(self._bad_words, state))
         if place < self._first_stop:
-            edits.bans.extend((row, ANY, stop) for stop in self._stops)
+            update.bans.extend((row, ANY, stop) for stop in self._stops)
         if self.constraint is not None:
-            mask = np.zeros(self._words, np.int32)
-            try:
-                self.constraint.fill(mask)
-            except Exception as error:  # of a grammar library: not the other sequences' business
-                self.failure = error
-            else:
-                edits.masked.append(row)
-                edits.masks.append(mask)
+            update.constrained.append((row, self))
         if self.logprobs is not None:
-            edits.logprobs.append((row, place, self))
+            update.logprobs.append((row, place, self))
+
+    def fill_bitmask(self, mask: npt.NDArray[np.int32]) -> bool:
+        """Write the tokens that the grammar allows next; False if there is nothing to sample for any more."""
+        if self.ended or self.failure is not None or self.constraint is None:
+            return False
+        try:
+            self.constraint.fill(mask)
+        except Exception as error:  # ends this request alone
+            self.failure = error
+            return False
+        return True
 
 
 def tokens(state: Any, start: int, end: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The device's part of `rules.py`: changes to the scores of the rows that ask for them, and log-probabilities.
+"""Device half of the logits processors: changes to the logits of the rows that ask for them, and log-probabilities.
 
 Only those rows are touched. Nothing waits for the device.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from openai_bls.engines.capabilities import MAX_LOGPROBS
-from openai_bls.engines.embedded.logits_processors import ANY, Edits, Rules
+from openai_bls.engines.embedded.logits_processors import ANY, HostLogitsProcessors, LogitsUpdate
 
 
 def to_device(values: Any, device: torch.device) -> torch.Tensor:
@@ -23,41 +23,48 @@ def to_device(values: Any, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def apply(edits: Edits, last_ids: torch.Tensor, scores: torch.Tensor) -> None:
+def apply(update: LogitsUpdate, last_ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Change `scores`, float32 [rows, vocabulary], in place; `last_ids` [rows] are the sequences' last tokens."""
-    rows = raw = None
-    if edits.masked:
-        rows = to_device(np.array(edits.masked, np.int64), scores.device)
-        raw = scores[rows]
-    if edits.bias:
-        _add_bias(edits, scores)
-    if edits.penalties:
-        _penalize(edits, last_ids, scores)
-    if edits.bans:
-        _forbid(edits, last_ids, scores)
-    if rows is not None and raw is not None:
-        allowed = _unpacked(np.stack(edits.masks), scores.device, scores.size(1))
-        masked = scores[rows].masked_fill_(~allowed, -torch.inf)
-        # Where bans leave nothing that the grammar allows, the grammar is what counts.
+    constrained: tuple[torch.Tensor, torch.Tensor] | None = None
+    if update.constrained:
+        rows, masks = update.bitmasks(scores.size(1))
+        if rows:
+            words = to_device(masks, scores.device)
+            constrained = to_device(np.array(rows, np.int64), scores.device), _unpacked(words, scores.size(1))
+    # Only bans can leave nothing of what a grammar allows.
+    raw = scores[constrained[0]] if constrained is not None and update.bans else None
+    if update.bias:
+        _add_bias(update, scores)
+    if update.penalties:
+        _penalize(update, last_ids, scores)
+    if update.bans:
+        _forbid(update, last_ids, scores)
+    if constrained is None:
+        return
+    at, allowed = constrained
+    masked = scores[at].masked_fill_(~allowed, -torch.inf)
+    if raw is not None:
+        # Then the grammar counts.
         dead = (masked == -torch.inf).all(dim=-1, keepdim=True)
-        scores[rows] = torch.where(dead, raw.masked_fill_(~allowed, -torch.inf), masked)
+        masked = torch.where(dead, raw.masked_fill_(~allowed, -torch.inf), masked)
+    scores[at] = masked
 
 
 def _spread(rows: Sequence[int], lengths: Sequence[int]) -> Any:
     return np.repeat(np.array(rows, np.int64), np.array(lengths, np.int64))
 
 
-def _add_bias(edits: Edits, scores: torch.Tensor) -> None:
-    rows, ids, values = zip(*edits.bias, strict=True)
+def _add_bias(update: LogitsUpdate, scores: torch.Tensor) -> None:
+    rows, ids, values = zip(*update.bias, strict=True)
     places = np.stack([_spread(rows, [len(row) for row in ids]), np.concatenate(ids)])
     at = to_device(places, scores.device)
     scores[at[0], at[1]] += to_device(np.concatenate(values), scores.device)
 
 
-def _penalize(edits: Edits, last_ids: torch.Tensor, scores: torch.Tensor) -> None:
+def _penalize(update: LogitsUpdate, last_ids: torch.Tensor, scores: torch.Tensor) -> None:
     """Each row's known tokens, all different, and its last one, which may be one of them."""
     device = scores.device
-    rows, kept, last_counts = zip(*edits.penalties, strict=True)
+    rows, kept, last_counts = zip(*update.penalties, strict=True)
     lengths = [len(penalties.ids) for penalties in kept]
     which = _spread(range(len(rows)), lengths)
     ints = to_device(np.stack([which, np.array(rows, np.int64)[which], np.concatenate([p.ids for p in kept])]), device)
@@ -74,7 +81,7 @@ def _penalize(edits: Edits, last_ids: torch.Tensor, scores: torch.Tensor) -> Non
     counts = counts + (ints[2] == last[ints[0]]) * last_count[ints[0]]
     known = _penalized(scores[ints[1], ints[2]], counts, factors[:, ints[0]])
     newest = _penalized(scores[row, last], last_count, factors)
-    # In this order: what is known of a token includes that it is the last one.
+    # In this order: the count of a known token includes its being the last one.
     scores[row, last] = newest
     scores[ints[1], ints[2]] = known
 
@@ -85,30 +92,29 @@ def _penalized(scores: torch.Tensor, counts: torch.Tensor, factors: torch.Tensor
     return scores - (counts > 0) * presence - counts * frequency
 
 
-def _forbid(edits: Edits, last_ids: torch.Tensor, scores: torch.Tensor) -> None:
-    rows, last, banned = to_device(np.array(edits.bans, np.int64).T, scores.device)
+def _forbid(update: LogitsUpdate, last_ids: torch.Tensor, scores: torch.Tensor) -> None:
+    rows, last, banned = to_device(np.array(update.bans, np.int64).T, scores.device)
     holds = (last == ANY) | (last_ids[rows] == last)
     scores.index_put_((rows, banned), torch.where(holds, -torch.inf, 0.0), accumulate=True)
 
 
-def _unpacked(masks: Any, device: torch.device, vocab_size: int) -> torch.Tensor:
+def _unpacked(words: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Bool [n, vocabulary] from the bits of int32 [n, words]."""
-    words = to_device(masks, device)
-    bits = (words.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=device)) & 1
+    bits = (words.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=words.device)) & 1
     return bits.flatten(1)[:, :vocab_size].bool()
 
 
 class StepLogprobs:
-    """Log-probabilities of one step's tokens, on their way to the host until they are asked for."""
+    """Log-probabilities of one step's tokens, copied to the host in the background."""
 
-    def __init__(self, wanted: Sequence[tuple[int, int, Rules]], logits: torch.Tensor) -> None:
+    def __init__(self, wanted: Sequence[tuple[int, int, HostLogitsProcessors]], logits: torch.Tensor) -> None:
         """Take what is needed of a step's logits [rows, vocabulary], before anything changes them."""
         self._wanted = wanted
         self._rows = to_device(np.array([row for row, _, _ in wanted], np.int64), logits.device)
         self._logits = logits[self._rows].float()
         self._total = self._logits.logsumexp(dim=-1, keepdim=True)
         # The same count for all, so that the order of equals does not depend on what others ask for.
-        count = min(MAX_LOGPROBS, logits.size(-1)) if any(rules.logprobs for _, _, rules in wanted) else 0
+        count = min(MAX_LOGPROBS, logits.size(-1)) if any(processors.logprobs for _, _, processors in wanted) else 0
         self._top = self._logits.topk(count, dim=-1)
         self._packed: torch.Tensor | None = None
         self._copied: torch.cuda.Event | None = None
@@ -127,8 +133,8 @@ class StepLogprobs:
             self._copied.record()
         else:
             self._packed = packed
-        for i, (_, place, rules) in enumerate(self._wanted):
-            rules.results[place] = (self, i)
+        for i, (_, place, processors) in enumerate(self._wanted):
+            processors.results[place] = (self, i)
         del self._logits, self._total, self._top, self._rows
 
     def row(self, index: int, count: int) -> tuple[float, list[int], list[float]]:

@@ -1,11 +1,11 @@
-"""Loading a checkpoint for the embedded engine, and choosing its sizes."""
+"""Model loader of the embedded engine: the checkpoint on its device, and the sizes of its batches."""
 
 from __future__ import annotations
 
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -15,14 +15,14 @@ from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.embedded import attention_cpu
 from openai_bls.engines.embedded.continuous_batching import BatchingConfig
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
-
-if TYPE_CHECKING:
-    from openai_bls.engines.registry import EngineOptions
+from openai_bls.engines.embedded.options import EngineOptions
 
 logger = logging.getLogger(__name__)
 
+# KV cache on a CPU, in bytes and in tokens, where nothing else is asked for.
 _CPU_CACHE_BYTES = 256 << 20
 _CPU_CACHE_TOKENS = 32768
+# Tokens of one forward pass.
 _CPU_STEP_TOKENS = 512
 _GPU_STEP_TOKENS = 2048
 _FLASH_STEP_TOKENS = 8192
@@ -69,6 +69,8 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
         dtype = "float32"
     transformers.utils.logging.disable_progress_bar()
     try:
+        # Without `device_map`, which needs the package accelerate: the weights are mapped from their files, and the GPU
+        # holds one copy.
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,

@@ -1,6 +1,6 @@
-"""Ordinary forward passes, one prompt at a time, of a model that continuous batching has taken over.
+"""Plain forward passes of one prompt each, of a model that continuous batching runs.
 
-They find the log-probabilities of a prompt's tokens and embeddings, with no cache and plain causal attention.
+They yield log-probabilities of prompt tokens and embeddings, without a cache and with plain causal attention.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
 
 _SLICE_NUMBERS = 1 << 24
-"""Logits at float32 that exist at a time, for 64 MiB."""
+"""Float32 logits that exist at a time: 64 MiB."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PromptFindings:
-    """What a pass has found out about a prompt."""
+    """Results of a pass over a prompt."""
 
     prompt_logprobs: Logprobs | None = None
     embedding: list[float] | None = None
 
 
 def needed(request: GenerationRequest) -> bool:
-    """Whether a request wants something found out about its prompt."""
+    """Whether a request wants log-probabilities or an embedding of its prompt."""
     return request.prompt_logprobs is not None or request.pooling is not None
 
 

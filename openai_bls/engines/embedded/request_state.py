@@ -1,4 +1,4 @@
-"""A request in the embedded engine: what its steps' outputs come to for the one who asked."""
+"""State of a request in the embedded engine: from the outputs of its steps to the deltas of its client."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.embedded.grammar_matcher import GrammarError
-from openai_bls.engines.embedded.logits_processors import Rules
+from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
+from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _End:
-    """How a sequence ends."""
+    """End of a sequence."""
 
     count: int
     """New tokens that are still delivered."""
@@ -25,16 +25,26 @@ class _End:
     stop_token_id: int | None = None
 
 
-class Live:
+class RequestState:
     """A request that has not ended."""
 
-    __slots__ = ("_longest_word", "_stops", "_tail", "batched", "cursor", "key", "prompt_logprobs", "request", "rules")
+    __slots__ = (
+        "_longest_word",
+        "_stops",
+        "_tail",
+        "batched",
+        "cursor",
+        "key",
+        "processors",
+        "prompt_logprobs",
+        "request",
+    )
 
     def __init__(self, key: str, request: GenerationRequest) -> None:
         """Args: key: of its sequence in the batcher."""
         self.key = key
         self.request = request
-        self.rules: Rules | None = None
+        self.processors: HostLogitsProcessors | None = None
         self.prompt_logprobs: Logprobs | None = None
         """For the first delta."""
         self.batched = False
@@ -57,22 +67,49 @@ class Live:
         logger.error("a request failed", exc_info=error)
         return TokenDelta(self.request.request_id, [], "error", error=ENGINE_FAILED)
 
-    def advance(self, output: Any) -> TokenDelta | None:
-        """What `output`, a `batching.SequenceOutput`, brought; None if nothing.
+    def accept(self, output: Any) -> Constraint | None:
+        """Feed the new tokens of `output`, a `continuous_batching.SequenceOutput`, to the request's grammar.
 
-        Whatever goes wrong with it ends this request alone.
+        Returns:
+            The constraint if its next bitmask is needed; None without one, after a stop token, or on failure.
         """
+        processors = self.processors
+        if processors is None or processors.constraint is None or processors.failure is not None:
+            return None
         if output.error is not None:
-            return TokenDelta(self.request.request_id, [], "error", error=ENGINE_FAILED)
+            return None
         try:
-            return self._advance(output)
-        except Exception as error:  # of a grammar library, above all
-            return self.failed(error)
+            for token_id in output.generated_tokens[self.cursor :]:
+                if token_id in self._stops:
+                    return None
+                if not processors.constraint.accept(token_id):
+                    raise RuntimeError(f"a grammar refuses token {token_id}, which it had not forbidden")
+        except Exception as error:  # of a grammar library
+            processors.failure = error
+            return None
+        return processors.constraint
+
+    def advance(self, output: Any) -> TokenDelta | None:
+        """The delta of `output`, which `accept` has seen; None if it holds nothing new.
+
+        Any failure ends this request alone.
+        """
+        delta: TokenDelta | None
+        if output.error is not None:
+            delta = TokenDelta(self.request.request_id, [], "error", error=ENGINE_FAILED)
+        else:
+            try:
+                delta = self._advance(output)
+            except Exception as error:  # of a grammar library, above all
+                delta = self.failed(error)
+        if delta is not None and delta.finish_reason is not None and self.processors is not None:
+            self.processors.ended = True
+        return delta
 
     def _advance(self, output: Any) -> TokenDelta | None:
-        request = self.request
-        if self.rules is not None and self.rules.failure is not None:
-            raise self.rules.failure
+        request, processors = self.request, self.processors
+        if processors is not None and processors.failure is not None:
+            raise processors.failure
         first = self.cursor
         new: list[int] = output.generated_tokens[first:]
         if not new:
@@ -81,8 +118,8 @@ class Live:
         end = self._end(new)
         delivered = new if end is None else new[: end.count]
         logprobs = None
-        if self.rules is not None and request.logprobs is not None:
-            logprobs = self._logprobs(len(request.prompt_token_ids) + first, len(new), len(delivered))
+        if processors is not None and request.logprobs is not None:
+            logprobs = self._logprobs(processors, len(request.prompt_token_ids) + first, len(new), len(delivered))
         return TokenDelta(
             request.request_id,
             delivered,
@@ -95,20 +132,18 @@ class Live:
 
     def _end(self, new: Sequence[int]) -> _End | None:
         """Whether the sequence ends with, or among, its new tokens."""
-        constraint = None if self.rules is None else self.rules.constraint
-        if self._longest_word or constraint is not None:
+        if self._longest_word:
             for count, token_id in enumerate(new, 1):
                 if token_id in self._stops:
                     break
-                if constraint is not None and not constraint.accept(token_id):
-                    raise RuntimeError(f"a grammar refuses token {token_id}, which it had not forbidden")
-                # Both are asked, as the tail has to go on.
-                completed = self._longest_word and self._completes_word(token_id)
-                enough = self.cursor - len(new) + count >= self.request.min_tokens
-                if (completed and enough) or (constraint is not None and constraint.ended):
+                # Asked at every token, as the tail has to go on.
+                if self._completes_word(token_id) and self.cursor - len(new) + count >= self.request.min_tokens:
                     return _End(count, "stop")
         if new[-1] in self._stops:
             return _End(len(new) - 1, "stop", new[-1])
+        constraint = None if self.processors is None else self.processors.constraint
+        if constraint is not None and constraint.ended:
+            return _End(len(new), "stop")
         if self.cursor >= self.request.max_tokens:
             return _End(len(new), "length")
         return None
@@ -119,10 +154,9 @@ class Live:
         tail = tuple(self._tail)
         return any(tail[-len(word) :] == word for word in self.request.stop_words)
 
-    def _logprobs(self, place: int, sampled: int, delivered: int) -> Logprobs | None:
-        """Of the delivered ones of the tokens that were sampled for `place` and on, an index in the sequence."""
-        assert self.rules is not None
-        found = [self.rules.results.pop(place + i) for i in range(sampled)][:delivered]
+    def _logprobs(self, processors: HostLogitsProcessors, place: int, sampled: int, delivered: int) -> Logprobs | None:
+        """Log-probabilities of the delivered ones of the tokens sampled from index `place` of the sequence on."""
+        found = [processors.results.pop(place + i) for i in range(sampled)][:delivered]
         if not found:
             return None
         rows = [step.row(index, self.request.logprobs or 0) for step, index in found]

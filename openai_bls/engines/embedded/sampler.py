@@ -1,7 +1,8 @@
-"""What stands where continuous batching expects its list of logits processors: every row's parameters, every step.
+"""Sampler of a step, in the place of continuous batching's list of logits processors.
 
-Before a step the host puts the parameters of its rows into the argument storage that travels with the step's inputs;
-during the step the device chooses by them. What only some sequences ask for goes beside it (`rules.py`, `edits.py`).
+Before a step the host puts the sampling parameters of its rows into the argument storage, which travels with the step's
+inputs; after the forward pass the device samples by them. Logits processors of single sequences come beside it
+(`logits_processors`, `logits_processors_device`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from openai_bls.engines.embedded.logits_processors import Edits, Rules
+from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors, LogitsUpdate
 from openai_bls.engines.embedded.logits_processors_device import StepLogprobs, apply
 from openai_bls.engines.embedded.sampling import MOST_CANDIDATES, Plan, choose, random_bits
 
@@ -22,15 +23,15 @@ _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each i
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one sequence's tokens are chosen."""
+    """Sampling parameters of one sequence."""
 
     temperature: float
     top_p: float
     top_k: int
     min_p: float
     seed: int
-    rules: Rules | None = None
-    """The sequence's own, if it needs any."""
+    processors: HostLogitsProcessors | None = None
+    """The sequence's logits processors, if it has any."""
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -43,7 +44,7 @@ _WARM_UP = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 
 
 class Sampler:
-    """Chooses the next token of every row of a step."""
+    """Samples the next token of every row of a step."""
 
     do_processing = True
     tensors_required = _ROWS
@@ -52,7 +53,12 @@ class Sampler:
         """Args: on_gpu: never look at the device's values from the host, which would wait for all steps in flight."""
         self._on_gpu = on_gpu
         self._plan = Plan(sampled=False, top_k=0, top_p=False, min_p=False)
-        self._edits: Edits | None = None
+        self._update: LogitsUpdate | None = None
+
+    @property
+    def needs_last_tokens(self) -> bool:
+        """Whether the host must know the tokens of the step before when `pick` is called, for a grammar's bitmask."""
+        return self._update is not None and bool(self._update.constrained)
 
     def check_kwargs(self, kwargs: dict[str, Any]) -> None:
         """Nothing to check: admission did."""
@@ -65,11 +71,11 @@ class Sampler:
         """Put the parameters of a step's requests into `arg_storage`, int32 [5, columns], before the step."""
         states = [item.state for item in requests_in_batch if item.has_new_token]
         params: list[Sampling] = [state.logit_processor_kwargs.get("sampling", _WARM_UP) for state in states]
-        ruled = [(row, p.rules) for row, p in enumerate(params) if p.rules is not None]
-        self._edits = edits = Edits() if ruled else None
-        if edits is not None:
-            for row, rules in ruled:
-                rules.collect(row, states[row], edits)
+        processed = [(row, p.processors) for row, p in enumerate(params) if p.processors is not None]
+        update = LogitsUpdate()
+        for row, processors in processed:
+            processors.collect(row, states[row], update)
+        self._update = update if processed else None
         drawn = [p for p in params if p.temperature > 0]
         self._plan = self._plan_for(drawn)
         if not drawn:
@@ -107,20 +113,20 @@ class Sampler:
 
         Greedy rows keep their logits, so they get what `generate` gets. `input_ids` are the rows' last tokens.
         """
-        if self._edits is None and not self._plan.sampled:
+        if self._update is None and not self._plan.sampled:
             return scores
         chosen = self.pick(input_ids, scores, args[:, : scores.size(0)])
         return scores.scatter_(1, chosen.unsqueeze(-1), torch.inf)
 
     def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
         """The next token of each row of `logits`, which may be changed; `args` are int32 [5, rows]."""
-        edits, logprobs = self._edits, None
-        if edits is not None:
-            if edits.logprobs:
-                logprobs = StepLogprobs(edits.logprobs, logits)
-            if edits.changing:
+        update, logprobs = self._update, None
+        if update is not None:
+            if update.logprobs:
+                logprobs = StepLogprobs(update.logprobs, logits)
+            if update.changes_logits:
                 logits = logits.float()
-                apply(edits, last_ids, logits)
+                apply(update, last_ids, logits)
         chosen = self._choose(logits.float(), args).squeeze(-1) if self._plan.sampled else logits.argmax(dim=-1)
         if logprobs is not None:
             logprobs.finish(chosen)

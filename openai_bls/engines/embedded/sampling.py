@@ -1,8 +1,8 @@
-"""Choosing the next token of every sequence of a batch, in one pass.
+"""Sampling of the next token of every sequence of a batch, in one pass.
 
-Each row carries its own parameters in tensors and one random number that the host derived from (seed, position). A
-row's choice therefore depends on nothing else in the batch, and no state is kept between steps. The number picks from
-the inverse of the cumulative distribution, so that a step needs no noise of the size of the vocabulary.
+Each row carries its own parameters in tensors and one random number that the host derives from (seed, position). So a
+row's token depends on nothing else in the batch, and no state is kept between steps. The number samples by the inverse
+of the cumulative distribution: a step needs no noise of the size of the vocabulary.
 
 Every filter keeps the tokens at or above a threshold of probability; tokens that tie with the last one kept are kept.
 """
@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-# Candidates looked at first when only the likeliest tokens can matter; a sort of a whole vocabulary costs far more.
+# Tokens looked at first when only the likeliest can matter; a sort of a whole vocabulary costs far more.
 _FIRST_CANDIDATES = 64
 MOST_CANDIDATES = 1024
-"""Up to here the likeliest tokens are cheaper to list than a threshold is to find by bisection."""
+"""Tokens; up to here the likeliest are cheaper to list than a threshold is to find by bisection."""
 _ONE_AS_BITS = 0x3F800000  # float32 1.0
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -29,7 +29,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What a step needs done, known before it runs. All true is always right, only slower."""
+    """Filters that a step needs, known before it runs. All true is always right, only slower."""
 
     sampled: bool
     """Some row is not greedy."""
@@ -42,8 +42,7 @@ class Plan:
     bounded: bool = False
     """Every row that is not greedy has a top_k."""
     static: bool = False
-    """Run the same operations whatever the values are, so that the host need not look at them; finds thresholds by
-    bisection."""
+    """Run the same operations for all values, so that the host need not wait for them; thresholds by bisection."""
 
 
 def random_bits(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:

@@ -1,9 +1,9 @@
-"""Decoding steps prepared with little Python.
+"""Scheduler with a fast path for steps in which all sequences decode, and the inputs of such steps.
 
 With hundreds of sequences a step takes the GPU a few milliseconds, and transformers' bookkeeping for it takes longer:
-it asks each sequence anew for its pages, turns each list of pages into a tensor, and copies every sequence's output.
-Here steps in which all sequences decode, nearly all there are, take a short cut; all others go transformers' way. The
-short cut knows the paged cache of transformers 5.23 and stands aside for caches that are built otherwise.
+per sequence it looks up the pages, turns their list into a tensor, and copies the output. Nearly all steps only decode,
+and take the fast path; all others go transformers' way. The fast path knows the paged cache of transformers 5.23 and is
+off for caches that are built otherwise.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from transformers.generation.continuous_batching.requests import (
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
 
-class State(RequestState):  # type: ignore[misc]
-    """A sequence that is its own output, for a reader who is done with it before the next step."""
+class SequenceState(RequestState):  # type: ignore[misc]
+    """A sequence that is its own output, valid until the next step."""
 
     cached_tokens = 0
-    """Prompt tokens that were in the cache already."""
+    """Prompt tokens found in the prefix cache."""
 
     def to_generation_output(self) -> Any:
-        """This; or a copy, if the sequence was started again with its output as a part of the prompt."""
+        """The sequence itself; a copy if it was preempted and restarted with its output as a part of the prompt."""
         return super().to_generation_output() if self._true_initial_tokens else self
 
 
-def fits(cache: Any) -> bool:
-    """Whether `cache` is built as the short cut expects, with page tables for its one kind of layers."""
+def supports_fast_path(cache: Any) -> bool:
+    """Whether `cache` is built as the fast path expects, with page tables for its one kind of layers."""
     allocators = getattr(cache, "cache_allocators", None)
     return (
         allocators is not None
@@ -47,48 +47,21 @@ def fits(cache: Any) -> bool:
 
 
 class Scheduler(FIFOScheduler):  # type: ignore[misc]
-    """First come, first served, with a short cut, with cancelled sequences marked as finished, and with sequences that
-    are held back.
+    """First come, first served, with the fast path for decoding steps, and with cancelled sequences marked as finished.
 
-    With steps in flight, one that holds a cancelled sequence is still to be accounted for; unmarked, it would touch
-    pages that are no longer the sequence's.
-
-    A sequence under a grammar is held back while its last token is on its way: which tokens may follow is not known.
+    When steps overlap, the results of a step that holds a cancelled sequence are still to come; unmarked, it would
+    touch pages that are no longer the sequence's.
     """
 
-    active_requests: dict[str, Any]
-    max_requests_per_batch: int
-
-    def reset(self) -> None:
-        """Forget all sequences."""
-        super().reset()
-        self._constrained: set[str] = set()
-        self.stuck = False
-        """Nothing but sequences held back could go on; the step in flight has to be looked at first."""
-        self.wake: Callable[[], None] = getattr(self, "wake", _nothing)
-        """Called when it gets stuck: keeps the generation loop from waiting for requests."""
-
-    def add_waiting_request(self, state: Any) -> None:
-        """Queue a sequence, new or started again."""
-        if is_constrained(state):
-            self._constrained.add(state.request_id)
-        super().add_waiting_request(state)
-
-    def finish_request(self, request_id: str) -> None:
-        """Let go of a sequence and its pages."""
-        self._constrained.discard(request_id)
-        super().finish_request(request_id)
-
     def clear_cancelled_requests(self) -> Any:
-        """Drop them; returns their states."""
+        """Drop cancelled sequences; returns their states."""
         states = super().clear_cancelled_requests()
         for state in states or ():
             state._status = RequestStatus.FINISHED
-            self._constrained.discard(state.request_id)
         return states
 
     def _infer_request_tokens(self, state: Any, *args: Any) -> Any:
-        """The tokens that a sequence wants processed; here its prompt is looked up in the cache."""
+        """The tokens that a sequence wants processed; here its prompt is looked up in the prefix cache."""
         before = state.position_offset
         tokens = super()._infer_request_tokens(state, *args)
         if state.position_offset != before and not state._true_initial_tokens:
@@ -97,48 +70,17 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         """The sequences of the next step; see the original."""
-        self.stuck = False
         scheduled = self._all_decoding(token_budget)
-        if scheduled is not None:
-            self.starved_requests: list[Any] = []
-            return scheduled, True, len(scheduled), 0
-        held = {key: self.active_requests[key] for key in self._constrained if self._is_held(key)}
-        if not held:
+        if scheduled is None:
             return super().schedule_batch(token_budget, cache_budget)
-        result = self._schedule_without(held, token_budget, cache_budget)
-        if result is None or not result[0]:
-            # Before anything is given up for want of pages, the step in flight may free some.
-            self._get_stuck()
-            self.starved_requests = []
-            return [], False, 0, 0
-        return result
-
-    def _get_stuck(self) -> None:
-        self.stuck = True
-        self.wake()
-
-    def _is_held(self, key: str) -> bool:
-        state = self.active_requests.get(key)
-        return state is not None and _is_awaited(state)
-
-    def _schedule_without(self, held: dict[str, Any], token_budget: int, cache_budget: int) -> Any:
-        """As if the sequences `held` were not there, but for the places that they take in a batch."""
-        everything, places = self.active_requests, self.max_requests_per_batch
-        if len(held) >= places:
-            return None
-        self.active_requests = {key: state for key, state in everything.items() if key not in held}
-        self.max_requests_per_batch = places - len(held)
-        try:
-            return super().schedule_batch(token_budget, cache_budget)
-        finally:
-            everything.update(self.active_requests)
-            self.active_requests, self.max_requests_per_batch = everything, places
+        self.starved_requests: list[Any] = []
+        return scheduled, True, len(scheduled), 0
 
     def _all_decoding(self, token_budget: int) -> list[Any] | None:
         """A step of all active sequences, if each decodes, has its page, and none that waits could join."""
         active, cache = self.active_requests, self.cache
         count = len(active)
-        if not active or count > min(token_budget, self.max_requests_per_batch) or not fits(cache):
+        if not active or count > min(token_budget, self.max_requests_per_batch) or not supports_fast_path(cache):
             return None
         if self.waiting_requests and not self.block_new_requests and count < self.max_requests_per_batch:
             return None
@@ -146,15 +88,12 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         longest = cache.max_decode_fast_path_length
         scheduled: list[Any] = []
         last = next(reversed(active.values()))
-        constrained = self._constrained
         for state in active.values():
             length = state.position_offset
             if state._status is not RequestStatus.DECODING or length >= longest or len(state.tokens_to_process) != 1:
                 return None
-            if constrained and state.request_id in constrained and _is_awaited(state):
-                continue
-            # With a step in flight, a sequence may have its last token on the way. The results of the step in flight
-            # are only looked at after another, so one such sequence goes along if there are no others.
+            # When steps overlap, the last token of a sequence may be in flight. The results of the step in flight are
+            # only looked at after another step is launched, so one such sequence goes along if there are no others.
             if length - len(state.initial_tokens) >= state._new_tokens_limit - 1 and (state is not last or scheduled):
                 continue
             place = length % page_size
@@ -162,32 +101,15 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
                 return None
             complete = cache.count_new_complete_blocks(state, 1) if place == page_size - 1 else {}
             scheduled.append(FutureRequestState(state, True, complete, 1))
-        if not scheduled:
-            self._get_stuck()
         return scheduled
 
 
-def _nothing() -> None: ...
-
-
-def is_constrained(state: Any) -> bool:
-    """Whether a grammar says which tokens may follow in a sequence."""
-    sampling = state.logit_processor_kwargs.get("sampling")
-    rules = None if sampling is None else sampling.rules
-    return rules is not None and rules.constraint is not None
-
-
-def _is_awaited(state: Any) -> bool:
-    """Whether the last token of a sequence is on its way."""
-    return bool(state.tokens_to_process == [TMP_TOKEN_ID] and state._status is RequestStatus.DECODING)
-
-
-class _Decoding:
-    """Fills one set of step inputs for decoding steps, and remembers the pages it has written there."""
+class _DecodeInputs:
+    """Writer of one set of step inputs for decoding steps; remembers the pages it has written there."""
 
     def __init__(self, io: Any) -> None:
         self._io = io
-        self._otherwise: Callable[..., None] = io.prepare_batch_tensors
+        self._general: Callable[..., None] = io.prepare_batch_tensors
         self._allocator = io.cache.cache_allocators["full_attention"]
         self._stride = self._allocator.block_physical_stride // self._allocator.tokens_per_page
         self._on_host = io.block_table.device.type == "cpu"
@@ -204,10 +126,10 @@ class _Decoding:
         max_kv_read: int,
         use_padding: bool,
     ) -> None:
-        """Stands in for `prepare_batch_tensors`."""
+        """Write the inputs of a step, in the place of `prepare_batch_tensors`."""
         if not use_decode_fast_path or not all(item.has_new_token for item in requests_in_batch):
             self._known = []
-            self._otherwise(
+            self._general(
                 requests_in_batch, logits_processors, use_decode_fast_path, num_q_tokens, max_kv_read, use_padding
             )
             return
@@ -265,21 +187,21 @@ def _put(tensor: torch.Tensor, values: npt.NDArray[np.int32]) -> None:
     tensor[: len(values)].copy_(torch.from_numpy(values))
 
 
-def shorten(processor: Any) -> None:
-    """Let the batch processor's decoding steps take the short cut, if its cache is built for it."""
-    if not fits(processor.cache):
+def install_fast_path(processor: Any) -> None:
+    """Let the batch processor's decoding steps take the fast path, if its cache is built for it."""
+    if not supports_fast_path(processor.cache):
         return
     ios = processor.inputs_and_outputs
     if not isinstance(ios, ContinuousBatchingAsyncIOs):
-        ios.prepare_batch_tensors = _Decoding(ios).prepare
+        ios.prepare_batch_tensors = _DecodeInputs(ios).prepare
         return
     for pair in ios.io_pairs:
-        pair.host_io.prepare_batch_tensors = _Decoding(pair.host_io).prepare
+        pair.host_io.prepare_batch_tensors = _DecodeInputs(pair.host_io).prepare
     ios.infer_carry_over_ids = lambda: _carried(ios)
 
 
 def _carried(ios: Any) -> torch.Tensor:
-    """For each input of the next step the row of the last step whose token it takes, or -1."""
+    """Row of the last step whose token each input of the next step takes, or -1; int32 [inputs]."""
     following = ios.io_pairs[ios.current_pair].host_io.req_id_to_new_token_position
     last = ios.io_pairs[1 - ios.current_pair].host_io.req_id_to_new_token_position
     carried = np.full(ios.max_batch_tokens, -1, np.int32)

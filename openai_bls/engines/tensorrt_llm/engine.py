@@ -22,7 +22,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.engines import capabilities
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.command_queue import Inbox, emit
+from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.tensorrt_llm import info as limits
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
 from openai_bls.engines.tensorrt_llm.health_watch import Upkeep
@@ -109,7 +109,7 @@ class TrtLlmEngine:
         self._woken = False
         self._loop = asyncio.new_event_loop()
         self._upkeep = Upkeep(api, llm, self._loop, busy=lambda: bool(self._live), on_death=self._found_dead)
-        self._inbox: Inbox[GenerationRequest | int] = Inbox(self._wake)
+        self._inbox: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake)
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-engine", daemon=True)
         self._thread.start()
 

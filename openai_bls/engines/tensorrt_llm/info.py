@@ -15,8 +15,6 @@ from openai_bls.engines.capabilities import ALL_FIELDS
 
 logger = logging.getLogger(__name__)
 
-GrammarBackend = Literal["xgrammar", "llguidance"]
-
 
 def engine_info(
     manifest: Manifest,
@@ -25,7 +23,7 @@ def engine_info(
     version: str,
     supported: Iterable[str],
     max_logprobs: int,
-    grammar_backends: tuple[GrammarBackend, ...],
+    grammar_backend: Literal["", "llguidance", "xgrammar"],
     grammar_kinds: tuple[str, ...],
 ) -> EngineInfo:
     """The engine of `manifest`, which is of the kind `tensorrt_llm`.
@@ -37,13 +35,13 @@ def engine_info(
         supported: fields that requests may use, as `admission` names them. `grammar` and `lora_name` go by what there
             is of grammars and adapters, whatever is said of them here.
         max_logprobs: the most likeliest tokens a place.
-        grammar_backends: libraries that hold outputs to a grammar.
+        grammar_backend: the library that holds outputs to a grammar; empty without one.
         grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
     """
     record = manifest.tensorrt_llm
     assert record is not None
     names = set(supported) - {"grammar", "lora_name"}
-    if grammar_backends:
+    if grammar_backend:
         names.add("grammar")
     if record.lora:
         names.add("lora_name")
@@ -61,8 +59,8 @@ def engine_info(
         version=f"tensorrt_llm {version}",
         created=manifest.created,
         max_logprobs=max_logprobs,
-        grammar_backends=grammar_backends,
-        grammar_kinds=grammar_kinds if grammar_backends else (),
+        grammar_backend=grammar_backend,
+        grammar_kinds=grammar_kinds if grammar_backend else (),
         lora_names=tuple(record.lora),
     )
 

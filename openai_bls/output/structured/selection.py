@@ -33,7 +33,7 @@ _KIND_NAMES = {
 }
 
 
-def grammar(format: Format, *, backends: Collection[str], param: str, kinds: Collection[str] = ()) -> Grammar:  # noqa: A002
+def grammar(format: Format, *, backend: str, param: str, kinds: Collection[str] = ()) -> Grammar:  # noqa: A002
     """The grammar for a format, in the form of a library that honours all of it: xgrammar where it does, as it is
     quicker to compile for a large vocabulary, else llguidance.
 
@@ -42,7 +42,7 @@ def grammar(format: Format, *, backends: Collection[str], param: str, kinds: Col
 
     Args:
         format: what the output must match.
-        backends: the engine's, `EngineInfo.grammar_backends`.
+        backend: the engine's, `EngineInfo.grammar_backend`.
         param: the request's field that it comes from.
         kinds: the engine's, `EngineInfo.grammar_kinds`.
 
@@ -50,7 +50,7 @@ def grammar(format: Format, *, backends: Collection[str], param: str, kinds: Col
         InvalidRequestError: it is malformed, nothing would match it, or no backend honours all of it.
     """
     try:
-        found = _cached(_text(format), tuple(sorted(backends)), tuple(kinds))
+        found = _cached(_text(format), backend, tuple(kinds))
     except FormatError as error:
         found = str(error)
     if isinstance(found, str):
@@ -59,10 +59,10 @@ def grammar(format: Format, *, backends: Collection[str], param: str, kinds: Col
 
 
 @lru_cache(maxsize=64)
-def _cached(text: str, backends: tuple[str, ...], kinds: tuple[str, ...]) -> Grammar | str:
+def _cached(text: str, backend: str, kinds: tuple[str, ...]) -> Grammar | str:
     """The grammar, or why there is none, which may take as long to find out."""
     try:
-        return _grammar(text, backends, kinds)
+        return _grammar(text, backend, kinds)
     except FormatError as error:
         return str(error)
     except RecursionError:  # whose depth is bounded by everything above, as far as is known
@@ -96,31 +96,31 @@ def _bound(wanted: Any) -> None:
     raise FormatError(f"it is nested too deeply: over {_MAX_DEPTH} levels")
 
 
-def _grammar(text: str, backends: tuple[str, ...], kinds: tuple[str, ...]) -> Grammar:
-    if not backends:
-        raise FormatError("this server's engine has no grammars: neither xgrammar nor llguidance is installed there")
+def _grammar(text: str, backend: str, kinds: tuple[str, ...]) -> Grammar:
+    if not backend:
+        raise FormatError("this server's engine has no grammars: llguidance is not installed there")
     wanted = unwrapped(msgspec.json.decode(text))
     if isinstance(wanted, dict) and wanted.get("type") == "grammar" and set(wanted) == {"type", "grammar"}:
         source = wanted["grammar"]
         if isinstance(source, str) and source and ebnf.is_lark(source):
-            return _of_kind(_lark(source, backends), kinds)
+            return _of_kind(_lark(source, backend), kinds, backend)
     found = checked(wanted)
-    if "xgrammar" in backends and found.beyond_xgrammar is None:
+    if backend == "xgrammar" and found.beyond_xgrammar is None:
         _validate(found)
-        return _of_kind(_xgrammar(found), kinds, found.format)
+        return _of_kind(_xgrammar(found), kinds, backend, found.format)
     if found.beyond_xgrammar is not None and found.needs_xgrammar is not None:
         raise FormatError(f"{found.beyond_xgrammar} cannot be enforced beside {found.needs_xgrammar}")
     if found.needs_xgrammar is not None:
         raise FormatError(f"{found.needs_xgrammar} takes xgrammar, which this server's engine does not have")
-    if "llguidance" in backends:
-        return _of_kind(_llguidance(found), kinds, found.format)
+    if backend == "llguidance":
+        return _of_kind(_llguidance(found), kinds, backend, found.format)
     raise FormatError(
         f"{found.beyond_xgrammar} cannot be enforced here: it would take llguidance, "
         "which this server's engine does not have"
     )
 
 
-def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None) -> Grammar:
+def _of_kind(made: Grammar, kinds: tuple[str, ...], backend: str, plain: Format | None = None) -> Grammar:
     """`made` of the format `plain` as a grammar of one of `kinds`, if there are any, where that is the same.
 
     An xgrammar without structural tags gets everything as GBNF: up to 0.1.19 clients could end its process by a regular
@@ -129,15 +129,15 @@ def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None)
     are for are markers such as <tool_call>, often tokens of their own, and a Lark grammar that spells them as text
     loops or fails there.
     """
-    if made.backend == "xgrammar" and plain is not None:
+    if backend == "xgrammar" and plain is not None:
         if not kinds:
             return _of_current(plain)
         if "ebnf" in kinds and "structural_tag" not in kinds:
-            return Grammar("xgrammar", "ebnf", gbnf(plain))
+            return Grammar("ebnf", gbnf(plain))
         if "ebnf" in kinds and is_grammar(plain):
             # Versions in between: what GBNF for all of them cannot say is theirs to read.
             with contextlib.suppress(FormatError):
-                return Grammar("xgrammar", "ebnf", gbnf(plain))
+                return Grammar("ebnf", gbnf(plain))
     needed = made.kind
     if plain is not None and made.kind == "lark" and plain["type"] != "grammar":
         needed = "structural_tag"
@@ -146,7 +146,7 @@ def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None)
     if needed == "structural_tag" and "regex" in kinds and plain is not None:
         words = _words(plain)
         if words is not None:
-            return Grammar(made.backend, "regex", "|".join(f"({_escaped(word)})" for word in words))
+            return Grammar("regex", "|".join(f"({_escaped(word)})" for word in words))
     has = ", ".join(_KIND_NAMES[kind] for kind in kinds)
     raise FormatError(f"it takes {_KIND_NAMES[needed]}, which this server's engine does not have: it has {has}")
 
@@ -154,8 +154,8 @@ def _of_kind(made: Grammar, kinds: tuple[str, ...], plain: Format | None = None)
 def _of_current(plain: Format) -> Grammar:
     """For the embedded engine's own xgrammar."""
     if is_grammar(plain):
-        return Grammar("xgrammar", "ebnf", gbnf(plain, current=True))
-    return Grammar("xgrammar", "structural_tag", _dumped({"type": "structural_tag", "format": with_grammars(plain)}))
+        return Grammar("ebnf", gbnf(plain, current=True))
+    return Grammar("structural_tag", _dumped({"type": "structural_tag", "format": with_grammars(plain)}))
 
 
 def _words(plain: Format) -> list[str] | None:
@@ -183,12 +183,12 @@ def _xgrammar(found: Checked) -> Grammar:
     plain = found.format
     match plain["type"]:
         case "json_schema" if "style" not in plain:
-            return Grammar("xgrammar", "json_schema", _dumped(plain["json_schema"]))
+            return Grammar("json_schema", _dumped(plain["json_schema"]))
         case "regex":
-            return Grammar("xgrammar", "regex", plain["pattern"])
+            return Grammar("regex", plain["pattern"])
         case "grammar":
-            return Grammar("xgrammar", "ebnf", plain["grammar"])
-    return Grammar("xgrammar", "structural_tag", _dumped({"type": "structural_tag", "format": plain}))
+            return Grammar("ebnf", plain["grammar"])
+    return Grammar("structural_tag", _dumped({"type": "structural_tag", "format": plain}))
 
 
 def _llguidance(found: Checked) -> Grammar:
@@ -197,22 +197,22 @@ def _llguidance(found: Checked) -> Grammar:
         intersections.check(schema)
     match plain["type"]:
         case "json_schema":
-            made = Grammar("llguidance", "json_schema", rendering.json_schema(plain["json_schema"]))
+            made = Grammar("json_schema", rendering.json_schema(plain["json_schema"]))
         case "regex":
-            made = Grammar("llguidance", "regex", plain["pattern"])
+            made = Grammar("regex", plain["pattern"])
         case "grammar":
-            made = Grammar("llguidance", "lark", ebnf_forms.lark(ebnf.parse(plain["grammar"])))
+            made = Grammar("lark", ebnf_forms.lark(ebnf.parse(plain["grammar"])))
         case _:
-            made = Grammar("llguidance", "lark", rendering.lark(plain))
+            made = Grammar("lark", rendering.lark(plain))
     _validate_text(made)
     return made
 
 
-def _lark(source: str, backends: tuple[str, ...]) -> Grammar:
-    if "llguidance" not in backends:
+def _lark(source: str, backend: str) -> Grammar:
+    if backend != "llguidance":
         raise FormatError("a Lark grammar takes llguidance, which this server's engine does not have: write it as GBNF")
     larks.check(source)
-    made = Grammar("llguidance", "lark", source)
+    made = Grammar("lark", source)
     _validate_text(made)
     return made
 
@@ -225,7 +225,7 @@ def _validate(found: Checked) -> None:
     """Let llguidance look at the schemas for xgrammar, too: it sees what has no instance."""
     for schema in _schemas(found.format):
         intersections.check(schema)
-        _validate_text(Grammar("llguidance", "json_schema", rendering.json_schema(schema)))
+        _validate_text(Grammar("json_schema", rendering.json_schema(schema)))
 
 
 def _schemas(node: Any) -> list[Any]:

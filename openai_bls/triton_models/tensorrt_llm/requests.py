@@ -227,7 +227,7 @@ def _grammar(arrays: Arrays, info: EngineInfo) -> Grammar | None:
 
     return structured.grammar(
         _guide(kind, guide),
-        backends=info.grammar_backends,
+        backend=info.grammar_backend,
         param="guided_decoding_guide",
         kinds=info.grammar_kinds,
     )

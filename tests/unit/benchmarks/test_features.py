@@ -86,14 +86,14 @@ def test_the_command(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["costs"]["rounds"] == 2
     rates = found["costs"]["rates"]
     assert {name for name, by_count in rates.items() if set(by_count) == {"1", "2"}} >= {
-        "plain", "logprobs 5", "frequency_penalty", "JSON by xgrammar", "JSON by llguidance"
+        "plain", "logprobs 5", "frequency_penalty", "JSON"
     }  # fmt: skip
-    assert set(rates["half JSON by xgrammar"]) == set(rates["plain beside JSON by xgrammar"]) == {"2"}
+    assert set(rates["half JSON"]) == set(rates["plain beside JSON"]) == {"2"}
     assert all(len(measured) == 2 for by_count in rates.values() for measured in by_count.values())
     assert all(rate > 0 for by_count in rates.values() for measured in by_count.values() for rate in measured)
     text = (tmp_path / "features.md").read_text(encoding="utf-8")
     assert text in capsys.readouterr().out
-    assert "| half JSON by llguidance | n/a | n/a |" in text
+    assert "| half JSON | n/a | n/a |" in text
 
 
 def sampling(**more: Any) -> Change:
@@ -120,7 +120,7 @@ def longer(request: GenerationRequest) -> GenerationRequest:
     return msgspec.structs.replace(request, prompt_token_ids=[*request.prompt_token_ids, request.request_id % 2])
 
 
-GRAMMARS = {"JSON schema by xgrammar", "JSON schema by llguidance", "regex by xgrammar", "regex by llguidance"}
+GRAMMARS = {"JSON schema", "JSON schema with multipleOf and pattern", "regex"}
 FAULTS: list[tuple[str, Change, set[str]]] = [
     ("presence_penalty", sampling(presence_penalty=0.0), {"presence_penalty"}),
     (
@@ -142,8 +142,8 @@ FAULTS: list[tuple[str, Change, set[str]]] = [
     ("prompt_logprobs", fields(prompt_logprobs=None), {"prompt_logprobs", "prompts looked at between steps"}),
     ("pooling", fields(pooling="last"), {"embeddings"}),
     ("grammar", fields(grammar=None), GRAMMARS),
-    ("another grammar", fields(grammar=Grammar("llguidance", "regex", '[{]"[ks]|rod-9876')), GRAMMARS),
-    ("a grammar that is none", fields(grammar=Grammar("xgrammar", "regex", "(")), GRAMMARS),
+    ("another grammar", fields(grammar=Grammar("regex", '[{]"[ks]|rod-9876')), GRAMMARS),
+    ("a grammar that is none", fields(grammar=Grammar("regex", "(")), GRAMMARS),
 ]
 
 

@@ -12,7 +12,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams, TokenDelta
+from openai_bls.core.engine import Engine
+from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
 
 PATIENCE_S = 60.0
 VOCAB_SIZE = 512
@@ -75,6 +76,17 @@ class Recorder:
                 self.tokens.pop(request_id, None)
                 self.ends.pop(request_id, None)
 
+    def logprobs(self, request_id: int) -> Logprobs:
+        """All of a request's, together."""
+        found = Logprobs([], [], [])
+        for delta in self.deltas(request_id):
+            assert (delta.logprobs is None) == (not delta.token_ids)
+            if delta.logprobs is not None:
+                found.token_logprobs.extend(delta.logprobs.token_logprobs)
+                found.top_token_ids.extend(delta.logprobs.top_token_ids)
+                found.top_logprobs.extend(delta.logprobs.top_logprobs)
+        return found
+
     def reason(self, request_id: int) -> str | None:
         return self.ends[request_id].finish_reason
 
@@ -90,6 +102,14 @@ def request(
     return GenerationRequest(
         request_id=request_id, prompt_token_ids=list(prompt), max_tokens=max_tokens, sampling=sampling, **more
     )
+
+
+def run_all(engine: Engine, recorder: Recorder, requests: Sequence[GenerationRequest]) -> list[list[int]]:
+    """The tokens of requests that are submitted together."""
+    for one in requests:
+        engine.submit(one)
+    recorder.wait_end(*(one.request_id for one in requests))
+    return [recorder.tokens[one.request_id] for one in requests]
 
 
 @contextlib.contextmanager

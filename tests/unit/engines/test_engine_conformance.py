@@ -7,12 +7,12 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from openai_bls.core.engine import Engine
-from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
+from openai_bls.core.engine_types import Grammar, SamplingParams, TokenDelta
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import MAX_MODEL_LEN, VOCAB_SIZE, Recorder, request
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
@@ -78,11 +78,18 @@ def greedy_tokens(started: Started, count: int = 12) -> list[int]:
 
 def test_length_is_exact(started: Started) -> None:
     engine, recorder = started
-    for count in (1, 2, 9):
-        engine.submit(request(count, max_tokens=count))
-    recorder.wait_end(1, 2, 9)
-    assert [len(recorder.tokens[i]) for i in (1, 2, 9)] == [1, 2, 9]
-    assert {recorder.reason(i) for i in (1, 2, 9)} == {"length"}
+    before = engine.stats()
+    counts = (1, 2, 9, 5)
+    for count in counts:
+        prompt = [3] * (MAX_MODEL_LEN - 5) if count == 5 else (5, 6, 7)
+        engine.submit(request(count, prompt=prompt, max_tokens=count))
+    recorder.wait_end(*counts)
+    assert [len(recorder.tokens[i]) for i in counts] == [*counts]
+    assert {recorder.reason(i) for i in counts} == {"length"}
+    after = engine.stats()
+    assert after.generated_tokens - before.generated_tokens == sum(counts)
+    assert after.steps > before.steps
+    assert 0 <= after.kv_cache_usage <= 1
 
 
 def test_more_requests_than_the_batch_holds(started: Started) -> None:
@@ -136,28 +143,20 @@ def test_cancel_before_the_first_step(started: Started) -> None:
     assert {recorder.reason(i) for i in range(20)} == {"cancelled"}
 
 
-def test_cancel_of_what_is_not_live(started: Started) -> None:
-    engine, recorder = started
-    engine.cancel(77)
-    engine.submit(request(1))
-    recorder.wait_end(1)
-    engine.cancel(1)
-    engine.submit(request(2))
-    recorder.wait_end(2)
-    assert set(recorder.ends) == {1, 2}
-
-
 def test_an_id_is_free_again_after_its_end(started: Started) -> None:
     engine, recorder = started
+    engine.cancel(77)
     for _ in range(3):
         engine.submit(request(1, max_tokens=400))
         engine.cancel(1)
         recorder.wait_end(1)
+        engine.cancel(1)  # no longer live
         recorder.forget([1])
         engine.submit(request(1, max_tokens=4))
         recorder.wait_end(1)
         assert len(recorder.tokens[1]) == 4
         recorder.forget([1])
+    assert not recorder.ends
 
 
 def test_a_live_id_has_one_end(started: Started) -> None:
@@ -171,36 +170,19 @@ def test_a_live_id_has_one_end(started: Started) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 3, 7])
-def test_stop_token(started: Started, position: int) -> None:
+@pytest.mark.parametrize("more", [0, 4])
+def test_the_first_of_several_stop_tokens_ends_it(started: Started, position: int, more: int) -> None:
+    """Also as the last token allowed."""
     tokens = greedy_tokens(started)
     position = tokens.index(tokens[position])
     engine, recorder = started
     unseen = next(i for i in range(VOCAB_SIZE) if i not in tokens)
-    engine.submit(request(1, max_tokens=12, stop_token_ids=(unseen, tokens[position])))
+    later = [token for token in tokens[:position:-1] if token not in tokens[: position + 1]]
+    engine.submit(request(1, max_tokens=position + 1 + more, stop_token_ids=(unseen, *later, tokens[position])))
     recorder.wait_end(1)
     assert recorder.tokens[1] == tokens[:position]
     assert recorder.ends[1].finish_reason == "stop"
     assert recorder.ends[1].stop_token_id == tokens[position]
-
-
-def test_first_of_several_stop_tokens(started: Started) -> None:
-    tokens = greedy_tokens(started)
-    engine, recorder = started
-    engine.submit(request(1, max_tokens=12, stop_token_ids=(tokens[8], tokens[4], tokens[6])))
-    recorder.wait_end(1)
-    stop = next(t for t in tokens if t in (tokens[8], tokens[4], tokens[6]))
-    assert recorder.ends[1].stop_token_id == stop
-    assert recorder.tokens[1] == tokens[: tokens.index(stop)]
-
-
-def test_stop_token_as_the_last_allowed_one(started: Started) -> None:
-    tokens = greedy_tokens(started)
-    engine, recorder = started
-    at = tokens.index(tokens[5])
-    engine.submit(request(1, max_tokens=at + 1, stop_token_ids=(tokens[5],)))
-    recorder.wait_end(1)
-    assert recorder.reason(1) == "stop"
-    assert recorder.tokens[1] == tokens[:at]
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -216,75 +198,49 @@ def test_stop_word_is_delivered(started: Started, length: int) -> None:
     assert recorder.ends[1].stop_token_id is None
 
 
-INVALID = [
-    ("prompt_token_ids", request(1, prompt=())),
-    ("prompt_token_ids", request(1, prompt=(1, VOCAB_SIZE))),
-    ("prompt_token_ids", request(1, prompt=(1, -1))),
-    ("max_tokens", request(1, max_tokens=-1)),
-    ("max_tokens", request(1, prompt=[1] * 10, max_tokens=MAX_MODEL_LEN - 9)),
-    ("temperature", request(1, sampling=SamplingParams(temperature=-1))),
-    ("temperature", request(1, sampling=SamplingParams(temperature=float("nan")))),
-    ("temperature", request(1, sampling=SamplingParams(temperature=float("inf")))),
-    ("top_p", request(1, sampling=SamplingParams(top_p=0))),
-    ("top_p", request(1, sampling=SamplingParams(top_p=1.1))),
-    ("top_k", request(1, sampling=SamplingParams(top_k=-1))),
-    ("min_p", request(1, sampling=SamplingParams(min_p=2))),
-    ("seed", request(1, sampling=SamplingParams(seed=-1))),
-    ("seed", request(1, sampling=SamplingParams(seed=1 << 64))),
-    ("stop_token_ids", request(1, stop_token_ids=(VOCAB_SIZE,))),
-    ("stop_words", request(1, stop_words=((),))),
-    ("stop_words", request(1, stop_words=((1, VOCAB_SIZE),))),
-    ("bad_words", request(1, bad_words=((-3,),))),
-    ("bad_words", request(1, bad_words=tuple((5, i) for i in range(VOCAB_SIZE)))),
-    (
-        "bad_words",
-        request(1, bad_words=tuple((i,) for i in range(3, VOCAB_SIZE)), stop_token_ids=(0, 1, 2), min_tokens=1),
+BAD_SAMPLING: dict[str, tuple[Any, ...]] = {
+    "temperature": (-1, float("nan"), float("inf")),
+    "top_p": (0, 1.1),
+    "top_k": (-1,),
+    "min_p": (2,),
+    "seed": (-1, 1 << 64),
+    "repetition_penalty": (0, float("inf")),
+    "presence_penalty": (2.5,),
+    "frequency_penalty": (float("nan"),),
+    "logit_bias": ({VOCAB_SIZE: 1.0}, {-1: 1.0}, {1: 101.0}),
+}
+BAD_FIELDS: dict[str, tuple[dict[str, Any], ...]] = {
+    "prompt_token_ids": ({"prompt": ()}, {"prompt": (1, VOCAB_SIZE)}, {"prompt": (1, -1)}),
+    "max_tokens": ({"max_tokens": -1}, {"prompt": [1] * 10, "max_tokens": MAX_MODEL_LEN - 9}),
+    "stop_token_ids": ({"stop_token_ids": (VOCAB_SIZE,)},),
+    "stop_words": ({"stop_words": ((),)}, {"stop_words": ((1, VOCAB_SIZE),)}),
+    "bad_words": (
+        {"bad_words": ((-3,),)},
+        {"bad_words": tuple((5, i) for i in range(VOCAB_SIZE))},
+        {"bad_words": tuple((i,) for i in range(3, VOCAB_SIZE)), "stop_token_ids": (0, 1, 2), "min_tokens": 1},
     ),
-    ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=0))),
-    ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=float("inf")))),
-    ("presence_penalty", request(1, sampling=SamplingParams(presence_penalty=2.5))),
-    ("frequency_penalty", request(1, sampling=SamplingParams(frequency_penalty=float("nan")))),
-    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={VOCAB_SIZE: 1.0}))),
-    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={-1: 1.0}))),
-    ("logit_bias", request(1, sampling=SamplingParams(logit_bias={1: 101.0}))),
-    ("min_tokens", request(1, max_tokens=3, min_tokens=4)),
-    ("min_tokens", request(1, min_tokens=-1)),
-    ("logprobs", request(1, logprobs=21)),
-    ("logprobs", request(1, logprobs=-1)),
-    ("prompt_logprobs", request(1, prompt_logprobs=21)),
-    ("grammar", request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="a"))),
-    ("lora_name", request(1, lora_name="nobody")),
-    ("pooling", request(1, pooling="last")),
+    "min_tokens": ({"max_tokens": 3, "min_tokens": 4}, {"min_tokens": -1}),
+    "logprobs": ({"logprobs": 21}, {"logprobs": -1}),
+    "prompt_logprobs": ({"prompt_logprobs": 21},),
+    "grammar": ({"grammar": Grammar(kind="regex", text="a")},),
+    "lora_name": ({"lora_name": "nobody"},),
+    "pooling": ({"pooling": "last"},),
+}
+INVALID = [
+    *((name, {"sampling": SamplingParams(**{name: value})}) for name, bad in BAD_SAMPLING.items() for value in bad),
+    *((name, fields) for name, bad in BAD_FIELDS.items() for fields in bad),
 ]
 
 
 def test_invalid_requests_name_the_field(started: Started) -> None:
     engine, recorder = started
-    for field, bad in INVALID:
-        engine.submit(bad)
+    for field, asked in INVALID:
+        engine.submit(request(1, **asked))
         recorder.wait_end(1)
         end = recorder.ends[1]
         assert end.invalid, field
         assert field in (end.error or "")
         recorder.forget([1])
-
-
-def test_the_longest_request_fits(started: Started) -> None:
-    engine, recorder = started
-    engine.submit(request(1, prompt=[3] * (MAX_MODEL_LEN - 5), max_tokens=5))
-    recorder.wait_end(1)
-    assert len(recorder.tokens[1]) == 5
-
-
-def all_logprobs(recorder: Recorder, request_id: int) -> Logprobs:
-    found = Logprobs([], [], [])
-    for delta in recorder.deltas(request_id):
-        assert (delta.logprobs is None) == (not delta.token_ids)
-        if delta.logprobs is not None:
-            found.token_logprobs.extend(delta.logprobs.token_logprobs)
-            found.top_token_ids.extend(delta.logprobs.top_token_ids)
-            found.top_logprobs.extend(delta.logprobs.top_logprobs)
-    return found
 
 
 @pytest.mark.parametrize("count", [0, 1, 20])
@@ -295,7 +251,7 @@ def test_logprobs(started: Started, count: int) -> None:
     engine.submit(request(1, max_tokens=9, logprobs=count, prompt_logprobs=count if of_prompt else None))
     engine.submit(request(2, max_tokens=9))
     recorder.wait_end(1, 2)
-    pairs = [(all_logprobs(recorder, 1), recorder.tokens[1])]
+    pairs = [(recorder.logprobs(1), recorder.tokens[1])]
     prompt_logprobs = recorder.deltas(1)[0].prompt_logprobs
     assert (prompt_logprobs is not None) == of_prompt
     if prompt_logprobs is not None:
@@ -311,7 +267,7 @@ def test_logprobs(started: Started, count: int) -> None:
             if token in ids:
                 assert values[ids.index(token)] == pytest.approx(own)
     if count:  # greedy
-        assert [ids[0] for ids in all_logprobs(recorder, 1).top_token_ids] == recorder.tokens[1]
+        assert [ids[0] for ids in recorder.logprobs(1).top_token_ids] == recorder.tokens[1]
     assert all(delta.logprobs is None and delta.prompt_logprobs is None for delta in recorder.deltas(2))
 
 
@@ -330,7 +286,7 @@ def test_logprobs_of_a_stopped_sequence(started: Started) -> None:
     assert recorder.ends[1].logprobs is None
     found = recorder.ends[1].prompt_logprobs
     assert (None if found is None else found.top_token_ids) == ([[], []] if of_prompt else None)
-    assert len(all_logprobs(recorder, 2).token_logprobs) == len(recorder.tokens[2])
+    assert len(recorder.logprobs(2).token_logprobs) == len(recorder.tokens[2])
 
 
 def test_nothing_to_sample(started: Started) -> None:
@@ -461,28 +417,9 @@ def test_a_listener_that_raises_does_no_harm(started: Started) -> None:
     assert len(recorder.tokens[1]) == 5
 
 
-def test_stats_count(started: Started) -> None:
-    engine, recorder = started
-    before = engine.stats()
-    engine.submit(request(1, max_tokens=7))
-    recorder.wait_end(1)
-    after = engine.stats()
-    assert after.generated_tokens - before.generated_tokens == 7
-    assert after.steps > before.steps
-    assert 0 <= after.kv_cache_usage <= 1
-
-
 def test_info(started: Started) -> None:
     info = started[0].info
     assert info.max_model_len == MAX_MODEL_LEN
     assert info.max_batch_size == 16
     assert info.model_name == "tiny-qwen"
     assert {"stop_token_ids", "stop_words", "seed"} <= set(info.supported)
-
-
-def test_request_type(started: Started) -> None:
-    """Requests come off the wire as lists and tuples alike."""
-    engine, recorder = started
-    engine.submit(GenerationRequest(request_id=1, prompt_token_ids=[1], max_tokens=1))
-    recorder.wait_end(1)
-    assert recorder.reason(1) == "length"

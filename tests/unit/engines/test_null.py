@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams
+from openai_bls.core.engine_types import Grammar, Logprobs, SamplingParams
 from openai_bls.engines.null import next_due
 from tests.unit.engines.engine_support import VOCAB_SIZE, request
 
@@ -29,13 +29,6 @@ def test_default_tokens_do_not_end_a_sequence(start: EngineFactory) -> None:
     assert len(recorder.tokens[1]) == 200
 
 
-def test_one_token_a_step(start: EngineFactory) -> None:
-    engine, recorder = start(engine="null")
-    engine.submit(request(1, max_tokens=5))
-    recorder.wait_end(1)
-    assert [len(delta.token_ids) for step in recorder.steps for delta in step] == [1] * 5
-
-
 def test_echo(start: EngineFactory) -> None:
     engine, recorder = start(engine="null", null_echo="true")
     prompt = list(range(20, 60))
@@ -48,14 +41,6 @@ def test_echo(start: EngineFactory) -> None:
     assert [recorder.reason(i) for i in (1, 2, 3, 4)] == ["stop", "length", "length", "stop"]
     assert recorder.ends[1].stop_token_id == 257
     assert recorder.ends[4].stop_token_id == 30
-
-
-def test_stop_token_first_of_all(start: EngineFactory) -> None:
-    engine, recorder = start(engine="null", null_token_ids="4,5,6")
-    engine.submit(request(1, max_tokens=9, stop_token_ids=(4,)))
-    recorder.wait_end(1)
-    assert recorder.tokens[1] == []
-    assert recorder.ends[1].stop_token_id == 4
 
 
 def test_fault_by_prompt(start: EngineFactory) -> None:
@@ -102,26 +87,26 @@ def test_slow_first_token_can_be_cancelled(start: EngineFactory) -> None:
     assert 2 not in recorder.ends
 
 
-@pytest.mark.parametrize(
-    ("field", "asked"),
-    [
-        ("bad_words", request(1, bad_words=((3,),))),
-        ("repetition_penalty", request(1, sampling=SamplingParams(repetition_penalty=1.1))),
-        ("presence_penalty", request(1, sampling=SamplingParams(presence_penalty=-1))),
-        ("frequency_penalty", request(1, sampling=SamplingParams(frequency_penalty=0.1))),
-        ("logit_bias", request(1, sampling=SamplingParams(logit_bias={3: 0.0}))),
-        ("grammar", request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="a"))),
-        ("pooling", request(1, max_tokens=0, pooling="mean")),
-        ("lora_name", request(1, lora_name="red")),
-    ],
-)
-def test_what_would_change_the_tokens_is_refused(start: EngineFactory, field: str, asked: GenerationRequest) -> None:
+CHANGING: list[tuple[str, dict[str, Any]]] = [
+    ("bad_words", {"bad_words": ((3,),)}),
+    ("repetition_penalty", {"sampling": SamplingParams(repetition_penalty=1.1)}),
+    ("presence_penalty", {"sampling": SamplingParams(presence_penalty=-1)}),
+    ("frequency_penalty", {"sampling": SamplingParams(frequency_penalty=0.1)}),
+    ("logit_bias", {"sampling": SamplingParams(logit_bias={3: 0.0})}),
+    ("grammar", {"grammar": Grammar(kind="regex", text="a")}),
+    ("pooling", {"max_tokens": 0, "pooling": "mean"}),
+    ("lora_name", {"lora_name": "red"}),
+]
+
+
+def test_what_would_change_the_tokens_is_refused(start: EngineFactory) -> None:
     engine, recorder = start(engine="null")
-    assert field not in engine.info.supported
-    engine.submit(asked)
-    recorder.wait_end(1)
-    assert recorder.ends[1].invalid
-    assert field in (recorder.ends[1].error or "")
+    for i, (field, asked) in enumerate(CHANGING):
+        assert field not in engine.info.supported
+        engine.submit(request(i, **asked))
+        recorder.wait_end(i)
+        assert recorder.ends[i].invalid
+        assert field in (recorder.ends[i].error or "")
 
 
 def test_adapters_shift_the_tokens(start: EngineFactory) -> None:
@@ -158,10 +143,3 @@ def test_min_tokens_puts_off_the_end(start: EngineFactory) -> None:
     assert (recorder.reason(1), recorder.ends[1].stop_token_id) == ("stop", 257)
     assert recorder.tokens[2] == [20, 0, 22, 0, 0]
     assert (recorder.reason(2), recorder.ends[2].stop_token_id) == ("length", None)
-
-
-def test_it_speaks_for_the_checkpoint(start: EngineFactory) -> None:
-    info = start(engine="null")[0].info
-    assert info.engine == "null"
-    assert info.vocab_size == VOCAB_SIZE
-    assert info.eos_token_ids == (257, 258)

@@ -29,7 +29,9 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.registry import EngineOptions, create_engine, parse_options, with_settings
+from openai_bls.engines.embedded.options import EngineOptions, with_settings
+from openai_bls.engines.null_loading import NullOptions
+from openai_bls.engines.registry import create_engine, parse_options
 from tests.unit.engines.engine_support import Recorder
 
 
@@ -67,6 +69,22 @@ def test_unreadable_manifest(folder: Path, content: bytes) -> None:
     assert "not readable" in sentence(folder)
 
 
+def test_damaged_files(folder: Path) -> None:
+    (folder / "checkpoint" / "model.safetensors").write_bytes(b"nonsense")
+    assert "the checkpoint does not load" in sentence(folder)
+    (folder / ".aside-old-checkpoint").mkdir()
+    assert "cut short" in sentence(folder)
+
+
+def test_what_the_machine_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "64 tokens, fewer than max_model_len 512" in sentence(folder, max_tokens_in_kv_cache="64")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "no usable GPU" in sentence(folder, device="cuda:0")
+    found: Callable[..., object] = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "torch" else found(name, *a))
+    assert "needs the package torch" in sentence(folder)
+
+
 def test_unknown_field_and_newer_format(folder: Path) -> None:
     fields = json.loads((folder / MANIFEST_NAME).read_text())
     (folder / MANIFEST_NAME).write_text(json.dumps(fields | {"later_invention": 1}))
@@ -89,16 +107,6 @@ def test_missing_and_changed_files(folder: Path) -> None:
     assert "is missing" in sentence(folder)
 
 
-def test_damaged_weights(folder: Path) -> None:
-    (folder / "checkpoint" / "model.safetensors").write_bytes(b"nonsense")
-    assert "the checkpoint does not load" in sentence(folder)
-
-
-def test_build_cut_short(folder: Path) -> None:
-    (folder / ".aside-old-checkpoint").mkdir()
-    assert "cut short" in sentence(folder)
-
-
 def test_options_of_the_embedded_engine_mean_nothing_to_tensorrt_llm(folder: Path) -> None:
     change(folder, engine="tensorrt_llm", tensorrt_llm=TensorRtLlmRecord(version="1.2.1"))
     message = sentence(folder, num_threads="2")
@@ -119,27 +127,11 @@ def test_settings_that_both_know(folder: Path) -> None:
     assert with_settings(EngineOptions(), TensorRtLlmSettings()) == EngineOptions()
 
 
-def test_missing_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Callable[..., object] = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "torch" else found(name, *a))
-    assert "needs the package torch" in sentence(folder)
-
-
 def test_untested_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.99.0" if name == "transformers" else real(name))
     assert "transformers 5.99.0 is outside the range" in sentence(folder)
     create_engine(folder, Recorder(), {"allow_untested_versions": "true"}).close()
-
-
-def test_cache_too_small(folder: Path) -> None:
-    message = sentence(folder, max_tokens_in_kv_cache="64")
-    assert "64 tokens, fewer than max_model_len 512" in message
-
-
-def test_no_gpu_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "no usable GPU" in sentence(folder, device="cuda:0")
 
 
 @pytest.mark.parametrize(
@@ -161,10 +153,13 @@ def test_bad_settings_are_refused(folder: Path, name: str, value: str) -> None:
 
 
 def test_options_from_strings() -> None:
-    options = parse_options({"engine": "null", "null_step_delay_ms": "5", "null_echo": "true"})
-    assert options.null_settings(NullSettings()) == NullSettings(step_delay_ms=5, echo=True)
+    wanted, options = parse_options({"engine": "null", "null_step_delay_ms": "5", "null_echo": "true", "device": "cpu"})
+    assert (wanted, options["transformers"]) == ("null", EngineOptions(device="cpu"))
+    null = options["null"]
+    assert isinstance(null, NullOptions)
+    assert null.over(NullSettings()) == NullSettings(step_delay_ms=5, echo=True)
     kept = NullSettings(step_delay_ms=3, token_ids=(1, 2))
-    assert parse_options({}).null_settings(kept) == kept
+    assert NullOptions().over(kept) == kept
 
 
 def test_null_engine_needs_nothing_on_disk(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.unit.core_support import (
     tiny_tokenizer,
     token_ids,
 )
+from tests.unit.output.structured import driving
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 OTHER = {"type": "function", "function": {"name": "g", "strict": True}}
@@ -128,7 +129,7 @@ def test_forced_calls_need_structural_tags_or_gbnf(fields: dict[str, Any], param
     few = model(info=engine_info(grammar_kinds=("json_schema", "regex")))
     prepare.check_supported(chat(tools=[TOOL]), few)
     for backend, kinds in (("xgrammar", ("structural_tag",)), ("xgrammar", ("regex", "ebnf")), ("llguidance", ())):
-        described = engine_info(grammar_backends=(backend,), grammar_kinds=kinds)
+        described = engine_info(grammar_backend=backend, grammar_kinds=kinds)
         prepare.check_supported(chat(**fields), model(info=described))
     with pytest.raises(InvalidRequestError) as info:
         prepare.check_supported(chat(**fields), few)
@@ -146,7 +147,7 @@ def test_the_engines_request() -> None:
         logit_bias={"7": -1},
         stop_token_ids=[4],
     )
-    grammar = Grammar("xgrammar", "regex", "a")
+    grammar = Grammar("regex", "a")
     made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], [[5, 6]], grammar)
     assert (made.prompt_token_ids, made.max_tokens, made.min_tokens) == ([1, 2], 9, 3)
     assert (made.logprobs, made.prompt_logprobs) == (2, 2)
@@ -173,27 +174,9 @@ def test_nothing_is_constrained_unless_asked_for() -> None:
 
 
 def accepts(grammar: Grammar | None, text: str) -> bool:
-    """Whether `text` is one that the grammar allows, as xgrammar sees it."""
-    import xgrammar
-
+    """Whether `text` is one that the grammar allows, as llguidance sees it."""
     assert grammar is not None
-    assert grammar.backend == "xgrammar"
-    if grammar.kind == "structural_tag":
-        compiled = xgrammar.Grammar.from_structural_tag(grammar.text)
-    else:
-        assert grammar.kind == "ebnf"
-        compiled = xgrammar.Grammar.from_ebnf(grammar.text)
-    matcher = xgrammar.GrammarMatcher(_compiler().compile_grammar(compiled))
-    return bool(matcher.accept_string(text) and matcher.accept_token(EOS))
-
-
-def _compiler() -> Any:
-    import xgrammar
-
-    alphabet = tiny_tokenizer().get_vocab()
-    vocabulary = [token for token, _ in sorted(alphabet.items(), key=lambda item: item[1])]
-    info = xgrammar.TokenizerInfo(vocabulary, vocab_type=xgrammar.VocabType.BYTE_LEVEL, stop_token_ids=[EOS])
-    return xgrammar.GrammarCompiler(info)
+    return driving.accepts(grammar, text)
 
 
 CALL_F = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'

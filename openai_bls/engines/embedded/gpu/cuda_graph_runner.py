@@ -1,13 +1,17 @@
-"""A model runner for continuous batching that replays CUDA graphs, in place of transformers' own.
+"""Model runner that replays CUDA graphs, in the place of transformers' own.
 
-A step is the forward pass and the choice of the next tokens. Only the pass is captured, so that a graph depends on
+A step is a forward pass and the sampling of the next tokens. Only the pass is captured, so that a graph depends on
 shapes alone and a greedy step pays for no sampling. Steps are padded to a ladder of sizes, each with its own graph;
 prompts beyond the ladder keep the GPU busy without one. All graphs exist before the first request.
+
+When steps overlap, a step under a grammar launches its forward pass with the tokens that the step before left on the
+device. While the pass runs, the host takes in those tokens and computes the bitmasks; then it launches the sampling.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -27,8 +31,13 @@ _LEAST_PROMPT = 16
 _FRESH = (16, 32, 64, 128, 256, 512)
 
 
-class Chooser(Protocol):
-    """What picks the next tokens."""
+class TokenSampler(Protocol):
+    """Sampler of the next tokens."""
+
+    @property
+    def needs_last_tokens(self) -> bool:
+        """Whether the host must know the tokens of the step before when `pick` is called."""
+        ...
 
     def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
         """The next token of each row of `logits`."""
@@ -49,20 +58,30 @@ def padded(count: int, steps: tuple[int, ...]) -> int:
     return steps[place] if place < len(steps) else count
 
 
-class GraphRunner(ModelRunner):  # type: ignore[misc]
-    """Runs steps, by graphs if there may be any."""
+class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
+    """Model runner of steps, by CUDA graphs where they are allowed."""
 
-    def __init__(self, chooser: Chooser, *, graphs: bool, graph_prompts: bool, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        sampler: TokenSampler,
+        update_last_step: Callable[[], None],
+        *,
+        graphs: bool,
+        graph_prompts: bool,
+        **kwargs: Any,
+    ) -> None:
         """Take the place of a `ModelRunner`.
 
         Args:
-            chooser: picks the tokens.
-            graphs: capture steps that have one new token a sequence and page tables.
+            sampler: samples the tokens.
+            update_last_step: waits for the tokens of the step before and updates its sequences.
+            graphs: capture steps that have one new token per sequence and page tables.
             graph_prompts: capture other steps too. Their attention must take lengths from the device alone.
             kwargs: of `ModelRunner`.
         """
         super().__init__(**kwargs)
-        self._chooser = chooser
+        self._sampler = sampler
+        self._update_last_step = update_last_step
         self._graphs_allowed = graphs
         self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
@@ -99,12 +118,15 @@ class GraphRunner(ModelRunner):  # type: ignore[misc]
             logits: torch.Tensor = model(**batch_data).logits
             return logits[0] if "logits_to_keep" in batch_data else logits[0, batch_data["logits_indices"]]
 
-        with torch.cuda.stream(ios.compute_stream) if ios.compute_stream is not None else _Nothing():
+        stream = ios.compute_stream
+        with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
             logits = self._forward(host, forward, model)
             if rows:
+                if self._asynchronous and self._sampler.needs_last_tokens:
+                    self._update_last_step()
                 last_ids = batch_data["input_ids"][0, batch_data["logits_indices"][:rows]]
                 args = batch_data["logits_processor_args"][:, :rows]
-                output[0, :rows].copy_(self._chooser.pick(last_ids, logits[:rows], args))
+                output[0, :rows].copy_(self._sampler.pick(last_ids, logits[:rows], args))
 
     def _forward(self, host: Any, forward: Callable[[], torch.Tensor], model: Any) -> torch.Tensor:
         """The logits of the step, by a graph where one fits."""
@@ -168,9 +190,3 @@ class GraphRunner(ModelRunner):  # type: ignore[misc]
         if hasattr(self.cache, "reset"):
             self.cache.reset()
         logger.info("%d CUDA graphs after %.1f s", len(self._graphs), time.monotonic() - started)
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None: ...

@@ -30,6 +30,16 @@ class _Event:
     def synchronize(self) -> None: ...
 
 
+@pytest.fixture(params=["in turn", "overlapping"])
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "overlapping":
+        overlap(monkeypatch)
+
+
+IN_BOTH_WAYS = pytest.mark.usefixtures("steps")
+"""For tests whose outcome may depend on whether steps overlap."""
+
+
 def overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let engines that are started from now on overlap their steps; on a GPU they do so anyway."""
     if torch.cuda.is_available():

@@ -63,12 +63,6 @@ def run_all(
     return [recorder.tokens[i] for i in ids]
 
 
-def test_greedy_equals_generate_alone(start: EngineFactory, expected: list[list[int]]) -> None:
-    engine, recorder = start()
-    for i, prompt in enumerate(PROMPTS):
-        assert run_all(engine, recorder, [prompt], first=i) == [expected[i]]
-
-
 def test_greedy_equals_generate_together(start: EngineFactory, expected: list[list[int]]) -> None:
     engine, recorder = start()
     for _ in range(2):  # the second time with prefixes in the cache
@@ -98,24 +92,6 @@ def test_greedy_when_the_cache_is_too_small_for_all(start: EngineFactory, expect
     assert run_all(engine, recorder, prompts) == expected + expected[-2:] * 3
 
 
-def test_seed_does_not_see_the_batch(start: EngineFactory) -> None:
-    engine, recorder = start(max_tokens_in_kv_cache="1024")
-    params = SamplingParams(temperature=1.0, top_p=0.95, seed=42)
-    alone = run_all(engine, recorder, PROMPTS[:1], params, first=0)[0]
-    assert run_all(engine, recorder, PROMPTS[:1], params, first=1)[0] == alone
-    others = [
-        GREEDY,
-        SamplingParams(temperature=0.5, top_k=5),
-        SamplingParams(temperature=2.0, min_p=0.1),
-        SamplingParams(seed=7),
-        SamplingParams(top_p=0.3, seed=42),
-    ]
-    for i, sampling in enumerate(others):
-        engine.submit(request(50 + i, prompt=PROMPTS[-1 - i], max_tokens=COUNT + 5, sampling=sampling))
-    assert run_all(engine, recorder, PROMPTS[:1], params, first=2)[0] == alone
-    recorder.wait_end(*range(50, 50 + len(others)))
-
-
 def test_seeds_differ(start: EngineFactory) -> None:
     engine, recorder = start()
     runs = [
@@ -123,21 +99,6 @@ def test_seeds_differ(start: EngineFactory) -> None:
         for i, seed in enumerate([1, 2, 3, None, None, 2**64 - 1])
     ]
     assert len(set(runs)) == len(runs)
-
-
-@pytest.mark.parametrize(
-    "params", [SamplingParams(top_k=1), SamplingParams(top_k=10**6, top_p=1e-6), SamplingParams(min_p=1.0)]
-)
-def test_narrow_sampling_is_greedy(start: EngineFactory, expected: list[list[int]], params: SamplingParams) -> None:
-    engine, recorder = start()
-    assert run_all(engine, recorder, PROMPTS[:6], params) == expected[:6]
-
-
-def test_greedy_beside_sampled(start: EngineFactory, expected: list[list[int]]) -> None:
-    engine, recorder = start()
-    for i in range(6):
-        engine.submit(request(100 + i, prompt=PROMPTS[i], max_tokens=COUNT, sampling=SamplingParams(temperature=1.5)))
-    assert run_all(engine, recorder, PROMPTS[:6]) == expected[:6]
 
 
 def test_bad_words(start: EngineFactory, model: Any, expected: list[list[int]]) -> None:
@@ -149,15 +110,6 @@ def test_bad_words(start: EngineFactory, model: Any, expected: list[list[int]]) 
         engine.submit(request(i, prompt=prompt, max_tokens=COUNT, bad_words=tuple(bad)))
         recorder.wait_end(i)
         assert recorder.tokens[i] == generate(model, prompt, bad_words_ids=[list(word) for word in bad])
-
-
-def test_bad_word_may_span_the_prompt(start: EngineFactory, model: Any, expected: list[list[int]]) -> None:
-    engine, recorder = start()
-    word = (PROMPTS[5][-2], PROMPTS[5][-1], expected[5][0])
-    engine.submit(request(1, prompt=PROMPTS[5], max_tokens=COUNT, bad_words=(word,)))
-    recorder.wait_end(1)
-    assert recorder.tokens[1] == generate(model, PROMPTS[5], bad_words_ids=[list(word)])
-    assert recorder.tokens[1][0] != expected[5][0]
 
 
 def test_a_step_is_one_call(start: EngineFactory) -> None:

@@ -13,17 +13,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from openai_bls.core.engine import Engine
-from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
+from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls.engines.embedded import prompt_forward
-from tests.unit.engines.embedded.overlapping import overlap
+from tests.unit.engines.embedded.overlapping import IN_BOTH_WAYS, steps
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model
-from tests.unit.engines.engine_support import GREEDY, VOCAB_SIZE, Recorder, counted_restarts, request
+from tests.unit.engines.engine_support import GREEDY, VOCAB_SIZE, Recorder, counted_restarts, request, run_all
 
 if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
 
-__all__ = ["expected", "model"]  # fixtures
+__all__ = ["expected", "model", "steps"]  # fixtures
 
 EVERYTHING = SamplingParams(
     temperature=0.9,
@@ -34,34 +33,6 @@ EVERYTHING = SamplingParams(
     frequency_penalty=0.7,
     logit_bias={5: 2.0, 9: -100.0, 77: 1.5},
 )
-
-
-@pytest.fixture(params=["in turn", "overlapping"])
-def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "overlapping":
-        overlap(monkeypatch)
-
-
-IN_BOTH_WAYS = pytest.mark.usefixtures("steps")
-"""Of what may come out otherwise with steps in flight."""
-
-
-def run_all(engine: Engine, recorder: Recorder, requests: Sequence[GenerationRequest]) -> list[list[int]]:
-    for one in requests:
-        engine.submit(one)
-    recorder.wait_end(*(one.request_id for one in requests))
-    return [recorder.tokens[one.request_id] for one in requests]
-
-
-def logprobs_of(recorder: Recorder, request_id: int) -> Logprobs:
-    """All of an output's, together."""
-    found = Logprobs([], [], [])
-    for delta in recorder.deltas(request_id):
-        if delta.logprobs is not None:
-            found.token_logprobs.extend(delta.logprobs.token_logprobs)
-            found.top_token_ids.extend(delta.logprobs.top_token_ids)
-            found.top_logprobs.extend(delta.logprobs.top_logprobs)
-    return found
 
 
 def first(recorder: Recorder, request_id: int) -> TokenDelta:
@@ -183,7 +154,7 @@ def test_the_whole_context_counts_after_a_restart(start: EngineFactory, model: A
         if i > 1:
             assert wanted[0][3] not in found[i]
         rows = distribution(model, [*prompt, *found[i]])[len(prompt) - 1 : -1]
-        check(logprobs_of(recorder, i), found[i], rows, 2)
+        check(recorder.logprobs(i), found[i], rows, 2)
 
 
 @IN_BOTH_WAYS
@@ -197,13 +168,6 @@ def test_min_tokens(start: EngineFactory, model: Any) -> None:
     held_back = generate(model, prompt, count=10, bad_words_ids=[[stop] for stop in stops])
     assert recorder.tokens[1][:10] == held_back
     assert not set(recorder.tokens[1]) & set(stops)
-    word = tuple(usual[2:4])
-    ends = [i for i in range(2, COUNT + 1) if tuple(usual[i - 2 : i]) == word]
-    for least in (0, 4, 5):
-        engine.submit(request(2, prompt=prompt, max_tokens=COUNT, stop_words=(word,), min_tokens=least))
-        recorder.wait_end(2)
-        assert len(recorder.tokens[2]) == next((end for end in ends if end >= least), COUNT)
-        recorder.forget([2])
 
 
 @IN_BOTH_WAYS
@@ -223,31 +187,10 @@ def test_logprobs(start: EngineFactory, model: Any) -> None:
             continue
         assert all((delta.logprobs is None) == (not delta.token_ids) for delta in recorder.deltas(i))
         rows = distribution(model, [*prompt, *found[i]])[len(prompt) - 1 : -1]
-        check(logprobs_of(recorder, i), found[i], rows, count)
+        check(recorder.logprobs(i), found[i], rows, count)
 
 
-@IN_BOTH_WAYS
-def test_the_stop_token_has_no_logprob(start: EngineFactory, model: Any) -> None:
-    engine, recorder = start()
-    usual = generate(model, PROMPTS[5])
-    stop = usual[3]
-    engine.submit(request(1, prompt=PROMPTS[5], max_tokens=COUNT, stop_token_ids=(stop,), logprobs=1))
-    engine.submit(request(2, prompt=PROMPTS[5], max_tokens=COUNT, stop_words=(tuple(usual[1:3]),), logprobs=1))
-    recorder.wait_end(1, 2)
-    assert len(logprobs_of(recorder, 1).token_logprobs) == len(recorder.tokens[1]) == usual.index(stop)
-    assert recorder.ends[1].logprobs is None
-    assert len(logprobs_of(recorder, 2).token_logprobs) == len(recorder.tokens[2]) == 3
-
-
-@pytest.mark.parametrize("slice_numbers", [prompt_forward._SLICE_NUMBERS, VOCAB_SIZE * 3])
-def test_prompt_logprobs(
-    start: EngineFactory,
-    model: Any,
-    expected: list[list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-    slice_numbers: int,
-) -> None:
-    monkeypatch.setattr(prompt_forward, "_SLICE_NUMBERS", slice_numbers)
+def test_prompt_logprobs(start: EngineFactory, model: Any, expected: list[list[int]]) -> None:
     engine, recorder = start()
     wanted = expected
     for i, prompt in enumerate(PROMPTS):
@@ -335,25 +278,17 @@ def test_a_pass_that_fails_is_one_requests_error(start: EngineFactory, monkeypat
     assert recorder.reason(2) == "length"
 
 
-def test_cached_tokens(start: EngineFactory) -> None:
-    engine, recorder = start()
+@pytest.mark.parametrize("sharing", ["true", "false"])
+def test_cached_tokens(start: EngineFactory, sharing: str) -> None:
+    engine, recorder = start(prefix_sharing=sharing)
     prompt = PROMPTS[-1]  # 150 tokens: four pages of 32 and some
-    for i in range(2):
-        run_all(engine, recorder, [request(i, prompt=prompt, max_tokens=20)])
-    run_all(engine, recorder, [request(2, prompt=[*prompt[:70], 1, 2, 3], max_tokens=3)])
-    run_all(engine, recorder, [request(3, prompt=prompt[:64], max_tokens=3)])
-    run_all(engine, recorder, [request(4, prompt=[7, *prompt], max_tokens=3)])
+    prompts = [prompt, prompt, [*prompt[:70], 1, 2, 3], prompt[:64], [7, *prompt]]
+    for i, one in enumerate(prompts):
+        run_all(engine, recorder, [request(i, prompt=one, max_tokens=20)])
     found = [first(recorder, i).cached_tokens for i in range(5)]
     # transformers 5.17 computes one token of a prompt that is there as a whole, later releases the last page.
-    assert found in ([0, 128, 64, 32, 0], [0, 128, 64, 63, 0])
+    assert found in ([[0, 128, 64, 32, 0], [0, 128, 64, 63, 0]] if sharing == "true" else [[0] * 5])
     assert all(delta.cached_tokens == 0 for i in range(5) for delta in recorder.deltas(i)[1:])
-
-
-def test_no_cached_tokens_without_sharing(start: EngineFactory) -> None:
-    engine, recorder = start(prefix_sharing="false")
-    for i in range(2):
-        run_all(engine, recorder, [request(i, prompt=PROMPTS[-1], max_tokens=20)])
-        assert first(recorder, i).cached_tokens == 0
 
 
 @IN_BOTH_WAYS
@@ -384,6 +319,6 @@ def test_the_batch_does_not_matter(start: EngineFactory) -> None:
         )
     ]
     assert run_all(engine, recorder, [*others[:6], request(2, **asked), *others[6:]])[6] == alone
-    one, two = logprobs_of(recorder, 1), logprobs_of(recorder, 2)
+    one, two = recorder.logprobs(1), recorder.logprobs(2)
     assert one.token_logprobs == pytest.approx(two.token_logprobs, abs=1e-3)
     assert first(recorder, 2).prompt_logprobs is not None

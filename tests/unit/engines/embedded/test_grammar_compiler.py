@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.core.engine_types import Grammar
 from openai_bls.engines.capabilities import ENGINE_FAILED
-from openai_bls.engines.embedded.grammar_compiler import Compiled, Compiler
+from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.embedded.grammar_matcher import GrammarError
 from tests.unit.engines.engine_support import PATIENCE_S, request
 
@@ -22,13 +22,19 @@ LARGE_GATE = "gate" + " " * 10_000
 class Factory:
     """Compiles what is not told to wait."""
 
-    backends = ("xgrammar",)
+    backend = "llguidance"
 
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.at_gate = threading.Semaphore(0)
         self.gate = threading.Event()
         self.passed = threading.Semaphore(0)
+
+    def warm_up(self) -> None:
+        self.begun.append("warm-up")
+        raise ImportError("libguidance.so: cannot open shared object file")
+
+    def fill_bitmasks(self, constraints: Sequence[Any]) -> None: ...
 
     def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Any:
         self.begun.append(grammar.text)
@@ -39,21 +45,21 @@ class Factory:
         if grammar.text == "bad":
             raise GrammarError("the schema has no type")
         if grammar.text == "broken":
-            raise ImportError("libxgrammar.so: cannot open shared object file")
+            raise ImportError("libguidance.so: cannot open shared object file")
         return grammar.text
 
 
 class Setup:
     def __init__(self) -> None:
         self.factory = Factory()
-        self.results: queue.Queue[Compiled] = queue.Queue()
-        self.compiler = Compiler(self.factory, self.results.put)
+        self.results: queue.Queue[CompiledGrammar] = queue.Queue()
+        self.compiler = GrammarCompiler(self.factory, self.results.put)
 
     def start(self, *texts: str) -> None:
         for text in texts:
-            self.compiler.start(text, request(1, grammar=Grammar("xgrammar", "regex", text)))
+            self.compiler.start(text, request(1, grammar=Grammar("regex", text)))
 
-    def result(self) -> Compiled:
+    def result(self) -> CompiledGrammar:
         return self.results.get(timeout=PATIENCE_S)
 
     def fill_threads(self) -> None:
@@ -78,14 +84,22 @@ def setup() -> Iterator[Setup]:
 
 def test_results(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     setup.start("good")
-    assert setup.result() == Compiled("good", "good")  # type: ignore[arg-type]
+    assert setup.result() == CompiledGrammar("good", "good")  # type: ignore[arg-type]
     setup.start("bad")
-    assert setup.result() == Compiled("bad", error="the schema has no type", invalid=True)
+    assert setup.result() == CompiledGrammar("bad", error="the schema has no type", invalid=True)
     assert not caplog.records
     setup.start("broken")
-    assert setup.result() == Compiled("broken", error=ENGINE_FAILED)
-    assert "the grammar library xgrammar failed" in caplog.text
-    assert "libxgrammar.so" in caplog.text
+    assert setup.result() == CompiledGrammar("broken", error=ENGINE_FAILED)
+    assert "the grammar library failed" in caplog.text
+    assert "libguidance.so" in caplog.text
+
+
+def test_a_warm_up_that_fails_ends_nothing(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    setup.compiler.warm_up()
+    setup.start("good")
+    assert setup.result().error == ""
+    assert setup.factory.begun == ["warm-up", "good"]
+    assert "the grammar library does not load" in caplog.text
 
 
 def test_what_is_cancelled_before_it_begins_never_does(setup: Setup) -> None:

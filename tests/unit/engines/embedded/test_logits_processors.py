@@ -1,4 +1,4 @@
-"""What sequences ask of their tokens, as the host collects it for a step."""
+"""Logits processors of single sequences, as the host collects them for a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
 from openai_bls.engines.embedded.grammar_matcher import GrammarError
-from openai_bls.engines.embedded.logits_processors import ANY, Edits, Penalties, Rules, tokens
+from openai_bls.engines.embedded.logits_processors import ANY, HostLogitsProcessors, LogitsUpdate, Penalties, tokens
 from tests.unit.engines.embedded.test_request_state import Constraint
 
 PROMPT = [5, 6, 5]
@@ -32,10 +32,10 @@ def state(output: Sequence[int] = (), prompt: Sequence[int] = PROMPT, awaited: i
     )
 
 
-def collected(rules: Rules, of: Any, row: int = 2) -> Edits:
-    edits = Edits()
-    rules.collect(row, of, edits)
-    return edits
+def collected(processors: HostLogitsProcessors, of: Any, row: int = 2) -> LogitsUpdate:
+    update = LogitsUpdate()
+    processors.collect(row, of, update)
+    return update
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def collected(rules: Rules, of: Any, row: int = 2) -> Edits:
         {"bad_words": ((1,),)},
         {"min_tokens": 1, "stop_token_ids": (9,)},
         {"logprobs": 0},
-        {"grammar": Grammar("xgrammar", "regex", "a")},
+        {"grammar": Grammar("regex", "a")},
         {"sampling": SamplingParams(logit_bias={1: 1.0})},
         {"sampling": SamplingParams(repetition_penalty=1.1)},
         {"sampling": SamplingParams(presence_penalty=-0.1)},
@@ -52,43 +52,29 @@ def collected(rules: Rules, of: Any, row: int = 2) -> Edits:
     ],
     ids="-".join,
 )
-def test_who_needs_them(more: dict[str, Any]) -> None:
-    assert Rules.needed(asked(**more))
+def test_who_needs_some(more: dict[str, Any]) -> None:
+    assert HostLogitsProcessors.needed(asked(**more))
 
 
 def test_who_does_not() -> None:
     sampling = SamplingParams(temperature=0.3, top_p=0.5, top_k=3, min_p=0.1, seed=1)
-    assert not Rules.needed(asked(sampling=sampling, stop_token_ids=(9,), stop_words=((1,),), prompt_logprobs=1))
-    assert not Rules.needed(asked(min_tokens=3))  # no stop token that would have to wait
-
-
-def test_nothing_asked_nothing_collected() -> None:
-    edits = collected(Rules(asked(), VOCAB_SIZE), state([1]))
-    assert edits == Edits()
-    assert not edits.changing
+    assert not HostLogitsProcessors.needed(
+        asked(sampling=sampling, stop_token_ids=(9,), stop_words=((1,),), prompt_logprobs=1)
+    )
+    assert not HostLogitsProcessors.needed(asked(min_tokens=3))  # no stop token that would have to wait
 
 
 def test_bias() -> None:
-    edits = collected(Rules(asked(sampling=SamplingParams(logit_bias={4: 2.0, 9: -100.0})), VOCAB_SIZE), state())
-    ((row, ids, values),) = edits.bias
+    update = collected(HostLogitsProcessors(asked(sampling=SamplingParams(logit_bias={4: 2.0, 9: -100.0}))), state())
+    ((row, ids, values),) = update.bias
     assert (row, ids.tolist(), values.tolist()) == (2, [4, 9], [2.0, -100.0])
-    assert edits.changing
+    assert update.changes_logits
 
 
 def test_stop_tokens_wait_for_min_tokens() -> None:
-    rules = Rules(asked(min_tokens=2, stop_token_ids=(8, 9)), VOCAB_SIZE)
-    found = [collected(rules, state(range(count))).bans for count in range(4)]
+    processors = HostLogitsProcessors(asked(min_tokens=2, stop_token_ids=(8, 9)))
+    found = [collected(processors, state(range(count))).bans for count in range(4)]
     assert found == [[(2, ANY, 8), (2, ANY, 9)]] * 2 + [[]] * 2
-
-
-def test_bad_words() -> None:
-    rules = Rules(asked(bad_words=((1,), (2, 3), (5, 6, 7), (6, 5, 4, 3))), VOCAB_SIZE)
-    # What depends on the last token names it, as that may be still on its way; what is before decides here.
-    always = [(2, ANY, 1), (2, 2, 3)]
-    assert collected(rules, state()).bans == always
-    for last in (4, 6):
-        assert collected(rules, state([last], awaited=1)).bans == [*always, (2, 6, 7), (2, 4, 3)]
-    assert collected(rules, state([4, 4])).bans == always
 
 
 @given(
@@ -102,7 +88,7 @@ def test_bad_words_are_those_that_the_next_token_completes(
 ) -> None:
     request = GenerationRequest(request_id=1, prompt_token_ids=prompt, max_tokens=20, bad_words=tuple(words))
     of = state(output, prompt, min(awaited, len(output)))
-    bans = collected(Rules(request, VOCAB_SIZE), of).bans
+    bans = collected(HostLogitsProcessors(request), of).bans
     text = [*prompt, *output]
     forbidden = {banned for _, last, banned in bans if last in (ANY, text[-1])}
     assert forbidden == {
@@ -131,37 +117,38 @@ def test_penalties_count_all_but_the_last_token(
 
 
 def test_the_last_token_is_an_output_only_after_the_first() -> None:
-    rules = Rules(asked(sampling=SamplingParams(frequency_penalty=0.5)), VOCAB_SIZE)
-    ((row, _, last_count),) = collected(rules, state()).penalties
+    processors = HostLogitsProcessors(asked(sampling=SamplingParams(frequency_penalty=0.5)))
+    ((row, _, last_count),) = collected(processors, state()).penalties
     assert (row, last_count) == (2, 0.0)  # it is the prompt's
-    ((_, penalties, last_count),) = collected(rules, state([1, 1, 2], awaited=1)).penalties
+    ((_, penalties, last_count),) = collected(processors, state([1, 1, 2], awaited=1)).penalties
     assert last_count == 1.0
     assert (penalties.ids.tolist(), penalties.counts.tolist()) == ([1], [2.0])
 
 
 def test_logprobs_name_the_place() -> None:
-    rules = Rules(asked(logprobs=0), VOCAB_SIZE)
-    edits = collected(rules, state([1, 2]))
-    assert edits.logprobs == [(2, len(PROMPT) + 2, rules)]
-    assert not edits.changing
+    processors = HostLogitsProcessors(asked(logprobs=0))
+    update = collected(processors, state([1, 2]))
+    assert update.logprobs == [(2, len(PROMPT) + 2, processors)]
+    assert not update.changes_logits
 
 
-def test_a_grammars_mask() -> None:
-    edits = collected(Rules(asked(), VOCAB_SIZE, Constraint([1])), state())
-    assert edits.masked == [2]
-    (mask,) = edits.masks
-    assert mask.dtype == np.int32
-    assert mask.tolist() == [-1, -1, -1]  # three words for 70 tokens
-
-
-@pytest.mark.parametrize("error", [GrammarError("too complex"), RuntimeError("a bug")])
-def test_a_grammar_that_raises_is_noted(error: Exception) -> None:
-    rules = Rules(asked(logprobs=1), VOCAB_SIZE, Constraint([1], ("fill", 0), error))
-    edits = collected(rules, state())
-    assert rules.failure is error
-    assert not edits.masked
-    assert not edits.changing
-    assert edits.logprobs  # the rest of the row is as always
+def test_bitmasks_of_the_grammars_that_go_on() -> None:
+    """Asked for late: whose request has ended by then, or whose grammar fails, has none."""
+    errors = GrammarError("too complex"), RuntimeError("a bug")
+    constraints = [Constraint([1]), *(Constraint([1], ("fill", 0), error) for error in errors), Constraint([1])]
+    processors = [HostLogitsProcessors(asked(logprobs=1), constraint) for constraint in constraints]
+    update = LogitsUpdate()
+    for row, one in enumerate(processors, 2):
+        one.collect(row, state(), update)
+    assert update.changes_logits
+    processors[0].ended = True
+    for _ in range(2):
+        rows, masks = update.bitmasks(VOCAB_SIZE)
+        assert rows == [5]
+        assert masks.dtype == np.int32
+        assert masks.tolist() == [[-1, -1, -1]]  # three words for 70 tokens
+    assert [one.failure for one in processors] == [None, *errors, None]
+    assert [row for row, *_ in update.logprobs] == [2, 3, 4, 5]  # the rest of the rows is as always
 
 
 def test_tokens_across_the_prompts_end() -> None:

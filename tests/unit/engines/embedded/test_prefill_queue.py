@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from openai_bls.engines.embedded import prefill_queue
-from openai_bls.engines.embedded.prefill_queue import Preparer
+from openai_bls.engines.embedded.prefill_queue import PrefillQueue
 from openai_bls.engines.embedded.prompt_forward import PromptFindings
-from openai_bls.engines.embedded.request_state import Live
+from openai_bls.engines.embedded.request_state import RequestState
 from tests.unit.engines.engine_support import request
 
 
@@ -38,12 +38,12 @@ def test_how_many_at_once(
     monkeypatch.setattr("openai_bls.engines.embedded.prompt_forward.prompt_pass", prompt_pass)
     monkeypatch.setattr(prefill_queue, "time", SimpleNamespace(monotonic=lambda: now))
     wakes: list[None] = []
-    preparer = Preparer(None, 100, None, lambda compiled: None, lambda: wakes.append(None))
+    queue = PrefillQueue(None, None, lambda: wakes.append(None))
     for at, length in enumerate(lengths):
         asked = request(at, prompt=[1] * length, max_tokens=0, pooling="last")
-        assert preparer.start(Live(str(at), asked)) == []
+        assert queue.start(RequestState(str(at), asked)) == []
     found = []
-    while done := preparer.examine(lambda live: True):
+    while done := queue.examine(lambda state: True):
         found.append(len(done))
     assert found == expected
     assert len(wakes) == len(expected) - 1

@@ -1,4 +1,4 @@
-"""What a sequence's steps come to for the one who asked, with made-up outputs and grammars."""
+"""Deltas of a request from the outputs of its steps, with made-up outputs and grammars."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.embedded.grammar_matcher import GrammarError
-from openai_bls.engines.embedded.logits_processors import Rules
-from openai_bls.engines.embedded.request_state import Live
+from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
+from openai_bls.engines.embedded.request_state import RequestState
 
 PROMPT = [7, 8]
 STOP = 99
@@ -48,11 +48,11 @@ class Constraint:
             raise self.error
 
 
-def live(constraint: Constraint | None = None, **more: Any) -> Live:
+def live(constraint: Constraint | None = None, **more: Any) -> RequestState:
     fields: dict[str, Any] = {"max_tokens": 10, "stop_token_ids": (STOP,)} | more
-    found = Live("key", GenerationRequest(request_id=3, prompt_token_ids=PROMPT, **fields))
-    if constraint is not None or Rules.needed(found.request):
-        found.rules = Rules(found.request, 128, constraint)
+    found = RequestState("key", GenerationRequest(request_id=3, prompt_token_ids=PROMPT, **fields))
+    if constraint is not None or HostLogitsProcessors.needed(found.request):
+        found.processors = HostLogitsProcessors(found.request, constraint)
     return found
 
 
@@ -60,10 +60,11 @@ def output(tokens: Sequence[int], **more: Any) -> Any:
     return SimpleNamespace(generated_tokens=list(tokens), error=None, **more)
 
 
-def run(found: Live, *counts: int, tokens: Sequence[int]) -> list[TokenDelta]:
+def run(found: RequestState, *counts: int, tokens: Sequence[int]) -> list[TokenDelta]:
     """Steps after which there are so many of `tokens`, up to the end."""
     deltas = []
     for count in counts:
+        found.accept(output(tokens[:count]))
         delta = found.advance(output(tokens[:count]))
         if delta is not None:
             deltas.append(delta)
@@ -130,9 +131,25 @@ def test_stop_words_however_the_steps_cut_them(
 def test_the_end_of_a_grammar() -> None:
     found = live(Constraint([4, 5]))
     assert run(found, 1, 2, tokens=[4, 5]) == [TokenDelta(3, [4]), TokenDelta(3, [5], "stop")]
-    # Tokens after it are none, and a stop token is not the grammar's.
-    assert run(live(Constraint([4, 5])), 3, tokens=[4, 5, 6]) == [TokenDelta(3, [4, 5], "stop")]
-    assert run(live(Constraint([4, 5])), 2, tokens=[4, STOP]) == [TokenDelta(3, [4], "stop", STOP)]
+    assert found.processors is not None
+    assert found.processors.ended
+    # A stop token is not the grammar's.
+    assert run(live(Constraint([4, 5])), 1, 2, tokens=[4, STOP])[-1] == TokenDelta(3, [], "stop", STOP)
+
+
+def test_whose_bitmask_is_needed() -> None:
+    constraint = Constraint([4, 5])
+    found = live(constraint)
+    assert found.accept(output([4])) is constraint
+    found.advance(output([4]))
+    assert found.accept(output([4])) is constraint  # nothing new
+    assert found.accept(output([4, STOP])) is None
+    assert constraint.taken == 1
+    assert live().accept(output([4])) is None
+    assert live(Constraint([4])).accept(SimpleNamespace(generated_tokens=[4], error="CUDA error")) is None
+    refused = live(Constraint([4]))
+    assert refused.accept(output([5])) is None
+    assert refused.accept(output([5])) is None  # the grammar is asked no more
 
 
 def test_a_token_that_a_grammar_refuses(caplog: pytest.LogCaptureFixture) -> None:
@@ -161,20 +178,20 @@ def test_a_grammar_that_raises(place: tuple[str, int], caplog: pytest.LogCapture
 def test_a_grammar_that_could_not_say_what_may_follow(error: Exception, wanted: TokenDelta) -> None:
     found = live(Constraint([4, 5, 6]))
     assert found.advance(output([4])) == TokenDelta(3, [4])
-    assert found.rules is not None
-    found.rules.failure = error
+    assert found.processors is not None
+    found.processors.failure = error
     assert found.advance(output([4, 5])) == wanted
 
 
 def test_logprobs_of_what_is_delivered() -> None:
     found = live(logprobs=1)
-    assert found.rules is not None
+    assert found.processors is not None
     step = SimpleNamespace(row=lambda index, count: (-float(index), [index] * count, [-0.5] * count))
-    found.rules.results = {len(PROMPT) + i: (step, i) for i in range(3)}
+    found.processors.results = {len(PROMPT) + i: (step, i) for i in range(3)}
     first = found.advance(output([1, 2]))
     assert first == TokenDelta(3, [1, 2], logprobs=Logprobs([0.0, -1.0], [[0], [1]], [[-0.5], [-0.5]]))
     assert found.advance(output([1, 2, STOP])) == TokenDelta(3, [], "stop", STOP)
-    assert not found.rules.results
+    assert not found.processors.results
 
 
 def test_logprobs_that_are_missing_are_one_requests_error(caplog: pytest.LogCaptureFixture) -> None:

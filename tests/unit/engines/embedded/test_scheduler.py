@@ -1,10 +1,9 @@
-"""Decoding steps prepared the short way hold what transformers' own way puts into them."""
+"""Fast path of decoding steps: the inputs are those that transformers' own way writes."""
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +11,16 @@ from transformers import ContinuousBatchingConfig, Qwen2Config
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.generation.continuous_batching.distributed import DistributedHelper
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
-from transformers.generation.continuous_batching.requests import TMP_TOKEN_ID, FutureRequestState, RequestStatus
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestStatus
 
-from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.embedded.logits_processors import Rules
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
-from openai_bls.engines.embedded.scheduler import Scheduler, State, _carried, fits, shorten
-from tests.unit.engines.engine_support import request
+from openai_bls.engines.embedded.scheduler import (
+    Scheduler,
+    SequenceState,
+    _carried,
+    install_fast_path,
+    supports_fast_path,
+)
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ContinuousBatchingConfig, "page_size"), reason="the short cut stands aside in older releases"
@@ -56,14 +58,14 @@ def make_io(*, short: bool) -> tuple[Any, Any, Scheduler]:
     sampler = Sampler(on_gpu=False)
     io = ContinuousBatchingIOs(cache, config, batching, torch.device("cpu"), torch.float32, sampler)
     if short:
-        assert fits(cache)
-        shorten(SimpleNamespace(cache=cache, inputs_and_outputs=io))
+        assert supports_fast_path(cache)
+        install_fast_path(SimpleNamespace(cache=cache, inputs_and_outputs=io))
     return io, sampler, Scheduler(cache, 0.0, 8)
 
 
-def decoding(key: str, prompt: int, generated: int, limit: int = 50, sampling: Sampling = GREEDY) -> State:
+def decoding(key: str, prompt: int, generated: int, limit: int = 50, sampling: Sampling = GREEDY) -> SequenceState:
     """A sequence whose next step feeds its last token."""
-    state = State(
+    state = SequenceState(
         request_id=key,
         initial_tokens=list(range(prompt)),
         max_new_tokens=limit,
@@ -78,11 +80,11 @@ def decoding(key: str, prompt: int, generated: int, limit: int = 50, sampling: S
     return state
 
 
-def add(scheduler: Scheduler, *states: State) -> None:
+def add(scheduler: Scheduler, *states: SequenceState) -> None:
     for state in states:
         scheduler.active_requests[state.request_id] = state
         # What came before this step.
-        past = State(request_id=state.request_id, initial_tokens=[])
+        past = SequenceState(request_id=state.request_id, initial_tokens=[])
         assert scheduler.cache.can_store_request_tokens(past, state.position_offset)
 
 
@@ -150,7 +152,7 @@ def test_all_that_decode_are_scheduled() -> None:
 def test_a_prompt_takes_the_other_way() -> None:
     _, _, scheduler = make_io(short=True)
     add(scheduler, decoding("a", 3, 1))
-    scheduler.add_waiting_request(State(request_id="b", initial_tokens=[1, 2, 3]))
+    scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=[1, 2, 3]))
     scheduled, fast, queries, _ = scheduler.schedule_batch(32, 1000)
     assert len(scheduled) == 2
     assert (fast, queries) == (False, 4)
@@ -159,7 +161,7 @@ def test_a_prompt_takes_the_other_way() -> None:
 def test_those_that_wait_for_a_full_batch_do_not_matter() -> None:
     _, _, scheduler = make_io(short=True)
     add(scheduler, *(decoding(str(i), 3, 1) for i in range(8)))
-    scheduler.add_waiting_request(State(request_id="b", initial_tokens=[1, 2, 3]))
+    scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=[1, 2, 3]))
     assert scheduler._all_decoding(32) is not None
 
 
@@ -174,49 +176,6 @@ def test_a_sequence_with_its_last_token_in_flight_sits_out() -> None:
     del scheduler.active_requests["b"]
     scheduled, *_ = scheduler.schedule_batch(32, 1000)
     assert [item.state for item in scheduled] == [ended]
-
-
-def under_a_grammar() -> Sampling:
-    asked = request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="x"))
-    return dataclasses.replace(GREEDY, rules=Rules(asked, 64, cast(Any, object())))
-
-
-@pytest.mark.parametrize("fast", [True, False], ids=["short cut", "otherwise"])
-def test_a_constrained_sequence_waits_for_its_token(fast: bool) -> None:
-    _, _, scheduler = make_io(short=True)
-    states = [decoding("a", 3, 1, sampling=under_a_grammar()), decoding("b", 7, 2), decoding("c", 3, 2)]
-    states[1].logit_processor_kwargs = {"sampling": under_a_grammar()}
-    for state in states:
-        scheduler.add_waiting_request(state)
-        scheduler.waiting_requests.clear()
-        scheduler.waiting_requests_order.clear()
-    add(scheduler, *states)
-    if not fast:
-        scheduler.cache.max_decode_fast_path_length = 0
-    woken: list[bool] = []
-    scheduler.wake = lambda: woken.append(True)
-
-    def scheduled() -> list[str]:
-        found, _, queries, _ = scheduler.schedule_batch(32, 1000)
-        assert len(found) == queries
-        return [item.state.request_id for item in found]
-
-    assert scheduled() == ["a", "b", "c"]
-    states[0].tokens_to_process = [TMP_TOKEN_ID]
-    states[2].tokens_to_process = [TMP_TOKEN_ID]  # under no grammar
-    assert scheduled() == ["b", "c"]
-    assert not scheduler.stuck
-    states[1].tokens_to_process = [TMP_TOKEN_ID]
-    assert scheduled() == ["c"]
-    scheduler.finish_request("c")
-    assert scheduled() == []
-    assert scheduler.stuck
-    assert woken
-    states[0].tokens_to_process = [5]
-    assert scheduled() == ["a"]
-    assert not scheduler.stuck
-    assert list(scheduler.active_requests) == ["a", "b"]
-    assert scheduler.max_requests_per_batch == 8
 
 
 def test_tokens_are_carried_over() -> None:

@@ -343,7 +343,7 @@ def test_requests_without_a_seed_differ(world: World) -> None:
         ("1.2.1", "tensorrt", {"logprobs": 21}, "^logprobs: at most 20"),
         ("1.2.1", "pytorch", {"logprobs": 2}, "^logprobs: at most 1 with TensorRT-LLM 1.2.1"),
         ("1.2.1", "tensorrt", {"embedding_bias": {20: 1.0}}, "^logit_bias: there is no token 20"),
-        ("1.2.1", "tensorrt", {"grammar": Grammar("xgrammar", "regex", "a")}, "^grammar: .* loaded with: none"),
+        ("1.2.1", "tensorrt", {"grammar": Grammar("regex", "a")}, "^grammar: .* loaded with: none"),
     ],
 )
 def test_what_cannot_be_asked(version: str, flow: str, values: dict[str, Any], told: str, world: World) -> None:
@@ -394,16 +394,13 @@ def test_grammars(version: str, flow: str, backend: Any, kinds: tuple[str, ...],
         llm = installed.open(options)
         sampling = Sampling(max_tokens=16, end_id=3067, pad_id=3065, temperature=0, vocab_size=3072)
         for kind, text in texts.items():
-            asked = replace(sampling, grammar=Grammar(backend, kind, text))  # type: ignore[arg-type]
+            asked = replace(sampling, grammar=Grammar(kind, text))  # type: ignore[arg-type]
             if kind not in kinds:
                 with pytest.raises(ValueError, match=r"^grammar: "):
                     ask(installed, llm, asked)
                 continue
             tokens = [token for token in ask(installed, llm, asked).token_ids if token != 3067]
             assert text_of(tokens) in ("true", "false"), kind
-        other = "llguidance" if backend == "xgrammar" else "xgrammar"
-        with pytest.raises(ValueError, match=r"^grammar: "):
-            ask(installed, llm, replace(sampling, grammar=Grammar(other, "regex", "a")))  # type: ignore[arg-type]
         llm.shutdown()
 
 

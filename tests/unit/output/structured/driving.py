@@ -105,8 +105,8 @@ def accepts(wanted: Grammar, text: str) -> bool:
     return constraint.ended or vocabulary.eos in vocabulary.allowed(constraint)
 
 
-def made(wanted: Format, backends: Sequence[str] = BOTH) -> Grammar:
-    return grammar(wanted, backends=backends, param="response_format")
+def made(wanted: Format, backends: Sequence[str] = LLGUIDANCE) -> Grammar:
+    return grammar(wanted, backend=backends[-1], param="response_format")
 
 
 def json_schema(schema: object) -> Format:

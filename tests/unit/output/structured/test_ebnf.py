@@ -34,8 +34,8 @@ def test_samples(backends: tuple[str, ...], text: str, fitting: list[str], other
 def test_written_again_it_is_what_xgrammar_makes_of_the_original(
     text: str, fitting: list[str], others: list[str]
 ) -> None:
-    original = Grammar("xgrammar", "ebnf", text)
-    again = Grammar("xgrammar", "ebnf", ebnf_forms.gbnf(ebnf.parse(text)))
+    original = Grammar("ebnf", text)
+    again = Grammar("ebnf", ebnf_forms.gbnf(ebnf.parse(text)))
     for one in fitting + others:
         assert accepts(original, one) == accepts(again, one)
     assert ebnf.parse(again.text)

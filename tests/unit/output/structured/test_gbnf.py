@@ -42,7 +42,7 @@ def both(wanted: Format) -> tuple[Grammar, Grammar]:
     text = gbnf(found.format)
     assert all(RULE.fullmatch(line) for line in text.split("\n")), text
     assert text.startswith("root ::= ")
-    return made(wanted, XGRAMMAR), Grammar("xgrammar", "ebnf", text)
+    return made(wanted, XGRAMMAR), Grammar("ebnf", text)
 
 
 def changed(text: str, random: Random) -> str:
@@ -348,7 +348,7 @@ def test_large_counts_stay_small() -> None:
     wanted = {"type": "repeat", "content": json_schema({"type": "boolean"}), "min": 900, "max": 1000}
     text = both(wanted)[1].text
     assert len(text) < 10_000
-    found = Grammar("xgrammar", "ebnf", text)
+    found = Grammar("ebnf", text)
     assert accepts(found, "true" * 900)
     assert accepts(found, "false" * 1000)
     assert not accepts(found, "true" * 899)

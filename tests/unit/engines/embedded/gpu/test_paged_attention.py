@@ -19,7 +19,7 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.embedded import continuous_batching, gpu, model_loader
 from openai_bls.engines.embedded import engine as embedded_engine
 from openai_bls.engines.embedded.gpu import paged_attention
-from openai_bls.engines.embedded.gpu.cuda_graph_runner import GraphRunner, ladder, padded
+from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner, ladder, padded
 from tests.unit.engines.embedded.gpu import reference_kernels
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 from tests.unit.engines.engine_support import Recorder, request
@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class ReplayingRunner(GraphRunner):
+class ReplayingRunner(CudaGraphRunner):
     """Captures steps as Python: replayed, they see new values in the old tensors, and nothing else that is new."""
 
     captured = replayed = 0
@@ -76,7 +76,7 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
             return found
 
         monkeypatch.setattr(model_loader, "load_model", load)
-        monkeypatch.setattr(continuous_batching, "GraphRunner", ReplayingRunner if replayed else GraphRunner)
+        monkeypatch.setattr(continuous_batching, "CudaGraphRunner", ReplayingRunner if replayed else CudaGraphRunner)
         return start(**overrides)
 
     return started
@@ -260,7 +260,7 @@ def processor_of(engine: Engine) -> Any:
 
 def test_the_runner_takes_the_place_of_the_other(start_with: StartPaged) -> None:
     engine, _ = start_with("paged")
-    assert isinstance(processor_of(engine).model_runner, GraphRunner)
+    assert isinstance(processor_of(engine).model_runner, CudaGraphRunner)
 
 
 def test_ladders() -> None:

@@ -1,0 +1,63 @@
+"""Start-up options of the embedded engine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from openai_bls.core.manifest import EngineLoadError, NotNegative
+from openai_bls.core.settings import TensorRtLlmSettings
+
+_SHARED_SETTINGS = {"exclude_input_in_output", "max_tokens_in_paged_kv_cache", "enable_kv_cache_reuse"}
+"""Fields of `TensorRtLlmSettings` that the embedded engine honours."""
+
+
+class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the environment that override the manifest's. All values may come as strings."""
+
+    device: Annotated[str, msgspec.Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """`auto` is the GPU where there is one."""
+    num_threads: NotNegative = 0
+    """CPU threads for the model's arithmetic; 0 is half of the cores."""
+    max_batch_size: NotNegative = 0
+    """Sequences in flight; 0 takes the manifest's."""
+    max_num_tokens: NotNegative = 0
+    """Tokens of one forward pass, prompts and new tokens together; 0 lets the engine choose."""
+    max_tokens_in_kv_cache: NotNegative = 0
+    """Tokens; 0 takes the manifest's."""
+    prefix_sharing: bool = True
+    """Prompts with a common beginning share its KV cache."""
+    attention: Literal["auto", "paged", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
+    """Implementation of attention. `paged` reads the KV cache in place, by kernels of our own; `varlen` gathers it for
+    PyTorch's flash attention; the others are transformers'. `auto` is sdpa on a CPU, and on a GPU the first of paged,
+    flash attention where installed, varlen and sdpa that can be used."""
+    cuda_graphs: bool | None = None
+    """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
+    async_batching: bool | None = None
+    """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
+    fused_ops: bool | None = None
+    """Norms, rotations, gates and projections in fewer operations. None: on a GPU, with paged attention."""
+    allow_untested_versions: bool = False
+    """Load with a transformers outside the tested range."""
+
+
+def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> EngineOptions:
+    """`options` with what config.pbtxt sets; the environment takes precedence.
+
+    Raises:
+        EngineLoadError: the settings hold one that only TensorRT-LLM knows.
+    """
+    unset = TensorRtLlmSettings()
+    for name in TensorRtLlmSettings.__struct_fields__:
+        if name not in _SHARED_SETTINGS and getattr(settings, name) != getattr(unset, name):
+            raise EngineLoadError(
+                f"{name} in config.pbtxt is for TensorRT-LLM engines, and this one is embedded; "
+                f"it knows {', '.join(sorted(_SHARED_SETTINGS))}"
+            )
+    changes: dict[str, object] = {}
+    if settings.max_tokens_in_paged_kv_cache and not options.max_tokens_in_kv_cache:
+        changes["max_tokens_in_kv_cache"] = settings.max_tokens_in_paged_kv_cache
+    if settings.enable_kv_cache_reuse is False:
+        changes["prefix_sharing"] = False
+    return msgspec.structs.replace(options, **changes)
