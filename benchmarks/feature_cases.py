@@ -257,7 +257,7 @@ def _grammar_case(
     def missing(_: Sequence[Answer]) -> str:
         raise WrongError(f"this engine has no {backend}")
 
-    if backend not in subject.info.grammar_backends:
+    if backend != subject.info.grammar_backend:
         return Case(name, [], missing)
     more: dict[str, Any] = {"grammar": grammar_of(wanted, backend), "stop_token_ids": subject.info.eos_token_ids}
     odd = SamplingParams(top_p=0.9, frequency_penalty=0.5, seed=first)

@@ -147,7 +147,7 @@ def run(options: argparse.Namespace, work: Path, device: str, ends: float) -> Re
     asker = Asker()
     engine = asker.engine = create_engine(version_dir, asker.on_step, options.variant.options)
     try:
-        backends = [name for name in BACKENDS if name in engine.info.grammar_backends]
+        backends = [name for name in BACKENDS if name == engine.info.grammar_backend]
         results.grammars = feature_costs.first_grammars(asker, backends)
         exact = device == "cpu" or options.variant.options.get("device") == "cpu"
         subject = Subject(asker, engine.info, version_dir / "tokenizer", SHAPES[shape]["hidden_size"], exact)

@@ -52,10 +52,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What an output must match, from its first token to its end. Made by `openai_bls.output.structured`."""
 
-    backend: Literal["xgrammar", "llguidance"]
-    """Which library honours all of it."""
     kind: Literal["json_schema", "regex", "ebnf", "structural_tag", "lark"]
-    """`structural_tag` is xgrammar's form; `lark` llguidance's. The others mean the same to both."""
+    """`ebnf` and `structural_tag` are xgrammar's forms, in TensorRT-LLM only; `lark` is llguidance's."""
     text: str
     """JSON text for `json_schema` and `structural_tag`."""
 
@@ -156,10 +154,10 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unix seconds at which the engine was built."""
     max_logprobs: int = 0
     """The most likeliest tokens a place."""
-    grammar_backends: tuple[Literal["xgrammar", "llguidance"], ...] = ()
-    """That this engine has. `grammar` is in `supported` if there is any."""
+    grammar_backend: Literal["", "llguidance", "xgrammar"] = ""
+    """Library that holds outputs to a grammar; empty is none. `grammar` is in `supported` if there is one."""
     grammar_kinds: tuple[str, ...] = ()
-    """Of `Grammar.kind`, those it takes; empty is all."""
+    """Of `Grammar.kind`, those it takes; empty is all of the library's."""
     lora_names: tuple[str, ...] = ()
     """Adapters that requests may name; each is served as a model of that name."""
 

@@ -94,7 +94,7 @@ def engine_info(**changes: Any) -> EngineInfo:
         "eos_token_ids": (EOS,),
         "supported": ALL_FIELDS,
         "max_logprobs": 20,
-        "grammar_backends": ("xgrammar", "llguidance"),
+        "grammar_backend": "llguidance",
         "version": "fake 1",
         "created": 7,
     }

@@ -95,7 +95,7 @@ class TransformersEngine:
             version=f"transformers {transformers.__version__}",
             created=manifest.created,
             max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
-            grammar_backends=tuple(factory.backends) if factory is not None else (),
+            grammar_backend="llguidance" if factory is not None else "",
         )
         self._preparer = Preparer(model, facts.vocab_size, factory, self._inbox.put, self._wake)
         try:

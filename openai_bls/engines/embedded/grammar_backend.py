@@ -13,7 +13,6 @@ everywhere else, also if they are text.
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import re
 import threading
@@ -32,14 +31,12 @@ from openai_bls.core.engine_types import Grammar
 from openai_bls.engines.embedded.grammar_matcher import Constraint, ConstraintFactory, GrammarError
 from openai_bls.output.detokenizer import factory, tokenizer_json
 from openai_bls.output.detokenizer.base import Vocabulary
-from openai_bls.output.structured.ebnf_forms import slashed
+from openai_bls.output.structured.gbnf import slashed
 
 _log = logging.getLogger(__name__)
 
 # Compiled grammars that are kept, of either library. Those of a large vocabulary take megabytes.
 _KEPT = 32
-_XGRAMMAR_CACHE_BYTES = 64 << 20
-_XGRAMMAR_THREADS = 4
 # Its tokens marked so are no text to llguidance.
 _SPECIAL = b"\xff"
 _MAX_MESSAGE = 300
@@ -66,7 +63,7 @@ def load(tokenizer_dir: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
         return None
     backends = tuple(name for name in _BACKENDS if importlib.util.find_spec(name) is not None)
     if not backends:
-        _log.info("no grammars: neither xgrammar nor llguidance is installed")
+        _log.info("no grammars: llguidance is not installed")
         return None
     return _Factory(tokenizer_dir, vocab_size, tuple(eos_token_ids), backends)
 
@@ -112,9 +109,7 @@ class _Factory:
 
     def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Constraint:
         """A constraint at the beginning of `grammar`."""
-        if grammar.backend not in self.backends:
-            raise GrammarError(f"grammars for {grammar.backend} need that library, which is not installed")
-        backend, tokens = self._backend(grammar.backend)
+        backend, tokens = self._backend("llguidance")
         compiled = self._compile(backend, grammar)
         stop = _words(stop_token_ids, self._vocab_size)
         spelled = _spelled(grammar) if tokens.markers else ""
@@ -205,50 +200,6 @@ class _Masked(ABC):
         Raises:
             GrammarError: the grammar is beyond the library's limits.
         """
-
-
-class _XGrammar(_Backend):
-    def __init__(self, tokens: _Tokens) -> None:
-        import xgrammar
-
-        self._xgrammar = xgrammar
-        info = xgrammar.TokenizerInfo(tokens.text, xgrammar.VocabType.RAW, stop_token_ids=[])
-        self._compiler = xgrammar.GrammarCompiler(
-            info, max_threads=_XGRAMMAR_THREADS, cache_limit_bytes=_XGRAMMAR_CACHE_BYTES
-        )
-
-    def compile(self, grammar: Grammar) -> Any:
-        new = self._xgrammar.Grammar
-        match grammar.kind:
-            case "json_schema":
-                # From nobody here: `structured` writes them as GBNF.
-                return self._compiler.compile_json_schema(
-                    grammar.text, any_whitespace=False, separators=(", ", ": "), strict_mode=False
-                )
-            case "regex":
-                return self._compiler.compile_grammar(new.from_regex(grammar.text))
-            case "ebnf":
-                return self._compiler.compile_grammar(new.from_ebnf(grammar.text))
-            case "structural_tag":
-                return self._compiler.compile_structural_tag(grammar.text)
-        raise GrammarError(f"xgrammar has no {grammar.kind} grammars")
-
-    def start(self, compiled: Any, is_text: Words, stop: Words) -> Constraint:
-        return _XGrammarConstraint(self._xgrammar.GrammarMatcher(compiled), is_text, stop)
-
-
-class _XGrammarConstraint(_Masked):
-    def __init__(self, matcher: Any, is_text: Words, stop: Words) -> None:
-        super().__init__(is_text, stop)
-        self._matcher = matcher
-
-    def _accept(self, token_id: int) -> bool:
-        return bool(self._matcher.accept_token(token_id))
-
-    def _compute(self, mask: Words) -> bool:
-        if not self._matcher.fill_next_token_bitmask(mask.reshape(1, -1)):
-            mask.fill(-1)  # it says so where everything may follow, and writes nothing
-        return bool(self._matcher.is_completed())
 
 
 class _LlguidanceTokens:
@@ -346,26 +297,10 @@ def _read_tokens(folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) ->
 
 def _spelled(grammar: Grammar) -> str:
     """What the constant parts of a grammar spell, of the kinds that have any."""
-    if grammar.kind == "structural_tag":
-        return "\n".join(_constants(json.loads(grammar.text)))
     if grammar.kind == "lark":
         # Schemas are written to the end of the line. Without backslashes an escaped marker is itself again.
         return re.sub(r"%json .*", "", grammar.text).replace("\\", "")
     return ""
-
-
-def _constants(node: Any) -> list[str]:
-    if isinstance(node, list):
-        return [text for part in node for text in _constants(part)]
-    if not isinstance(node, dict) or node.get("type") == "json_schema":
-        return []
-    found = []
-    for key, part in node.items():
-        if key in ("begin", "end", "value", "triggers"):
-            found += [text for text in (part if isinstance(part, list) else [part]) if isinstance(text, str)]
-        else:
-            found += _constants(part)
-    return found
 
 
 def _words(token_ids: Iterable[int], vocab_size: int) -> Words:
@@ -395,4 +330,4 @@ _DUMP = re.compile("<backtrace>|<state>")
 # As in `[12:00:00] /project/cpp/regex_converter.cc:75: `.
 _PLACE = re.compile(r"(\[[\d:]+\] *)?\S+\.(cc|h|rs):\d+(:\d+)?:? *")
 
-_BACKENDS: dict[str, type[Any]] = {"xgrammar": _XGrammar, "llguidance": _Llguidance}
+_BACKENDS: dict[str, type[Any]] = {"llguidance": _Llguidance}

@@ -81,7 +81,7 @@ class Compiler:
         except GrammarError as error:
             result = Compiled(key, error=str(error), invalid=True)
         except Exception:  # of a grammar library
-            logger.exception("the grammar library %s failed", request.grammar.backend)
+            logger.exception("the grammar library failed")
             result = Compiled(key, error=ENGINE_FAILED)
         # With the lock, so that nothing is told of once `cancel` or `close` has returned.
         with self._lock:

@@ -41,7 +41,7 @@ class ConstraintFactory(Protocol):
     """Compiles grammars for one vocabulary."""
 
     backends: tuple[Any, ...]
-    """That are installed: `EngineInfo.grammar_backends`."""
+    """That are installed: `EngineInfo.grammar_backend`."""
 
     def make(self, grammar: Grammar, stop_token_ids: Sequence[int]) -> Constraint:
         """A constraint at the beginning of `grammar`. From any thread; takes milliseconds to seconds, next to

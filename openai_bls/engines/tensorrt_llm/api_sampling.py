@@ -90,9 +90,9 @@ def _refuse(package: Package, options: LlmOptions, sampling: Sampling) -> None:
         return
     backend = options.guided_decoding_backend
     kinds = versions.grammar_kinds(options.flow, backend, package.version)
-    if grammar.backend != backend or grammar.kind not in kinds:
+    if grammar.kind not in kinds:
         has = f"{backend} with {', '.join(kinds)}" if kinds else "none"
-        raise ValueError(f"grammar: {grammar.kind} for {grammar.backend} is not what this model was loaded with: {has}")
+        raise ValueError(f"grammar: {grammar.kind} is not what this model was loaded with: {has}")
 
 
 def _by_the_cpp_sampler(package: Package, options: LlmOptions) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
@@ -12,10 +11,9 @@ from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
 from openai_bls.engines.capabilities import ALL_FIELDS
+from openai_bls.engines.tensorrt_llm.interface import GuidedDecodingBackend
 
 logger = logging.getLogger(__name__)
-
-GrammarBackend = Literal["xgrammar", "llguidance"]
 
 
 def engine_info(
@@ -25,7 +23,7 @@ def engine_info(
     version: str,
     supported: Iterable[str],
     max_logprobs: int,
-    grammar_backends: tuple[GrammarBackend, ...],
+    grammar_backend: GuidedDecodingBackend,
     grammar_kinds: tuple[str, ...],
 ) -> EngineInfo:
     """The engine of `manifest`, which is of the kind `tensorrt_llm`.
@@ -37,13 +35,13 @@ def engine_info(
         supported: fields that requests may use, as `admission` names them. `grammar` and `lora_name` go by what there
             is of grammars and adapters, whatever is said of them here.
         max_logprobs: the most likeliest tokens a place.
-        grammar_backends: libraries that hold outputs to a grammar.
+        grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
     """
     record = manifest.tensorrt_llm
     assert record is not None
     names = set(supported) - {"grammar", "lora_name"}
-    if grammar_backends:
+    if grammar_backend:
         names.add("grammar")
     if record.lora:
         names.add("lora_name")
@@ -61,8 +59,8 @@ def engine_info(
         version=f"tensorrt_llm {version}",
         created=manifest.created,
         max_logprobs=max_logprobs,
-        grammar_backends=grammar_backends,
-        grammar_kinds=grammar_kinds if grammar_backends else (),
+        grammar_backend=grammar_backend,
+        grammar_kinds=grammar_kinds if grammar_backend else (),
         lora_names=tuple(record.lora),
     )
 
@@ -92,11 +90,6 @@ def refusal(
         return (
             f"min_tokens is not supported by the engine {info.engine} where there are several end tokens "
             f"({len(request.stop_token_ids)} here, the model's own among them): it can hold back one"
-        )
-    if request.grammar is not None and info.grammar_kinds and request.grammar.kind not in info.grammar_kinds:
-        return (
-            f"grammar of the kind {request.grammar.kind} is not supported by the engine {info.engine}: "
-            f"it takes {', '.join(info.grammar_kinds)}"
         )
     return None
 

@@ -25,7 +25,7 @@ from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
-from openai_bls.engines.tensorrt_llm.info import GrammarBackend, engine_info
+from openai_bls.engines.tensorrt_llm.info import engine_info
 from openai_bls.engines.tensorrt_llm.interface import Api, KvCacheDtype, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.module import IMAGES
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
@@ -87,15 +87,14 @@ def load(
     check_version(record, api)
     check_gpus(record, api)
     supported = supported_fields(api, options)
-    backends: tuple[GrammarBackend, ...] = (options.guided_decoding_backend,) if options.guided_decoding_backend else ()
     info = engine_info(
         manifest,
         facts,
         version=api.version_text,
         supported=supported,
         max_logprobs=max_logprobs(api, options, facts.vocab_size),
-        grammar_backends=backends,
-        grammar_kinds=api.grammar_kinds(options) if backends else (),
+        grammar_backend=options.guided_decoding_backend,
+        grammar_kinds=api.grammar_kinds(options),
     )
     llm = _open(api, options)
     return TrtLlmEngine(

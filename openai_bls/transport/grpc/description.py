@@ -74,7 +74,7 @@ def describe(model_dir: Path) -> Description:
         version=record.version,
         supported=fields,
         max_logprobs=0,
-        grammar_backends=("xgrammar",) if guided and parameters.get("guided_decoding_backend") == "xgrammar" else (),
+        grammar_backend="xgrammar" if guided and parameters.get("guided_decoding_backend") == "xgrammar" else "",
         grammar_kinds=tuple(encoding.GUIDE_TYPES),
     )
     return Description(manifest, info, inputs, parameters.get("enable_chunked_context", "").lower() == "true")
