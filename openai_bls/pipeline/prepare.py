@@ -80,7 +80,7 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
             param="tools",
             code="unsupported_parameter",
         )
-    if has_structural_tags(model.info):
+    if model.supports("grammar") and has_structural_tags(model.info):
         return
     if (tools.required and not model.supports("grammar")) or (not tools.required and tools.callable != tools.offered):
         raise unsupported(model, "tool_choice")

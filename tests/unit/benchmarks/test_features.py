@@ -142,8 +142,8 @@ FAULTS: list[tuple[str, Change, set[str]]] = [
     ("prompt_logprobs", fields(prompt_logprobs=None), {"prompt_logprobs", "prompts looked at between steps"}),
     ("pooling", fields(pooling="last"), {"embeddings"}),
     ("grammar", fields(grammar=None), GRAMMARS),
-    ("another grammar", fields(grammar=Grammar("llguidance", "regex", '[{]"[ks]|rod-9876')), GRAMMARS),
-    ("a grammar that is none", fields(grammar=Grammar("xgrammar", "regex", "(")), GRAMMARS),
+    ("another grammar", fields(grammar=Grammar("regex", '[{]"[ks]|rod-9876')), GRAMMARS),
+    ("a grammar that is none", fields(grammar=Grammar("regex", "(")), GRAMMARS),
 ]
 
 

@@ -252,7 +252,7 @@ INVALID = [
     ("logprobs", request(1, logprobs=21)),
     ("logprobs", request(1, logprobs=-1)),
     ("prompt_logprobs", request(1, prompt_logprobs=21)),
-    ("grammar", request(1, grammar=Grammar(backend="xgrammar", kind="regex", text="a"))),
+    ("grammar", request(1, grammar=Grammar(kind="regex", text="a"))),
     ("lora_name", request(1, lora_name="nobody")),
     ("pooling", request(1, pooling="last")),
 ]

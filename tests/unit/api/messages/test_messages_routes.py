@@ -178,7 +178,7 @@ def test_what_the_model_cannot_do(path: str, fields: dict[str, Any]) -> None:
     result = answered(Bench(), path, {**fields, "thinking": thinking})
     assert result.status == 400
     assert error_of(result)["message"].startswith("thinking: this model does not think")
-    engine = engine_info(supported=("temperature",), grammar_backends=())
+    engine = engine_info(supported=("temperature",), grammar_backend="")
     forced = {**fields, "tools": [WEATHER], "tool_choice": {"type": "any"}}
     result = answered(Bench(engine), path, forced)
     assert result.status == 400

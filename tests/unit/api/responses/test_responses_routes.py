@@ -255,7 +255,7 @@ def test_refusals_have_this_apis_names_streamed_or_not() -> None:
     long = place.refused(max_output_tokens=2000)
     assert (long["param"], long["code"]) == ("input", "context_length_exceeded")
     assert place.refused(top_logprobs=30)["param"] == "top_logprobs"
-    plain = Place(Bench(engine_info(supported=(), grammar_backends=()), formats=THINKS_AND_CALLS))
+    plain = Place(Bench(engine_info(supported=(), grammar_backend=""), formats=THINKS_AND_CALLS))
     assert plain.refused(text={"format": {"type": "json_object"}})["param"] == "text.format"
     assert "'text.format'" in plain.refused(text={"format": {"type": "json_object"}})["message"]
     logprobs = plain.refused(include=["message.output_text.logprobs"])

@@ -343,7 +343,7 @@ def test_requests_without_a_seed_differ(world: World) -> None:
         ("1.2.1", "tensorrt", {"logprobs": 21}, "^logprobs: at most 20"),
         ("1.2.1", "pytorch", {"logprobs": 2}, "^logprobs: at most 1 with TensorRT-LLM 1.2.1"),
         ("1.2.1", "tensorrt", {"embedding_bias": {20: 1.0}}, "^logit_bias: there is no token 20"),
-        ("1.2.1", "tensorrt", {"grammar": Grammar("xgrammar", "regex", "a")}, "^grammar: .* loaded with: none"),
+        ("1.2.1", "tensorrt", {"grammar": Grammar("regex", "a")}, "^grammar: .* loaded with: none"),
     ],
 )
 def test_what_cannot_be_asked(version: str, flow: str, values: dict[str, Any], told: str, world: World) -> None:

@@ -70,7 +70,7 @@ def start() -> Iterator[Starter]:
             version="1.2.1",
             supported=supported_fields(api, options),
             max_logprobs=5,
-            grammar_backends=("xgrammar",),
+            grammar_backend="xgrammar",
             grammar_kinds=api.grammar_kinds(options),
         )
         engine = TrtLlmEngine(api, api.open(options), built, info, recorder, lora={"tuned": ADAPTER}, **more)
@@ -370,7 +370,7 @@ def test_a_request_that_the_version_cannot_honour(start: Starter) -> None:
 INVALID = {
     "prompt_token_ids": request(1, max_tokens=1, prompt_token_ids=[1] * 49),
     "min_tokens": request(1, min_tokens=2, stop_token_ids=(END, 91)),
-    "grammar": request(1, grammar=Grammar(backend="xgrammar", kind="ebnf", text="root ::= [0-9]")),
+    "grammar": request(1, grammar=Grammar(kind="ebnf", text="root ::= [0-9]")),
     "prompt_logprobs": request(1, max_tokens=0, prompt_logprobs=0),
     "pooling": request(1, max_tokens=0, pooling="last"),
     "lora_name": request(1, lora_name="another"),
@@ -576,9 +576,9 @@ def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
         shutil.copytree(tokenizer_dir, folder / "tokenizer")
         settings = TensorRtLlmSettings(guided_decoding_backend="xgrammar")
         engine = load(folder, load_manifest(folder), settings, recorder, api=api)
-        grammar = Grammar(backend="xgrammar", kind="regex", text="[0-9]{3}x")
+        grammar = Grammar(kind="regex", text="[0-9]{3}x")
         engine.submit(request(1, grammar=grammar, stop_token_ids=(end,)))
-        engine.submit(request(2, grammar=Grammar(backend="llguidance", kind="regex", text="a")))
+        engine.submit(request(2, grammar=Grammar(kind="regex", text="a")))
         recorder.wait_end(1, 2)
         engine.close()
     assert re.fullmatch("[0-9]{3}x", tokenizer.decode(recorder.tokens[1]))

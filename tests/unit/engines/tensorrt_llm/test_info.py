@@ -22,7 +22,7 @@ def described(**changes: Any) -> EngineInfo:
         "version": "1.2.1",
         "supported": ALL_FIELDS,
         "max_logprobs": 5,
-        "grammar_backends": ("xgrammar",),
+        "grammar_backend": "xgrammar",
         "grammar_kinds": ("regex",),
     }
     return engine_info(built, facts, **(fields | changes))
@@ -42,14 +42,14 @@ def test_what_it_says() -> None:
         version="tensorrt_llm 1.2.1",
         created=5,
         max_logprobs=5,
-        grammar_backends=("xgrammar",),
+        grammar_backend="xgrammar",
         grammar_kinds=("regex",),
         lora_names=("tuned",),
     )
 
 
 def test_grammars_and_adapters_go_by_what_there_is() -> None:
-    info = described(grammar_backends=())
+    info = described(grammar_backend="")
     assert not {"grammar", "lora_name"} & set(info.supported)
     assert info.grammar_kinds == ()
     info = described(supported=(), manifest=manifest(lora={"tuned": "lora/tuned"}))
@@ -75,13 +75,13 @@ def asked(**fields: Any) -> GenerationRequest:
 REFUSED = {
     "max-input-len": asked(prompt_token_ids=[1] * 49),
     "can hold back one": asked(min_tokens=1, stop_token_ids=(90, 91)),
-    "it takes regex": asked(grammar=Grammar(backend="xgrammar", kind="ebnf", text="root ::= [0-9]")),
+    "it takes regex": asked(grammar=Grammar(kind="ebnf", text="root ::= [0-9]")),
 }
 FINE = [
     asked(prompt_token_ids=[1] * 48),
     asked(min_tokens=1, stop_token_ids=(90,)),
     asked(stop_token_ids=(90, 91)),
-    asked(grammar=Grammar(backend="xgrammar", kind="regex", text="a")),
+    asked(grammar=Grammar(kind="regex", text="a")),
 ]
 
 
@@ -110,5 +110,5 @@ def test_a_prompt_that_one_step_does_not_hold(flow: Flow) -> None:
 
 
 def test_all_kinds() -> None:
-    grammar = Grammar(backend="xgrammar", kind="lark", text="start: /a/")
+    grammar = Grammar(kind="lark", text="start: /a/")
     assert limits.refusal(asked(grammar=grammar), manifest(), described(grammar_kinds=())) is None

@@ -34,7 +34,7 @@ def test_stop_tokens_beside_it() -> None:
     assert (asked.end_id, asked.pad_id, asked.stop_token_ids) == (END, END, (7, 91))
 
 
-GRAMMAR = Grammar("xgrammar", "regex", "a+")
+GRAMMAR = Grammar("regex", "a+")
 
 
 def test_only_the_grammars_own_end_token_ends_what_a_grammar_holds() -> None:

@@ -39,7 +39,7 @@ def test_length() -> None:
 
 def test_without_an_end_token_only_length_can_end_it() -> None:
     assert take(Decoder(request(stop_token_ids=())), [5], final=True) == TokenDelta(3, [5], "length")
-    ended = take(Decoder(request(stop_token_ids=(), grammar=Grammar("xgrammar", "regex", "a"))), [5], final=True)
+    ended = take(Decoder(request(stop_token_ids=(), grammar=Grammar("regex", "a"))), [5], final=True)
     assert ended == TokenDelta(3, [5], "stop")
 
 

@@ -44,7 +44,7 @@ def test_an_engine(tmp_path: Path) -> None:
         "logit_bias", "stop_token_ids", "stop_words", "bad_words", "min_tokens", "logprobs", "grammar",
     }  # fmt: skip
     assert info.max_logprobs == 0
-    assert (info.grammar_backends, info.grammar_kinds) == (("xgrammar",), ("json_schema", "regex", "ebnf"))
+    assert (info.grammar_backend, info.grammar_kinds) == ("xgrammar", ("json_schema", "regex", "ebnf"))
     # What every request would be refused for.
     assert info.sampling_defaults == SamplingParams(temperature=0.5)
     assert "stop" in found.inputs
@@ -53,7 +53,7 @@ def test_an_engine(tmp_path: Path) -> None:
 def test_without_guided_decoding(tmp_path: Path) -> None:
     info = describe(write_engine(tmp_path / "tensorrt_llm")).info
     assert "grammar" not in info.supported
-    assert (info.grammar_backends, info.grammar_kinds) == ((), ())
+    assert (info.grammar_backend, info.grammar_kinds) == ("", ())
 
 
 def test_normalized_log_probabilities_are_not_the_models(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_every_tensor_is_declared_with_its_type_and_shape() -> None:
         bad_words=((6,), (7, 8)),
         min_tokens=2,
         logprobs=0,
-        grammar=Grammar("xgrammar", "regex", "a+"),
+        grammar=Grammar("regex", "a+"),
     )
     arrays |= encoding.stop_arrays()
     for name, array in arrays.items():
@@ -115,7 +115,7 @@ def test_a_bias_is_as_long_as_the_vocabulary() -> None:
 
 
 def test_guides() -> None:
-    found = values(encode(grammar=Grammar("xgrammar", "ebnf", "root ::= é")))
+    found = values(encode(grammar=Grammar("ebnf", "root ::= é")))
     assert found["guided_decoding_guide_type"] == [b"ebnf_grammar"]
     assert found["guided_decoding_guide"] == ["root ::= é".encode()]
 
@@ -141,7 +141,7 @@ def test_what_is_supported_goes_by_the_inputs() -> None:
         ({"min_tokens": 1, "stop_words": ((3,),)}, "min_tokens"),
         ({"logprobs": 0, "sampling": SamplingParams(temperature=0.5)}, "temperature"),
         ({"logprobs": 0, "sampling": SamplingParams(presence_penalty=0.5)}, "presence_penalty"),
-        ({"logprobs": 0, "grammar": Grammar("xgrammar", "regex", "a")}, "grammar"),
+        ({"logprobs": 0, "grammar": Grammar("regex", "a")}, "grammar"),
         ({"logprobs": 0, "bad_words": ((3,),)}, "bad_words"),
     ],
 )

@@ -16,14 +16,14 @@ from openai_bls.triton_models.tensorrt_llm.requests import is_stop, parse
 from openai_bls.triton_models.tensors import TENSORRT_LLM
 from tests.unit.core_support import EOS, VOCAB_SIZE, engine_info
 
-INFO = engine_info(eos_token_ids=(EOS, 2), supported=("temperature", "top_p", "top_k", "seed"), grammar_backends=())
+INFO = engine_info(eos_token_ids=(EOS, 2), supported=("temperature", "top_p", "top_k", "seed"), grammar_backend="")
 ABLE = engine_info(
     eos_token_ids=(EOS, 2),
     supported=(
         *INFO.supported, "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "min_tokens",
         "logprobs", "grammar",
     ),
-    grammar_backends=("xgrammar", "llguidance"),
+    grammar_backend="llguidance",
 )  # fmt: skip
 DTYPES = {tensor.name: np.dtype(tensor.numpy_dtype) for tensor in TENSORRT_LLM.inputs}
 
@@ -218,15 +218,14 @@ TAG = {
     ],
 )
 def test_guides(kind: str, guide: str | None, expected: dict[str, Any]) -> None:
-    for backends in (("xgrammar", "llguidance"), ("llguidance",)):
-        info = engine_info(supported=ABLE.supported, grammar_backends=backends)
-        assert guided(kind, guide, info) == structured.grammar(expected, backends=backends, param="x")
+    assert guided(kind, guide) == structured.grammar(expected, ABLE, param="x")
 
 
 def test_guides_that_the_engines_libraries_cannot_enforce() -> None:
     lark = 'start: "a" | "b"'
-    one = engine_info(supported=ABLE.supported, grammar_backends=("xgrammar",))
-    assert guided("ebnf_grammar", lark) == Grammar("llguidance", "lark", lark)
+    kinds = ("json_schema", "regex", "ebnf")
+    one = engine_info(engine="tensorrt_llm", supported=ABLE.supported, grammar_backend="xgrammar", grammar_kinds=kinds)
+    assert guided("ebnf_grammar", lark) == Grammar("lark", lark)
     with pytest.raises(InvalidRequestError, match="llguidance") as info:
         guided("ebnf_grammar", lark, one)
     assert info.value.param == "guided_decoding_guide"
