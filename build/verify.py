@@ -27,13 +27,21 @@ import msgspec
 from openai_bls.core import config_pbtxt, settings
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, SamplingParams, TokenDelta
-from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, FileRecord, Manifest, load_manifest, short
+from openai_bls.core.manifest import (
+    BUILD_HINT,
+    ENGINE_FOLDER,
+    EngineLoadError,
+    FileRecord,
+    Manifest,
+    load_manifest,
+    short,
+)
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.registry import create_engine
 from openai_bls.output.detect import chat_template
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.detokenizer.base import DetokenizerFactory
-from openai_bls.triton_models.cpp_backend import ENGINE_FOLDER, CppSettings
+from openai_bls.triton_models.cpp_backend import CppSettings
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
 

@@ -34,6 +34,7 @@ from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.builder.weights import CONFIG_FILES, place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
+    ENGINE_FOLDER,
     FORMAT_VERSION,
     MANIFEST_NAME,
     Dtype,
@@ -49,7 +50,7 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.triton_models.cpp_backend import ENGINE_FOLDER, render_configs
+from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048

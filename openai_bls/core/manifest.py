@@ -21,6 +21,8 @@ import msgspec
 
 MANIFEST_NAME = "engine.json"
 FORMAT_VERSION = 1
+ENGINE_FOLDER = "engine"
+"""Beside the manifest: the files of a TensorRT engine."""
 BUILD_HINT = "run `make engine` or `python build/engine.py --model <checkpoint>`"
 
 ASIDE = ".aside-"

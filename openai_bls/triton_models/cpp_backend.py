@@ -16,14 +16,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest
 from openai_bls.core.settings import NotNegative, Positive, TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, TENSORRT_LLM_BLS, Model, Queue, Tensor, ensemble
 
 CPP_BACKEND = "tensorrtllm"
-ENGINE_FOLDER = "engine"
-"""Beside the manifest."""
 GRAMMAR_VOCABULARY = "xgrammar_tokenizer_info.json"
 """In the engine's folder: what the C++ backend needs of the tokenizer to hold outputs to a grammar."""
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_bls.core import config_pbtxt
-from openai_bls.triton_models.cpp_backend import CPP_BACKEND, ENGINE_FOLDER, GRAMMAR_VOCABULARY
+from openai_bls.core.manifest import ENGINE_FOLDER
+from openai_bls.triton_models.cpp_backend import CPP_BACKEND, GRAMMAR_VOCABULARY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ from openai_bls.engines.tensorrt_llm.interface import (
     Sampling,
     Version,
 )
-from openai_bls.engines.tensorrt_llm.module import Package, clear_mpi
+from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, clear_mpi
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def installed() -> Api:
     Raises:
         EngineLoadError: it is missing, broken or older than 0.20; one sentence.
     """
-    return _Installed(Package.installed())
+    return _Installed(TensorRtLlm.installed())
 
 
 class _Opened:
@@ -64,7 +64,7 @@ class _Opened:
 class _Installed:
     """An `Api`."""
 
-    def __init__(self, package: Package) -> None:
+    def __init__(self, package: TensorRtLlm) -> None:
         self._package = package
         self.version: Version = package.version
         self.version_text: str = package.version_text

@@ -25,7 +25,7 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import Inbox, emit
 from openai_bls.engines.tensorrt_llm import info as limits
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
-from openai_bls.engines.tensorrt_llm.health_watch import Upkeep
+from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
 from openai_bls.engines.tensorrt_llm.interface import Api, Llm, LoraAdapter, Output
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
@@ -108,7 +108,7 @@ class TrtLlmEngine:
         self._generated = 0
         self._woken = False
         self._loop = asyncio.new_event_loop()
-        self._upkeep = Upkeep(api, llm, self._loop, busy=lambda: bool(self._live), on_death=self._found_dead)
+        self._health_watch = HealthWatch(api, llm, self._loop, busy=lambda: bool(self._live), on_death=self._found_dead)
         self._inbox: Inbox[GenerationRequest | int] = Inbox(self._wake)
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-engine", daemon=True)
         self._thread.start()
@@ -171,7 +171,7 @@ class TrtLlmEngine:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._upkeep.start()
+        self._health_watch.start()
         try:
             self._loop.run_forever()
         finally:
@@ -179,7 +179,7 @@ class TrtLlmEngine:
             self._loop.close()
 
     async def _wind_up(self) -> None:
-        self._upkeep.stop()
+        self._health_watch.stop()
         await _end_tasks()
         done = asyncio.Event()
 
@@ -253,7 +253,7 @@ class TrtLlmEngine:
             # 0.20 would wait for the answer of a dead one for ever.
             self._found_dead()
             return
-        self._upkeep.used()
+        self._health_watch.used()
         try:
             live.output = self._api.generate(
                 self._llm,

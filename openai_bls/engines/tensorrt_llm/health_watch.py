@@ -18,7 +18,7 @@ WATCH_S = 1.0
 """Seconds from one look to the next."""
 
 
-class Upkeep:
+class HealthWatch:
     """Belongs to an event loop, where everything happens."""
 
     def __init__(

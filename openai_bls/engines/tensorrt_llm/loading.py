@@ -13,6 +13,7 @@ from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.manifest import (
     BUILD_HINT,
+    ENGINE_FOLDER,
     EngineLoadError,
     KvCacheSettings,
     Manifest,
@@ -29,7 +30,6 @@ from openai_bls.engines.tensorrt_llm.info import engine_info
 from openai_bls.engines.tensorrt_llm.interface import Api, KvCacheDtype, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.module import IMAGES
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
-from openai_bls.triton_models.cpp_backend import ENGINE_FOLDER
 
 logger = logging.getLogger(__name__)
 

@@ -211,7 +211,7 @@ def test_guided_decoding(folder: Path) -> None:
     settings = TensorRtLlmSettings(guided_decoding_backend="llguidance")
     engine = load(folder, built, settings, Recorder(), api=ScriptedApi())
     engine.close()
-    assert engine.info.grammar_backends == ("llguidance",)
+    assert engine.info.grammar_backend == "llguidance"
     assert engine.info.grammar_kinds == ("json_schema", "regex")
     assert "grammar" in engine.info.supported
 
