@@ -1,4 +1,4 @@
-"""The one way to TensorRT-LLM: `installed` gives a `contract.Api` for the version that is there, 0.20 or later.
+"""Interface to TensorRT-LLM: `installed` gives an `interface.Api` for the installed version, 0.20 or later.
 
 Nothing of tensorrt_llm is imported before it is called. What differs from version to version is told by the installed
 classes themselves where they have fields (`package`), and by `versions` where they do not. `tests/contracts` holds what
@@ -89,7 +89,7 @@ class _Installed:
         return tuple(sorted(names))
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `messages.Grammar.kind`, those it takes."""
+        """Of `engine_types.Grammar.kind`, those it takes."""
         return versions.grammar_kinds(options.flow, options.guided_decoding_backend, self.version)
 
     def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:

@@ -1,4 +1,4 @@
-"""Building an engine by the LLM API, from a checkpoint's directory to `LLM.save`."""
+"""Build of an engine by the LLM API, from a checkpoint's directory to `LLM.save`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's `SamplingParams`, in the installed version's words."""
+"""`SamplingParams` of a request, in the installed version's terms."""
 
 from __future__ import annotations
 

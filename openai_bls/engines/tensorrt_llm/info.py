@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM engine says of itself, whichever Triton backend runs it."""
+"""EngineInfo of a TensorRT-LLM engine, whichever Triton backend runs it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def engine_info(
         manifest: what the builder left.
         facts: of its checkpoint.
         version: of TensorRT-LLM.
-        supported: fields that requests may use, as `admission` names them. `grammar` and `lora_name` go by what there
+        supported: fields that requests may use, named as in `capabilities`. `grammar` and `lora_name` go by what there
             is of grammars and adapters, whatever is said of them here.
-        max_logprobs: the most likeliest tokens a place.
+        max_logprobs: the most likeliest tokens per place.
         grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
     """
@@ -75,7 +75,7 @@ def longest_prompt(record: TensorRtLlmRecord, *, chunked_context: bool) -> int:
 def refusal(
     request: GenerationRequest, manifest: Manifest, info: EngineInfo, *, chunked_context: bool = True
 ) -> str | None:
-    """Why TensorRT-LLM cannot honour a request that `admission.refusal` lets pass, naming the field; None if it can."""
+    """Why TensorRT-LLM cannot honour a request that `capabilities.refusal` lets pass, by field; None if it can."""
     record = manifest.tensorrt_llm
     assert record is not None
     length = len(request.prompt_token_ids)

@@ -1,4 +1,4 @@
-"""What builder and engine ask of TensorRT-LLM: plain values in, and the few attributes of its objects that they read.
+"""Interface to TensorRT-LLM as builder and engine see it: plain values in, a few attributes of its objects out.
 
 Nothing here imports tensorrt_llm. `api` is the one module that does; the engine, the builder and `build/verify.py` see
 it through these types, and tests put a fake `tensorrt_llm` package underneath `api` instead.
@@ -233,7 +233,7 @@ class Api(Protocol):
         ...
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `messages.Grammar.kind`, those it takes."""
+        """Of `engine_types.Grammar.kind`, those it takes."""
         ...
 
     def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:

@@ -1,4 +1,4 @@
-"""Loading an engine for TensorRT-LLM: what does not fit together is refused with a sentence, before it can crash."""
+"""Loading of an engine for TensorRT-LLM: what does not fit together is refused with a sentence, before it can crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed package `tensorrt_llm`: found, imported, and asked for what its version may not have."""
+"""Installed package `tensorrt_llm`: import, version, and names that other versions may not have."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from openai_bls.output.structured import bounds, patterns
 from openai_bls.output.structured.bounds import Gates
@@ -89,8 +90,9 @@ def is_lark(text: str) -> bool:
     return "::=" not in text or _LARK.search(text) is not None
 
 
+@lru_cache(maxsize=8)
 def parse(text: str) -> dict[str, Node]:
-    """A grammar's rules by name, dependencies in no order.
+    """A grammar's rules by name; not to be changed.
 
     Raises:
         FormatError: it is none, nothing matches it, or it is too large or too deep.
@@ -127,9 +129,10 @@ def lark(rules: dict[str, Node], root: str = "start") -> str:
     )
 
 
-def regex(rules: dict[str, Node]) -> str | None:
+@lru_cache(maxsize=8)
+def regex(text: str) -> str | None:
     """The regular expression that a grammar amounts to; None if it is recursive or long."""
-    return _inlined(rules)["root"]
+    return _inlined(parse(text))["root"]
 
 
 def slashed(pattern: str) -> str:

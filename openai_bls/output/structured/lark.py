@@ -239,7 +239,7 @@ def regular(node: Format) -> str | None:  # noqa: PLR0911
         case "regex":
             return f"(?:{patterns.full(node['pattern'])})"
         case "grammar":
-            return gbnf.regex(gbnf.parse(node["grammar"]))
+            return gbnf.regex(node["grammar"])
         case "sequence" | "or":
             parts = [regular(part) for part in node["elements"]]
             if any(part is None for part in parts):

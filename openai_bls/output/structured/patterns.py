@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from openai_bls.output.structured.errors import FormatError
 
@@ -51,6 +52,7 @@ _ANY_BUT_LINE_ENDS = r"[^\n\r\u{2028}\u{2029}]"
 _SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
 
 
+@lru_cache(maxsize=64)
 def full(pattern: str) -> str:
     """An expression that the whole text must match, without anchors.
 

@@ -321,6 +321,16 @@ def test_joined_patterns_in_a_lark_grammar_and_at_the_limit() -> None:
     assert made(json_schema({"allOf": [{"properties": {f"p{at}": {"type": "integer"}}} for at in range(30)]}))
 
 
+def test_parts_deep_inside_are_read_once() -> None:
+    rules = "".join(f'r{at} ::= "{at}" root "x" | [a-z]{{3}}\n' for at in range(5_000))
+    for inner in (ebnf("root ::= r1 | r2\n" + rules), {"type": "regex", "pattern": "[a-z][0-9]?" * 2_900}):
+        wanted = inner
+        for _ in range(90):
+            wanted = {"type": "optional", "content": wanted}
+        with contextlib.suppress(InvalidRequestError):
+            made(wanted)
+
+
 def test_looking_for_joined_patterns_is_bounded() -> None:
     large = {"properties": {str(at): {"type": "integer"} for at in range(1000)}}
     many = {"$defs": {"large": large}, "anyOf": [{"allOf": [{"$ref": "#/$defs/large"}]} for _ in range(1000)]}
