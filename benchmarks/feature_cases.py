@@ -268,7 +268,7 @@ def _grammar_case(
 
 def grammar_of(wanted: dict[str, Any], backend: str) -> Grammar:
     """The grammar of a format, by the library named."""
-    return grammar(wanted, backends=(backend,), param="format")
+    return grammar(wanted, EngineInfo("features", "", 1, 1, 1, (), grammar_backend="llguidance"), param="format")
 
 
 def _check_pattern(text: str) -> None:

@@ -14,6 +14,7 @@ from openai_bls.builder.tensorrt_llm.worker import REFUSAL, REFUSED, Survey, dec
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.api_build import _set_plugin
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, InstalledGpu
+from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
 from tests.unit.builder.tensorrt_llm.build_support import H100, L4, Machine
 
 
