@@ -55,9 +55,10 @@ def check_calls_that_must_come_or_fit(client: openai.OpenAI) -> None:
     assert both_ways(client, JOKE, tools=[strict])[0] == []
 
 
-def check_calls_that_must_come(client: openai.OpenAI) -> None:
+def check_calls_that_must_come(client: openai.OpenAI, **options: Any) -> None:
     """Required, and of one name."""
-    calls, content, reason = both_ways(client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
+    required: Any = {"tools": [WEATHER, PAINT], "tool_choice": "required", **options}
+    calls, content, reason = both_ways(client, JOKE, **required)
     assert calls
     assert (content, reason) == (None, "tool_calls")
     ((name, _),), content, reason = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
