@@ -62,18 +62,13 @@ CMD ["serve", "--verbose"]
 FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG}-trtllm-python-py3 AS runtime
 ARG TRITON_TAG
 ARG OPENAI_BLS_VERSION=0.1.0
-# TensorRT-LLM pins llguidance 0.7.29, which lacks what the request checks call. The newer one has all that TensorRT-LLM
-# calls (tests/unit/docker/test_install.py), and its guided decoding uses xgrammar unless told otherwise.
-ARG MAY_REPLACE=llguidance
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /opt/openai_bls
 # PIP_BREAK_SYSTEM_PACKAGES: in some tags python3 is the system's, which pip would otherwise refuse to add to.
-# SC2086: MAY_REPLACE is a list, which is to be split.
-# hadolint ignore=SC2086
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=docker/install.py,target=/tmp/install.py \
     --mount=type=cache,target=/root/.cache/pip \
-    PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py --may-replace ${MAY_REPLACE} -- /wheels/*.whl
+    PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py /wheels/*.whl
 COPY model_repository model_repository
 COPY build build
 COPY docker/start.py docker/health.py docker/

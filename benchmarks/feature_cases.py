@@ -262,7 +262,7 @@ def _grammar_case(
 
 def grammar_of(wanted: dict[str, Any], info: EngineInfo) -> Grammar:
     """The grammar of a format, as the engine takes it."""
-    return grammar(wanted, backend=info.grammar_backend, param="format")
+    return grammar(wanted, info, param="format")
 
 
 def _check_pattern(text: str) -> None:

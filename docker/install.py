@@ -1,10 +1,10 @@
 """Installer of wheels into an image's own Python that leaves the image's packages as they are.
 
-    python3 docker/install.py --may-replace llguidance -- wheels/openai_bls-0.1.0-py3-none-any.whl
+    python3 docker/install.py wheels/openai_bls-0.1.0-py3-none-any.whl
 
 Every package that is there before becomes a constraint for pip, so that pip fails where a dependency does not fit,
 instead of replacing numpy, torch or TensorRT-LLM. What is there afterwards is compared with what was there before.
-Packages after --may-replace are the exceptions. The standard library and pip are all it takes.
+The standard library and pip are all it takes.
 """
 
 from __future__ import annotations
@@ -33,56 +33,43 @@ def installed() -> dict[str, str]:
     return found
 
 
-def constraints(packages: dict[str, str], may_replace: set[str]) -> list[str]:
-    """A line for pip for each package that must stay.
+def constraints(packages: dict[str, str]) -> list[str]:
+    """A line for pip for each package.
 
     A version that is none by PEP 440 (Debian's own packages have such) cannot be written as a constraint; the
     comparison afterwards covers it.
     """
-    return [
-        f"{name}=={version}"
-        for name, version in sorted(packages.items())
-        if name not in may_replace and _is_valid(version)
-    ]
+    return [f"{name}=={version}" for name, version in sorted(packages.items()) if _is_valid(version)]
 
 
-def changes(before: dict[str, str], after: dict[str, str], may_replace: set[str]) -> list[str]:
-    """What happened to packages that had to stay, a phrase for each; empty if all is well."""
+def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """What happened to the packages, a phrase for each; empty if all is well."""
     return [
         f"{name} {version} became {after[name]}" if name in after else f"{name} {version} is gone"
         for name, version in sorted(before.items())
-        if name not in may_replace and after.get(name) != version
+        if after.get(name) != version
     ]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Install; returns the exit status."""
     parser = argparse.ArgumentParser(prog="install.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--may-replace", nargs="*", default=[], metavar="PACKAGE", help="packages that need not stay")
     parser.add_argument("wheels", nargs="+", metavar="WHEEL")
     given = parser.parse_args(arguments)
-    may_replace = {_normalised(name) for name in given.may_replace}
-    listed = ", ".join(sorted(may_replace)) or "none"
     before = installed()
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "constraints.txt"
-        kept.write_text("\n".join(constraints(before, may_replace)))
+        kept.write_text("\n".join(constraints(before)))
         pip = [sys.executable, "-m", "pip", "install", "--constraint", str(kept), *given.wheels]
         if subprocess.run(pip, check=False).returncode != 0:
             return _fail(
                 "pip could not install it beside the packages of this image, which must stay as they are (its own words"
-                " are above). If it was a conflict, take another TRITON_TAG, or name the package in the build argument"
-                f" MAY_REPLACE (now: {listed})"
+                " are above). If it was a conflict, take another TRITON_TAG"
             )
     after = installed()
-    if wrong := changes(before, after, may_replace):
+    if wrong := changes(before, after):
         return _fail(f"packages of this image were changed that must stay as they are: {'; '.join(wrong)}")
-    for name in sorted(may_replace & before.keys()):
-        if after.get(name) != before[name]:
-            print(f"replaced: {name} {before[name]} by {after.get(name)}")
-    print(
-        f"kept: {len(before.keys() - may_replace)} packages; added: {', '.join(sorted(after.keys() - before.keys()))}"
-    )
+    print(f"kept: {len(before)} packages; added: {', '.join(sorted(after.keys() - before.keys()))}")
     return 0
 
 

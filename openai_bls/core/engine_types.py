@@ -53,7 +53,7 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     """What an output must match, from its first token to its end. Made by `openai_bls.output.structured`."""
 
     kind: Literal["json_schema", "regex", "ebnf", "structural_tag", "lark"]
-    """`ebnf` and `structural_tag` are xgrammar's forms; `lark` is llguidance's. The others mean the same to both."""
+    """`ebnf` and `structural_tag` are xgrammar's forms, in TensorRT-LLM only; `lark` is llguidance's."""
     text: str
     """JSON text for `json_schema` and `structural_tag`."""
 
@@ -155,9 +155,9 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     max_logprobs: int = 0
     """The most likeliest tokens a place."""
     grammar_backend: Literal["", "llguidance", "xgrammar"] = ""
-    """The library that holds outputs to a grammar; empty without one. `grammar` is in `supported` if there is one."""
+    """Library that holds outputs to a grammar; empty is none. `grammar` is in `supported` if there is one."""
     grammar_kinds: tuple[str, ...] = ()
-    """Of `Grammar.kind`, those it takes; empty is all."""
+    """Of `Grammar.kind`, those it takes; empty is all of the library's."""
     lora_names: tuple[str, ...] = ()
     """Adapters that requests may name; each is served as a model of that name."""
 

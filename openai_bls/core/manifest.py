@@ -23,6 +23,8 @@ MANIFEST_NAME = "engine.json"
 ENGINE_FOLDER = "engine"
 """Folder of a version that holds TensorRT-LLM's engine files."""
 FORMAT_VERSION = 1
+ENGINE_FOLDER = "engine"
+"""Beside the manifest: the files of a TensorRT engine."""
 BUILD_HINT = "run `make engine` or `python build/engine.py --model <checkpoint>`"
 
 ASIDE = ".aside-"

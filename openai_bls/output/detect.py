@@ -92,14 +92,22 @@ class ModelFormats(msgspec.Struct, frozen=True):
     takes_tools: bool = False
     """The chat template has a place for tools."""
 
-    def parser(self, *, tools: Sequence[dict[str, Any]] | None, reasoning_open: bool) -> OutputParser | None:
+    def parser(
+        self,
+        *,
+        tools: Sequence[dict[str, Any]] | None,
+        reasoning_open: bool,
+        tool_format: ToolFormat | None = None,
+    ) -> OutputParser | None:
         """What splits one answer; None if there is nothing to be found.
 
         Args:
             tools: OpenAI's tools, of a request that may be answered with calls.
             reasoning_open: the prompt has begun the reasoning: `Reasoning.opened_by`.
+            tool_format: of calls in this answer; by default the model's.
         """
-        calls = self.tool_format.parser(tools) if self.tool_format is not None and tools else None
+        tool_format = tool_format or self.tool_format
+        calls = tool_format.parser(tools) if tool_format is not None and tools else None
         if self.reasoning is None:
             return calls
         return ReasoningParser(self.reasoning, opened=reasoning_open, inner=calls)

@@ -11,7 +11,8 @@ from openai_bls.api.chat.validation import ValidRequest
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.output.detect import Reasoning
-from openai_bls.output.structured import Format, Requested, grammar
+from openai_bls.output.structured import Format, Requested, grammar, has_structural_tags
+from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either
 from openai_bls.pipeline.model_registry import ServedModel, Target
 
 # A seed is not taken as it is.
@@ -79,14 +80,11 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
             param="tools",
             code="unsupported_parameter",
         )
-    kinds = model.info.grammar_kinds
-    gbnf = "ebnf" in kinds and model.info.grammar_backend == "xgrammar"
-    if model.supports("grammar") and (not kinds or "structural_tag" in kinds or gbnf):
+    if model.supports("grammar") and has_structural_tags(model.info):
         return
-    # Forced calls begin with markers, which are not for every grammar.
-    if tools.required or tools.callable != tools.offered:
+    if (tools.required and not model.supports("grammar")) or (not tools.required and tools.callable != tools.offered):
         raise unsupported(model, "tool_choice")
-    if tools.checked:
+    if tools.checked and not tools.required:
         raise unsupported(model, "tools.function.strict")
 
 
@@ -212,16 +210,25 @@ def constraint(found: Requested, model: ServedModel) -> Grammar:
     Raises:
         InvalidRequestError: no grammar engine that the model's engine has honours all of it.
     """
-    info = model.info
-    return grammar(found.format, backend=info.grammar_backend, param=found.param, kinds=info.grammar_kinds)
+    return grammar(found.format, model.info, param=found.param)
+
+
+def tool_format(request: ValidRequest, model: ServedModel) -> ToolFormat | None:
+    """The form of tool calls in answers to a request: the model's own, or a JSON array where the grammar that forces
+    them has no structural tags."""
+    own, tools = model.formats.tool_format, request.tools
+    if own is None or tools is None or not model.supports("grammar") or has_structural_tags(model.info):
+        return own
+    return as_json_array(own) if tools.required or request.structured is not None else own
 
 
 def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
     structured, tools = request.structured, request.tools
     calls: Format | None = None
-    if tools is not None and model.formats.tool_format is not None and model.supports("grammar"):
+    written = tool_format(request, model)
+    if tools is not None and written is not None and model.supports("grammar"):
         if tools.required or tools.checked or structured is not None:
-            calls = model.formats.tool_format.constraint(
+            calls = written.constraint(
                 tools.callable,
                 # Where the text must match something as well, it is that or calls, no mixture.
                 at_least_one=tools.required or structured is not None,
@@ -234,7 +241,8 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
         return structured
     if structured is None:
         return Requested(calls, "tools")
-    return Requested({"type": "or", "elements": [structured.format, calls]}, structured.param)
+    array = either(structured.format, calls) if not has_structural_tags(model.info) else None
+    return Requested(array or {"type": "or", "elements": [structured.format, calls]}, structured.param)
 
 
 def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:

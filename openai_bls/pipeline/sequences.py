@@ -51,7 +51,11 @@ def _sequence(prepared: Prepared, writer: Writer, index: int, prompt: list[int],
         formats = target.model.formats
         kept = formats.kept_special(tools is not None)
         reasoning_open = formats.reasoning is not None and formats.reasoning.opened_by(prepared.tail)
-        parser = formats.parser(tools=tools.offered if tools is not None else None, reasoning_open=reasoning_open)
+        parser = formats.parser(
+            tools=tools.offered if tools is not None else None,
+            reasoning_open=reasoning_open,
+            tool_format=prepare.tool_format(request, target.model),
+        )
     stops = None
     if request.stop:
         stops = StopMatcher(request.stop, include_stop_str_in_output=request.include_stop_str_in_output)

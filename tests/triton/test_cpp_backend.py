@@ -17,8 +17,7 @@ import pytest
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import cpp_backend, triton_client
 from tests.triton.conftest import CHATS, RAW, Golden
-from tests.triton.scoring import scores
-from tests.triton.test_tool_choice import check_calls_that_must_come_or_fit
+from tests.triton.test_tool_choice import PAINT, check_calls_that_must_come
 
 pytestmark = pytest.mark.triton
 
@@ -172,41 +171,10 @@ def test_structured_output(cpp_client: openai.OpenAI) -> None:
     assert text == "abababc"
 
 
-def test_tool_calls_that_must_come_or_fit(cpp_client: openai.OpenAI) -> None:
-    """As GBNF grammars; streamed they are the same."""
-    check_calls_that_must_come_or_fit(cpp_client)
-
-
-def test_an_answer_in_a_form_after_reasoning(repository: Path, tmp_path: Path) -> None:
-    """The demo model does not think, but it repeats what it is told, the markers too if they are made likelier."""
-    (begin,), (end,) = scores().ids("<think>"), scores().ids("</think>")
-    schema = {
-        "type": "object",
-        "properties": {"a": {"enum": ["x", "y"]}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    request: Any = {
-        "model": "demo",
-        "messages": [{"role": "user", "content": "Repeat after me: <think>blue tokens flow</think>yes"}],
-        "logit_bias": {str(begin): 10, str(end): 10},
-        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
-        **GREEDY,
-    }
-    made = cpp_backend.make(repository, tmp_path / "model_repository", reasoning_parser="think")
-    with (
-        run_server(made) as server,
-        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as thinker,
-    ):
-        message: Any = thinker.chat.completions.create(**request).choices[0].message
-        assert message.reasoning_content == "blue tokens flow"
-        assert json.loads(message.content)["a"] in {"x", "y"}
-        thought = content = ""
-        stream: Any = thinker.chat.completions.create(**request, stream=True)
-        for chunk in stream:
-            thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
-            content += chunk.choices[0].delta.content or ""
-        assert (thought, content) == (message.reasoning_content, message.content)
+def test_tool_calls_that_must_come(cpp_client: openai.OpenAI) -> None:
+    """As a JSON array; streamed they are the same."""
+    # Of enumerations alone: the demo model was not taught this form, and finds no end to a string in it.
+    check_calls_that_must_come(cpp_client, tools=[PAINT], parallel_tool_calls=False)
 
 
 def read(server: RunningServer, tokens: int, started: threading.Event) -> bytes:

@@ -49,14 +49,20 @@ MAY_PAINT: Any = {
 
 def check_calls_that_must_come_or_fit(client: openai.OpenAI) -> None:
     """Required, of one name, and strict ones where the model likes."""
-    calls, content, reason = both_ways(client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
+    check_calls_that_must_come(client)
+    strict: Any = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    assert both_ways(client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
+    assert both_ways(client, JOKE, tools=[strict])[0] == []
+
+
+def check_calls_that_must_come(client: openai.OpenAI, **options: Any) -> None:
+    """Required, and of one name."""
+    required: Any = {"tools": [WEATHER, PAINT], "tool_choice": "required", **options}
+    calls, content, reason = both_ways(client, JOKE, **required)
     assert calls
     assert (content, reason) == (None, "tool_calls")
     ((name, _),), content, reason = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
     assert (name, content, reason) == ("paint", None, "stop")
-    strict: Any = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
-    assert both_ways(client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
-    assert both_ways(client, JOKE, tools=[strict])[0] == []
 
 
 def both_ways(client: openai.OpenAI, messages: Any, **options: Any) -> tuple[list[tuple[str, str]], str | None, str]:

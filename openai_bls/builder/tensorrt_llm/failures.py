@@ -168,7 +168,7 @@ def _host_memory(text: str, _: BuildSpec) -> str:
 
 
 def _gpu_memory(_: str, spec: BuildSpec) -> str:
-    calibration = "a smaller --calib-size, " if spec.quant else ""
+    calibration = "a smaller --calib-size, " if spec.quant_algorithm else ""
     return (
         f"GPU memory ran out: give a larger --tp-size, {calibration}a smaller --max-num-tokens (now "
         f"{spec.max_num_tokens}) or --max-batch-size (now {spec.max_batch_size}), or end what else is on the GPU"
@@ -205,7 +205,7 @@ def _version(text: str, _: BuildSpec) -> str:
 
 
 def _network(text: str, spec: BuildSpec) -> str:
-    instead = "a local directory with --calib-dataset" if spec.quant else "a local directory with --model"
+    instead = "a local directory with --calib-dataset" if spec.quant_algorithm else "a local directory with --model"
     return f"the network, or what was to be had from it, is out of reach ({_telling(text)}): give {instead}"
 
 

@@ -30,7 +30,7 @@ from openai_bls.core.engine_types import Grammar
 from openai_bls.engines.embedded.grammar_matcher import Bitmask, Constraint, ConstraintFactory, GrammarError
 from openai_bls.output.detokenizer import factory, tokenizer_json
 from openai_bls.output.detokenizer.base import Vocabulary
-from openai_bls.output.structured.ebnf_forms import slashed
+from openai_bls.output.structured.gbnf import slashed
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The one way to TensorRT-LLM: `installed` gives a `contract.Api` for the version that is there, 0.20 or later.
+"""Interface to TensorRT-LLM: `installed` gives an `interface.Api` for the installed version, 0.20 or later.
 
 Nothing of tensorrt_llm is imported before it is called. What differs from version to version is told by the installed
 classes themselves where they have fields (`package`), and by `versions` where they do not. `tests/contracts` holds what
@@ -24,7 +24,7 @@ from openai_bls.engines.tensorrt_llm.interface import (
     Sampling,
     Version,
 )
-from openai_bls.engines.tensorrt_llm.module import Package, clear_mpi
+from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, clear_mpi
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def installed() -> Api:
     Raises:
         EngineLoadError: it is missing, broken or older than 0.20; one sentence.
     """
-    return _Installed(Package.installed())
+    return _Installed(TensorRtLlm.installed())
 
 
 class _Opened:
@@ -64,7 +64,7 @@ class _Opened:
 class _Installed:
     """An `Api`."""
 
-    def __init__(self, package: Package) -> None:
+    def __init__(self, package: TensorRtLlm) -> None:
         self._package = package
         self.version: Version = package.version
         self.version_text: str = package.version_text
@@ -89,7 +89,7 @@ class _Installed:
         return tuple(sorted(names))
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `messages.Grammar.kind`, those it takes."""
+        """Of `engine_types.Grammar.kind`, those it takes."""
         return versions.grammar_kinds(options.flow, options.guided_decoding_backend, self.version)
 
     def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:

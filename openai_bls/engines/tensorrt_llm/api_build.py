@@ -1,14 +1,13 @@
-"""Building an engine by the LLM API, from a checkpoint's directory to `LLM.save`."""
+"""Build of an engine by the LLM API, from a checkpoint's directory to `LLM.save`."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from openai_bls.builder.tensorrt_llm.quantization import QUANTISATIONS
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow
-from openai_bls.engines.tensorrt_llm.module import Package, option_names
+from openai_bls.engines.tensorrt_llm.module import TensorRtLlm, option_names
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +19,7 @@ _TRUE_OR_NONE = ("paged_kv_cache",)
 """Plugin options that are true, false or unset, and unset at first."""
 
 
-def build(package: Package, spec: BuildSpec) -> None:
+def build(package: TensorRtLlm, spec: BuildSpec) -> None:
     """An engine in `spec.output`.
 
     Raises:
@@ -43,7 +42,7 @@ def build(package: Package, spec: BuildSpec) -> None:
         llm.shutdown()
 
 
-def _arguments(package: Package, spec: BuildSpec) -> dict[str, Any]:
+def _arguments(package: TensorRtLlm, spec: BuildSpec) -> dict[str, Any]:
     """Of `LLM`, beside the model."""
     kv_cache_tokens = min(spec.max_seq_len, _KV_CACHE_TOKENS) * spec.max_beam_width
     arguments: dict[str, Any] = {
@@ -59,13 +58,13 @@ def _arguments(package: Package, spec: BuildSpec) -> dict[str, Any]:
     }
     if spec.gather_logits:
         arguments["gather_generation_logits"] = True
-    if spec.quant is not None or spec.kv_cache_dtype != "auto":
+    if spec.quant_algorithm or spec.kv_cache_dtype != "auto":
         arguments["quant_config"] = _quant_config(package, spec)
         arguments["calib_config"] = _calib_config(package, spec)
     return arguments
 
 
-def _build_config(package: Package, spec: BuildSpec) -> Any:
+def _build_config(package: TensorRtLlm, spec: BuildSpec) -> Any:
     # Limits of `LLM` itself do not reach a build that has this.
     values: dict[str, Any] = {
         "max_batch_size": spec.max_batch_size,
@@ -92,7 +91,7 @@ def _build_config(package: Package, spec: BuildSpec) -> Any:
     return config
 
 
-def _set_plugin(package: Package, config: Any, name: str, text: str) -> None:
+def _set_plugin(package: TensorRtLlm, config: Any, name: str, text: str) -> None:
     # Its dtype is the model's.
     if name not in option_names(config) - {"dtype"}:
         raise EngineLoadError(f"TensorRT-LLM {package.version_text} has no plugin option {name}")
@@ -113,28 +112,25 @@ def _plugin_value(name: str, current: Any, text: str) -> Any:
     return None if text == "disable" else text
 
 
-def _quant_config(package: Package, spec: BuildSpec) -> Any:
+def _quant_config(package: TensorRtLlm, spec: BuildSpec) -> Any:
     algorithms = package.name(f"{_LLMAPI}.QuantAlgo")
     values: dict[str, Any] = {}
-    if spec.quant is not None:
-        how = QUANTISATIONS[spec.quant]
-        if how.refusal:
-            raise EngineLoadError(f"--quant {spec.quant}: {how.refusal}")
-        values["quant_algo"] = _algorithm(package, algorithms, how.algorithm, "--quant")
+    if spec.quant_algorithm:
+        values["quant_algo"] = _algorithm(package, algorithms, spec.quant_algorithm, "--quant")
     if spec.kv_cache_dtype != "auto":
         name = spec.kv_cache_dtype.upper()
         values["kv_cache_quant_algo"] = _algorithm(package, algorithms, name, "--kv-cache-dtype")
     return package.make(package.name(f"{_LLMAPI}.QuantConfig"), **values)
 
 
-def _algorithm(package: Package, algorithms: Any, name: str, option: str) -> Any:
+def _algorithm(package: TensorRtLlm, algorithms: Any, name: str, option: str) -> Any:
     found = getattr(algorithms, name, None)
     if found is None:
         raise EngineLoadError(f"{option}: TensorRT-LLM {package.version_text} has no {name}")
     return found
 
 
-def _calib_config(package: Package, spec: BuildSpec) -> Any:
+def _calib_config(package: TensorRtLlm, spec: BuildSpec) -> Any:
     values: dict[str, Any] = {
         "calib_batches": spec.calib_size,
         "calib_batch_size": 1,

@@ -1,4 +1,4 @@
-"""A request's `SamplingParams`, in the installed version's words."""
+"""`SamplingParams` of a request, in the installed version's terms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from openai_bls.core.engine_types import Grammar
 from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.interface import LlmOptions, Sampling
-from openai_bls.engines.tensorrt_llm.module import Package
+from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
 
 _GRAMMAR_FIELDS = {
     "json_schema": "json",
@@ -30,7 +30,7 @@ _SCORES = (
 )
 
 
-def sampling_params(package: Package, options: LlmOptions, sampling: Sampling) -> Any:
+def sampling_params(package: TensorRtLlm, options: LlmOptions, sampling: Sampling) -> Any:
     """A `tensorrt_llm.SamplingParams`.
 
     Raises:
@@ -63,7 +63,7 @@ def sampling_params(package: Package, options: LlmOptions, sampling: Sampling) -
     return params
 
 
-def _refuse(package: Package, options: LlmOptions, sampling: Sampling) -> None:
+def _refuse(package: TensorRtLlm, options: LlmOptions, sampling: Sampling) -> None:
     if sampling.top_k > versions.MAX_TOP_K:
         raise ValueError(f"top_k: at most {versions.MAX_TOP_K} with TensorRT-LLM, not {sampling.top_k}")
     if sampling.prompt_logprobs is not None:
@@ -95,7 +95,7 @@ def _refuse(package: Package, options: LlmOptions, sampling: Sampling) -> None:
         raise ValueError(f"grammar: {grammar.kind} is not what this model was loaded with: {has}")
 
 
-def _by_the_cpp_sampler(package: Package, options: LlmOptions) -> bool:
+def _by_the_cpp_sampler(package: TensorRtLlm, options: LlmOptions) -> bool:
     """Whether log-probabilities are those that tokens were drawn by, and not the model's own.
 
     TRTLLMSampler (pyexecutor/sampler.py) has them from the C++ decoder, without `normalize_log_probs`. For TensorRT
@@ -162,7 +162,7 @@ def _changes(sampling: Sampling) -> dict[str, Any]:
     return values
 
 
-def _guided_decoding(package: Package, grammar: Grammar) -> Any:
+def _guided_decoding(package: TensorRtLlm, grammar: Grammar) -> Any:
     found = package.name("tensorrt_llm.llmapi.GuidedDecodingParams")
     return package.make(found, **{_GRAMMAR_FIELDS[grammar.kind]: grammar.text})
 

@@ -1,4 +1,4 @@
-"""From the growing output of TensorRT-LLM's LLM API to token deltas.
+"""Token deltas from the growing output of TensorRT-LLM's LLM API.
 
 What `async for` gives is one object that changes. Its lists are cumulative, and each of these happens, by version, flow
 and settings (`_handle_sequence` in executor/result.py):

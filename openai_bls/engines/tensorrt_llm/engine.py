@@ -1,9 +1,9 @@
-"""The engine `tensorrt_llm`: TensorRT-LLM's LLM API behind the `Engine` interface.
+"""Engine `tensorrt_llm`: TensorRT-LLM's LLM API behind the `Engine` interface.
 
-One thread runs an event loop, and all bookkeeping happens there. `submit` and `cancel` put commands into the inbox and
-wake the loop once for all that came meanwhile. A request that runs is a task that iterates over its output; each step
+One thread runs an event loop, and all bookkeeping happens there. `submit` and `cancel` put commands into the queue and
+wake the loop once for all of them. A request that runs is a task that iterates over its output; each step
 only marks it. What the tasks of one turn of the loop have marked is read off their outputs in the next, and told to the
-listener together, so that a frame covers a step of TensorRT-LLM's. There is no task, lock or wake-up for a token.
+listener together, so that a frame covers a step of TensorRT-LLM's. There is no task, lock or wake-up per token.
 
 The loop runs until TensorRT-LLM has shut down, for its threads hand responses to it to the last.
 """
@@ -25,7 +25,7 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.tensorrt_llm import info as limits
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
-from openai_bls.engines.tensorrt_llm.health_watch import Upkeep
+from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
 from openai_bls.engines.tensorrt_llm.interface import Api, Llm, LoraAdapter, Output
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
@@ -38,8 +38,8 @@ CLOSE_S = 60.0
 _STARTS_A_TURN = 16
 
 
-class _Live:
-    """A request that has not ended."""
+class _RequestState:
+    """State of a request that has not ended."""
 
     __slots__ = ("cursor", "end_id", "ended", "finished", "marked", "output", "request", "task")
 
@@ -96,9 +96,9 @@ class TrtLlmEngine:
         self._cache_tokens = max_tokens_in_kv_cache
         self._grammar_end_id = grammar_end_id
         self._chunked_context = chunked_context
-        self._live: dict[int, _Live] = {}
-        self._starting: deque[_Live] = deque()
-        self._marked: list[_Live] = []
+        self._live: dict[int, _RequestState] = {}
+        self._starting: deque[_RequestState] = deque()
+        self._marked: list[_RequestState] = []
         self._answers: list[TokenDelta] = []
         """Deltas that come from no output, for the next flush."""
         self._flush_due = False
@@ -108,7 +108,7 @@ class TrtLlmEngine:
         self._generated = 0
         self._woken = False
         self._loop = asyncio.new_event_loop()
-        self._upkeep = Upkeep(api, llm, self._loop, busy=lambda: bool(self._live), on_death=self._found_dead)
+        self._health_watch = HealthWatch(api, llm, self._loop, busy=lambda: bool(self._live), on_death=self._found_dead)
         self._inbox: CommandQueue[GenerationRequest | int] = CommandQueue(self._wake)
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-engine", daemon=True)
         self._thread.start()
@@ -171,7 +171,7 @@ class TrtLlmEngine:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._upkeep.start()
+        self._health_watch.start()
         try:
             self._loop.run_forever()
         finally:
@@ -179,7 +179,7 @@ class TrtLlmEngine:
             self._loop.close()
 
     async def _wind_up(self) -> None:
-        self._upkeep.stop()
+        self._health_watch.stop()
         await _end_tasks()
         done = asyncio.Event()
 
@@ -235,7 +235,7 @@ class TrtLlmEngine:
         elif not request.max_tokens:
             self._answer(TokenDelta(request_id, [], "length"))
         else:
-            live = _Live(request, end_token(request, self._info, self._grammar_end_id))
+            live = _RequestState(request, end_token(request, self._info, self._grammar_end_id))
             self._live[request_id] = live
             self._starting.append(live)
 
@@ -247,13 +247,13 @@ class TrtLlmEngine:
         if self._starting:
             self._loop.call_soon(self._start_some)
 
-    def _start(self, live: _Live) -> None:
+    def _start(self, live: _RequestState) -> None:
         request = live.request
         if not self._api.healthy(self._llm):
             # 0.20 would wait for the answer of a dead one for ever.
             self._found_dead()
             return
-        self._upkeep.used()
+        self._health_watch.used()
         try:
             live.output = self._api.generate(
                 self._llm,
@@ -269,7 +269,7 @@ class TrtLlmEngine:
         else:
             live.task = self._loop.create_task(self._follow(live, live.output))
 
-    async def _follow(self, live: _Live, output: Output) -> None:
+    async def _follow(self, live: _RequestState, output: Output) -> None:
         try:
             async for _ in output:
                 if live.request.logprobs is not None:
@@ -282,7 +282,7 @@ class TrtLlmEngine:
         live.finished = True
         self._mark(live)
 
-    def _mark(self, live: _Live) -> None:
+    def _mark(self, live: _RequestState) -> None:
         if not live.marked:
             live.marked = True
             self._marked.append(live)
@@ -318,7 +318,7 @@ class TrtLlmEngine:
         answers, self._answers = self._answers, []
         emit(self._on_step, deltas + answers)
 
-    def _read(self, live: _Live) -> TokenDelta | None:
+    def _read(self, live: _RequestState) -> TokenDelta | None:
         """What a request's output holds that is new; whatever goes wrong ends this request alone."""
         output = live.output
         assert output is not None
@@ -334,7 +334,7 @@ class TrtLlmEngine:
             logger.exception("a request's output could not be read")
         return TokenDelta(live.request.request_id, [], "error", error=ENGINE_FAILED)
 
-    def _end(self, live: _Live) -> None:
+    def _end(self, live: _RequestState) -> None:
         """Forget a request whose last delta is on its way; stop it if it still runs."""
         live.ended = True
         del self._live[live.request.request_id]
@@ -348,7 +348,7 @@ class TrtLlmEngine:
         if live.task is not asyncio.current_task(self._loop):
             live.task.cancel()
 
-    def _fail(self, live: _Live, error: Exception) -> None:
+    def _fail(self, live: _RequestState, error: Exception) -> None:
         """End a request that `error` came from, and all others if the executor is at its end."""
         # 1.0 and later shut all down for a request that a rank refuses, with an error of the request's kind.
         if self._api.is_of_the_request(error) and self._api.healthy(self._llm):
@@ -367,7 +367,7 @@ class TrtLlmEngine:
         for live in list(self._live.values()):
             self._end_with_error(live)
 
-    def _end_with_error(self, live: _Live) -> None:
+    def _end_with_error(self, live: _RequestState) -> None:
         self._end(live)
         self._answer(TokenDelta(live.request.request_id, [], "error", error=ENGINE_FAILED))
 

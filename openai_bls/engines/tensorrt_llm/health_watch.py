@@ -1,7 +1,7 @@
-"""What a loaded model needs while it serves: a look at its health, and that nobody keeps its statistics.
+"""Health watch of a loaded model: its executor is checked and its statistics are discarded.
 
-An executor that dies tells nobody: the requests that wait for it would wait for ever. And what it tells of each of its
-iterations piles up in this process until somebody reads it.
+An executor that dies tells nobody: requests that wait for it would wait for ever. Statistics of its iterations pile up
+in this process until they are read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from openai_bls.engines.tensorrt_llm.interface import Api, Llm
 logger = logging.getLogger(__name__)
 
 WATCH_S = 1.0
-"""Seconds from one look to the next."""
+"""Seconds between two checks."""
 
 
-class Upkeep:
+class HealthWatch:
     """Belongs to an event loop, where everything happens."""
 
     def __init__(

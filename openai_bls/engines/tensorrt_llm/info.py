@@ -1,10 +1,9 @@
-"""What a TensorRT-LLM engine says of itself, whichever Triton backend runs it."""
+"""EngineInfo of a TensorRT-LLM engine, whichever Triton backend runs it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 
@@ -12,6 +11,7 @@ from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
 from openai_bls.engines.capabilities import ALL_FIELDS
+from openai_bls.engines.tensorrt_llm.interface import GuidedDecodingBackend
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def engine_info(
     version: str,
     supported: Iterable[str],
     max_logprobs: int,
-    grammar_backend: Literal["", "llguidance", "xgrammar"],
+    grammar_backend: GuidedDecodingBackend,
     grammar_kinds: tuple[str, ...],
 ) -> EngineInfo:
     """The engine of `manifest`, which is of the kind `tensorrt_llm`.
@@ -32,10 +32,10 @@ def engine_info(
         manifest: what the builder left.
         facts: of its checkpoint.
         version: of TensorRT-LLM.
-        supported: fields that requests may use, as `admission` names them. `grammar` and `lora_name` go by what there
+        supported: fields that requests may use, named as in `capabilities`. `grammar` and `lora_name` go by what there
             is of grammars and adapters, whatever is said of them here.
-        max_logprobs: the most likeliest tokens a place.
-        grammar_backend: the library that holds outputs to a grammar; empty without one.
+        max_logprobs: the most likeliest tokens per place.
+        grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
     """
     record = manifest.tensorrt_llm
@@ -75,7 +75,7 @@ def longest_prompt(record: TensorRtLlmRecord, *, chunked_context: bool) -> int:
 def refusal(
     request: GenerationRequest, manifest: Manifest, info: EngineInfo, *, chunked_context: bool = True
 ) -> str | None:
-    """Why TensorRT-LLM cannot honour a request that `admission.refusal` lets pass, naming the field; None if it can."""
+    """Why TensorRT-LLM cannot honour a request that `capabilities.refusal` lets pass, by field; None if it can."""
     record = manifest.tensorrt_llm
     assert record is not None
     length = len(request.prompt_token_ids)
@@ -90,11 +90,6 @@ def refusal(
         return (
             f"min_tokens is not supported by the engine {info.engine} where there are several end tokens "
             f"({len(request.stop_token_ids)} here, the model's own among them): it can hold back one"
-        )
-    if request.grammar is not None and info.grammar_kinds and request.grammar.kind not in info.grammar_kinds:
-        return (
-            f"grammar of the kind {request.grammar.kind} is not supported by the engine {info.engine}: "
-            f"it takes {', '.join(info.grammar_kinds)}"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""What builder and engine ask of TensorRT-LLM: plain values in, and the few attributes of its objects that they read.
+"""Interface to TensorRT-LLM as builder and engine see it: plain values in, a few attributes of its objects out.
 
 Nothing here imports tensorrt_llm. `api` is the one module that does; the engine, the builder and `build/verify.py` see
 it through these types, and tests put a fake `tensorrt_llm` package underneath `api` instead.
@@ -195,7 +195,8 @@ class BuildSpec(msgspec.Struct, frozen=True):
     dtype: Dtype = "auto"
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
-    quant: Quant | None = None
+    quant_algorithm: str = ""
+    """Name in TensorRT-LLM's `QuantAlgo`; empty leaves the weights as they are."""
     kv_cache_dtype: KvCacheDtype = "auto"
     calib_dataset: str = ""
     """A local directory, or the name of a data set on the hub; empty is TensorRT-LLM's own choice."""
@@ -232,7 +233,7 @@ class Api(Protocol):
         ...
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `messages.Grammar.kind`, those it takes."""
+        """Of `engine_types.Grammar.kind`, those it takes."""
         ...
 
     def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:

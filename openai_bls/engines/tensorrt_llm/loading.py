@@ -1,4 +1,4 @@
-"""Loading an engine for TensorRT-LLM: what does not fit together is refused with a sentence, before it can crash."""
+"""Loading of an engine for TensorRT-LLM: what does not fit together is refused with a sentence, before it can crash."""
 
 from __future__ import annotations
 
@@ -87,15 +87,14 @@ def load(
     check_version(record, api)
     check_gpus(record, api)
     supported = supported_fields(api, options)
-    backend = options.guided_decoding_backend or ""
     info = engine_info(
         manifest,
         facts,
         version=api.version_text,
         supported=supported,
         max_logprobs=max_logprobs(api, options, facts.vocab_size),
-        grammar_backend=backend,
-        grammar_kinds=api.grammar_kinds(options) if backend else (),
+        grammar_backend=options.guided_decoding_backend,
+        grammar_kinds=api.grammar_kinds(options),
     )
     llm = _open(api, options)
     return TrtLlmEngine(

@@ -1,4 +1,4 @@
-"""The installed package `tensorrt_llm`: found, imported, and asked for what its version may not have."""
+"""Installed package `tensorrt_llm`: import, version, and names that other versions may not have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAME = "tensorrt_llm"
 _MPI_VARIABLES = ("OMPI_", "PMIX_", "PMI_")
 
 
-class Package:
+class TensorRtLlm:
     """The installed TensorRT-LLM."""
 
     def __init__(self, version_text: str) -> None:
@@ -41,7 +41,7 @@ class Package:
         self.version = Version.parse(version_text)
 
     @classmethod
-    def installed(cls) -> Package:
+    def installed(cls) -> TensorRtLlm:
         """Import it. Takes up to half a minute.
 
         Raises:

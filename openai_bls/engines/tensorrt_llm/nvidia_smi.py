@@ -1,4 +1,4 @@
-"""The GPUs that a process sees, by nvidia-smi: CUDA itself would take some hundred megabytes of the first."""
+"""GPUs that a process sees, by nvidia-smi: CUDA itself would take some hundred megabytes of the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request of ours to what TensorRT-LLM is asked for."""
+"""Requests of ours in the terms of TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def end_token(request: GenerationRequest, info: EngineInfo, grammar_end_id: int 
 def sampling(
     request: GenerationRequest, info: EngineInfo, end_id: int | None, grammar_end_id: int | None = None
 ) -> Sampling:
-    """What TensorRT-LLM is asked for; `stop_words` are left to `deltas`."""
+    """Sampling parameters for TensorRT-LLM; `stop_words` are left to `deltas`."""
     params = request.sampling
     stops = [token for token in dict.fromkeys(request.stop_token_ids) if token != end_id]
     bad_words = request.bad_words

@@ -1,4 +1,4 @@
-"""What versions of TensorRT-LLM can and cannot do, as far as their signatures do not tell.
+"""Abilities of TensorRT-LLM by version, as far as its signatures do not tell.
 
 Sources: tests/contracts, the release notes of TensorRT-LLM, and its pull requests and issues where they are named.
 """
@@ -102,7 +102,7 @@ def require_flow(flow: Flow, version: Version, version_text: str) -> None:
 
 
 def grammar_kinds(flow: Flow, backend: GuidedDecodingBackend, version: Version) -> tuple[str, ...]:
-    """Of `messages.Grammar.kind`, those that go through `GuidedDecodingParams`."""
+    """Of `engine_types.Grammar.kind`, those that go through `GuidedDecodingParams`."""
     match backend:
         case "xgrammar":
             tags = flow == "pytorch" and version >= _STRUCTURAL_TAGS_SINCE
@@ -133,7 +133,7 @@ def max_logprobs(flow: Flow, version: Version) -> int:
 
 
 def sampling_fields(flow: Flow, version: Version) -> tuple[str, ...]:
-    """Fields of `messages.SamplingParams` and `GenerationRequest` that are honoured whatever the model."""
+    """Fields of `engine_types.SamplingParams` and `GenerationRequest` that are honoured whatever the model."""
     seeded = flow == "tensorrt" or cpp_sampler(version)
     return (
         "temperature",

@@ -1,19 +1,19 @@
-"""Structured output: what a request asks its output to match, and the grammar that an engine enforces it with.
+"""Structured output: formats that a request asks its output to match, and the grammars that engines enforce them with.
 
 ::
 
     response_format, structured_outputs, guided_*  ──requested──►  Format  ──grammar──►  Grammar, for `engine.grammars`
 
 `Format` (`formats`) is the one form between: tool calls that must come are formats, too, and formats are put together.
-`grammar` makes sure that a library honours all of a format, and refuses it by name otherwise; `keywords` says what
-becomes of each JSON schema keyword.
+For the embedded engine `lark` and `schema` write it for llguidance; for TensorRT-LLM `guided_decoding` hands on what
+its library honours to the letter. What neither does is refused by name; `keywords` lists the JSON schema keywords.
 
-JSON is written on one line as `json.dumps` writes it, with ", " and ": ", by either library: free white space is where
-small models go round in circles, and tool calls are in that form in the prompts of most.
+llguidance writes JSON on one line as `json.dumps` does, with ", " and ": ": small models go round in circles in free
+white space, and tool calls are in that form in the prompts of most. TensorRT-LLM's xgrammar leaves white space free.
 """
 
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.request import Requested, requested
-from openai_bls.output.structured.selection import grammar
+from openai_bls.output.structured.selection import grammar, has_structural_tags
 
-__all__ = ["Format", "Requested", "grammar", "requested"]
+__all__ = ["Format", "Requested", "grammar", "has_structural_tags", "requested"]

@@ -1,4 +1,4 @@
-"""How the parts of this package say no; `grammar` turns it into the client's error."""
+"""Refusals within this package; `grammar` turns them into the client's error."""
 
 from __future__ import annotations
 
@@ -19,4 +19,9 @@ def shown(value: Any) -> str:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):  # half a surrogate pair, or nested too deeply
         text = ascii(value) if isinstance(value, str) else type(value).__name__
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+    return cut(text, _MAX_SHOWN)
+
+
+def cut(text: str, length: int) -> str:
+    """`text`, of `length` characters at most."""
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""Formats: the form in which a wanted output is described here, checked and made plain.
+"""Formats: the form in which a wanted output is described here, checked.
 
 A `Format` is a JSON object in the vocabulary of xgrammar's structural tags, `{"type": ..., ...}`:
 
@@ -9,7 +9,7 @@ A `Format` is a JSON object in the vocabulary of xgrammar's structural tags, `{"
 `const_string`                        `value`
 `any_text`                            anything, but none of the strings in `excludes`
 `sequence`, `or`                      all of `elements` in turn, one of them
-`optional`, `star`, `plus`, `repeat`  `content` so many times (`min` to `max`, -1 for no end)
+`optional`, `star`, `plus`, `repeat`  `content` several times (`min` to `max`, -1 for no end)
 `tag`                                 `begin`, `content`, `end` (or one of several); text in between ends at `end`
 `triggered_tags`                      any text, in which one of `triggers` begins one of `tags`
 `tags_with_separator`                 some of `tags` with `separator` in between
@@ -23,11 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
-from openai_bls.output.structured import ebnf, ebnf_forms, ebnf_tree, instances, patterns, schema, skips
+from openai_bls.output.structured import gbnf, patterns, schema
 from openai_bls.output.structured.errors import FormatError, shown
-from openai_bls.output.structured.skips import MAX_XGRAMMAR, Skips
 
 Format = dict[str, Any]
 
@@ -41,32 +38,19 @@ _MAX_ELEMENTS = 4_096
 _MAX_REPEATS = 1_000
 # `qwen_xml` is what some models write a tool call's arguments in.
 _STYLES = ("json", "qwen_xml")
-# It takes seconds to compile larger expressions, and more excluded strings.
-_XGRAMMAR_MAX_STATES = 1_000
-_XGRAMMAR_MAX_EXCLUDED = 400
 
 
-class Checked(msgspec.Struct):
-    """A format made plain, and what it needs."""
+def checked(wanted: Any) -> Format:
+    """A format with every `json_schema` in the form of `schema`, every `pattern` checked.
 
-    format: Format
-    """Every `json_schema` is in normal form, every `pattern` plain."""
-    beyond_xgrammar: str | None = None
-    """What is in it that xgrammar would not honour, in words for the client."""
-    needs_xgrammar: str | None = None
-    """What is in it that llguidance has not."""
-
-
-def checked(wanted: Any) -> Checked:
-    """Check a format, whose nesting must be bounded already.
+    Args:
+        wanted: its nesting is bounded already.
 
     Raises:
         FormatError: it is none, or has what cannot be honoured.
     """
-    checker = _Checker()
-    found = checker.check(wanted)
-    checker.bound(found)
-    return Checked(found, checker.beyond_xgrammar, checker.needs_xgrammar)
+    node = _of_known_type(wanted)
+    return {"type": node["type"], **_CHECKS[node["type"]](node)}
 
 
 def unwrapped(wanted: Any) -> Any:
@@ -103,153 +87,109 @@ def _of_known_type(wanted: Any) -> Format:
     return wanted
 
 
-class _Checker:
-    def __init__(self) -> None:
-        self.beyond_xgrammar: str | None = None
-        self.needs_xgrammar: str | None = None
-        # By type and text.
-        self._skips: dict[tuple[str, str], Skips] = {}
-        self._kinds: dict[str, Callable[[Format], Format]] = {
-            "json_schema": self._json_schema,
-            "regex": self._regex,
-            "grammar": self._grammar,
-            "const_string": _const_string,
-            "any_text": self._any_text,
-            "sequence": self._elements,
-            "or": self._elements,
-            "optional": self._content,
-            "star": self._content,
-            "plus": self._content,
-            "repeat": self._repeat,
-            "tag": self._tag,
-            "triggered_tags": self._triggered_tags,
-            "tags_with_separator": self._tags_with_separator,
-        }
-
-    def check(self, node: Any) -> Format:
-        node = _of_known_type(node)
-        return {"type": node["type"], **self._kinds[node["type"]](node)}
-
-    def bound(self, found: Format) -> None:
-        """Note what would take xgrammar seconds or more."""
-        if skips.of_format(found, self._skips).most > MAX_XGRAMMAR:
-            self.beyond_xgrammar = f"a format with over {MAX_XGRAMMAR} parts to choose from at a place"
-
-    def _json_schema(self, node: Format) -> Format:
-        _only(node, "json_schema", "style", "any_order", "max_whitespace_cnt", "excludes")
-        if "json_schema" not in node:
-            raise FormatError("a 'json_schema' format needs a 'json_schema'")
-        style = node.get("style", "json")
-        if style not in _STYLES or node.get("any_order") or node.get("excludes"):
-            raise FormatError(
-                f"'json_schema' formats are supported with a 'style' of {', '.join(_STYLES)} "
-                "and without 'any_order' and 'excludes'"
-            )
-        normal = instances.pruned(schema.normal_form(node["json_schema"]))
-        beyond = instances.beyond_xgrammar(normal)
-        if beyond is not None:
-            self.beyond_xgrammar = f"the JSON schema keyword '{beyond}'"
-        if style == "json":
-            return {"json_schema": normal}
-        if beyond is not None:
-            raise FormatError(f"the JSON schema keyword '{beyond}' cannot be enforced in JSON that is written as XML")
-        self.needs_xgrammar = "JSON that is written as XML"
-        return {"json_schema": normal, "style": style, "max_whitespace_cnt": 1}
-
-    def _regex(self, node: Format) -> Format:
-        _only(node, "pattern")
-        plain = patterns.full(_string(node, "pattern"))
-        if not plain.pattern:
-            raise FormatError("the regular expression matches nothing but the empty text")
-        if plain.states > _XGRAMMAR_MAX_STATES:
-            self.beyond_xgrammar = f"a regular expression of over {_XGRAMMAR_MAX_STATES} states"
-        self._skips["regex", plain.pattern] = plain.skips
-        return {"pattern": plain.pattern}
-
-    def _grammar(self, node: Format) -> Format:
-        _only(node, "grammar")
-        text = _string(node, "grammar")
-        if ebnf.is_lark(text):
-            raise FormatError("a Lark grammar cannot be a part of another format: write it as GBNF")
-        rules = ebnf.parse(text)
-        plain = ebnf_forms.gbnf(rules)
-        self._skips["grammar", plain] = ebnf_tree.skips_of(rules)
-        return {"grammar": plain}
-
-    def _any_text(self, node: Format) -> Format:
-        _only(node, "excludes", "max_tokens", "max_chars")
-        if node.get("max_tokens") is not None or node.get("max_chars") is not None:
-            raise FormatError("'any_text' formats are supported without 'max_tokens' and 'max_chars'")
-        if not node.get("excludes"):
-            return {}
-        excludes = _strings(node, "excludes")
-        self._exclude(excludes)
-        return {"excludes": excludes}
-
-    def _exclude(self, texts: list[str]) -> None:
-        if sum(map(len, texts)) > _XGRAMMAR_MAX_EXCLUDED:
-            self.beyond_xgrammar = f"free text without strings of over {_XGRAMMAR_MAX_EXCLUDED} characters in all"
-
-    def _elements(self, node: Format) -> Format:
-        _only(node, "elements")
-        return {"elements": [self.check(part) for part in _list(node, "elements")]}
-
-    def _content(self, node: Format) -> Format:
-        _only(node, "content")
-        return {"content": self.check(node.get("content"))}
-
-    def _repeat(self, node: Format) -> Format:
-        _only(node, "content", "min", "max")
-        least, most = (
-            value if isinstance(value, int) and not isinstance(value, bool) and value <= _MAX_REPEATS else -2
-            for value in (node.get("min"), node.get("max"))
+def _json_schema(node: Format) -> Format:
+    _only(node, "json_schema", "style", "any_order", "max_whitespace_cnt", "excludes")
+    if "json_schema" not in node:
+        raise FormatError("a 'json_schema' format needs a 'json_schema'")
+    style = node.get("style", "json")
+    if style not in _STYLES or node.get("any_order") or node.get("excludes"):
+        raise FormatError(
+            f"'json_schema' formats are supported with a 'style' of {', '.join(_STYLES)} "
+            "and without 'any_order' and 'excludes'"
         )
-        if -2 in (least, most):
-            raise FormatError(f"'min' and 'max' of a 'repeat' format must be integers up to {_MAX_REPEATS}")
-        if least < 0 or (most != -1 and most < least) or most == 0:
-            raise FormatError(
-                "'min' and 'max' of a 'repeat' format must be in order, and 'max' above 0, or -1 for no end"
-            )
-        return {"content": self.check(node.get("content")), "min": least, "max": most}
+    found = {"json_schema": schema.checked(node["json_schema"])}
+    return found if style == "json" else {**found, "style": style}
 
-    def _tag(self, node: Format) -> Format:
-        _only(node, "begin", "content", "end")
-        end = node.get("end")
-        ends = end if isinstance(end, list) else [end]
-        if not isinstance(node.get("begin"), str) or not ends or not all(isinstance(text, str) for text in ends):
-            raise FormatError("a tag needs 'begin', a string, and 'end', a string or an array of strings")
-        content = self.check(node.get("content"))
-        if content["type"] in ("any_text", "triggered_tags") and not all(ends):
-            raise FormatError("a tag with free text needs an 'end'")
-        return {"begin": node["begin"], "content": content, "end": end}
 
-    def _tags(self, node: Format) -> list[Format]:
-        tags = _list(node, "tags")
-        return [self.check(tag if not isinstance(tag, dict) else {"type": "tag", **tag}) for tag in tags]
+def _regex(node: Format) -> Format:
+    _only(node, "pattern")
+    pattern = _string(node, "pattern")
+    if not patterns.full(pattern):
+        raise FormatError("the regular expression matches nothing but the empty text")
+    return {"pattern": pattern}
 
-    def _triggered_tags(self, node: Format) -> Format:
-        _only(node, "triggers", "tags", "at_least_one", "stop_after_first", "excludes")
-        triggers = _strings(node, "triggers")
-        tags = self._tags(node)
-        for tag in tags:
-            if tag["type"] != "tag":
-                raise FormatError("'tags' must be tags")
-            if sum(tag["begin"].startswith(trigger) for trigger in triggers) != 1:
-                raise FormatError(f"'begin' {shown(tag['begin'])} of a tag must begin with exactly one of 'triggers'")
-        found = {"triggers": triggers, "tags": tags} | _flags(node)
-        if node.get("excludes"):
-            found["excludes"] = _strings(node, "excludes")
-        self._exclude(triggers + list(node.get("excludes") or ()))
-        return found
 
-    def _tags_with_separator(self, node: Format) -> Format:
-        _only(node, "tags", "separator", "at_least_one", "stop_after_first")
-        if not isinstance(node.get("separator"), str):
-            raise FormatError("'tags_with_separator' needs a 'separator', a string")
-        tags = self._tags(node)
-        if any(tag["type"] != "tag" for tag in tags):
+def _grammar(node: Format) -> Format:
+    _only(node, "grammar")
+    text = _string(node, "grammar")
+    if gbnf.is_lark(text):
+        raise FormatError("a Lark grammar cannot be a part of another format: write it as GBNF")
+    gbnf.parse(text)
+    return {"grammar": text}
+
+
+def _any_text(node: Format) -> Format:
+    _only(node, "excludes", "max_tokens", "max_chars")
+    if node.get("max_tokens") is not None or node.get("max_chars") is not None:
+        raise FormatError("'any_text' formats are supported without 'max_tokens' and 'max_chars'")
+    if not node.get("excludes"):
+        return {}
+    return {"excludes": _strings(node, "excludes")}
+
+
+def _elements(node: Format) -> Format:
+    _only(node, "elements")
+    return {"elements": [checked(part) for part in _list(node, "elements")]}
+
+
+def _content(node: Format) -> Format:
+    _only(node, "content")
+    return {"content": checked(node.get("content"))}
+
+
+def _repeat(node: Format) -> Format:
+    _only(node, "content", "min", "max")
+    least, most = (
+        value if isinstance(value, int) and not isinstance(value, bool) and value <= _MAX_REPEATS else -2
+        for value in (node.get("min"), node.get("max"))
+    )
+    if -2 in (least, most):
+        raise FormatError(f"'min' and 'max' of a 'repeat' format must be integers up to {_MAX_REPEATS}")
+    if least < 0 or (most != -1 and most < least) or most == 0:
+        raise FormatError("'min' and 'max' of a 'repeat' format must be in order, and 'max' above 0, or -1 for no end")
+    return {"content": checked(node.get("content")), "min": least, "max": most}
+
+
+def _tag(node: Format) -> Format:
+    _only(node, "begin", "content", "end")
+    end = node.get("end")
+    ends = end if isinstance(end, list) else [end]
+    if not isinstance(node.get("begin"), str) or not ends or not all(isinstance(text, str) for text in ends):
+        raise FormatError("a tag needs 'begin', a string, and 'end', a string or an array of strings")
+    content = checked(node.get("content"))
+    if content["type"] in ("any_text", "triggered_tags") and not all(ends):
+        raise FormatError("a tag with free text needs an 'end'")
+    return {"begin": node["begin"], "content": content, "end": end}
+
+
+def _tags(node: Format) -> list[Format]:
+    tags = _list(node, "tags")
+    return [checked(tag if not isinstance(tag, dict) else {"type": "tag", **tag}) for tag in tags]
+
+
+def _triggered_tags(node: Format) -> Format:
+    _only(node, "triggers", "tags", "at_least_one", "stop_after_first", "excludes")
+    triggers = _strings(node, "triggers")
+    tags = _tags(node)
+    for tag in tags:
+        if tag["type"] != "tag":
             raise FormatError("'tags' must be tags")
-        return {"tags": tags, "separator": node["separator"]} | _flags(node)
+        if sum(tag["begin"].startswith(trigger) for trigger in triggers) != 1:
+            raise FormatError(f"'begin' {shown(tag['begin'])} of a tag must begin with exactly one of 'triggers'")
+    found = {"triggers": triggers, "tags": tags} | _flags(node)
+    if node.get("excludes"):
+        found["excludes"] = _strings(node, "excludes")
+    return found
+
+
+def _tags_with_separator(node: Format) -> Format:
+    _only(node, "tags", "separator", "at_least_one", "stop_after_first")
+    if not isinstance(node.get("separator"), str):
+        raise FormatError("'tags_with_separator' needs a 'separator', a string")
+    tags = _tags(node)
+    if any(tag["type"] != "tag" for tag in tags):
+        raise FormatError("'tags' must be tags")
+    return {"tags": tags, "separator": node["separator"]} | _flags(node)
 
 
 def _const_string(node: Format) -> Format:
@@ -299,3 +239,21 @@ def _strings(node: Format, key: str) -> list[str]:
     if not all(isinstance(text, str) and text for text in value):
         raise FormatError(f"'{key}' of a '{node['type']}' format must be an array of strings with something in them")
     return value
+
+
+_CHECKS: dict[str, Callable[[Format], Format]] = {
+    "json_schema": _json_schema,
+    "regex": _regex,
+    "grammar": _grammar,
+    "const_string": _const_string,
+    "any_text": _any_text,
+    "sequence": _elements,
+    "or": _elements,
+    "optional": _content,
+    "star": _content,
+    "plus": _content,
+    "repeat": _repeat,
+    "tag": _tag,
+    "triggered_tags": _triggered_tags,
+    "tags_with_separator": _tags_with_separator,
+}

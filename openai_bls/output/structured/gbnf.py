@@ -1,150 +1,429 @@
-"""Formats as GBNF grammars: whole ones for engines whose xgrammar has no structural tags, parts for one that has.
+r"""Grammars in the GBNF dialect of EBNF (llama.cpp's, xgrammar's): parsed, checked, and written as Lark for llguidance.
 
-Such without are TensorRT engines, of TensorRT-LLM's own API or the C++ backend's: their xgrammar is built in, is older
-than the one used here, and reads GBNF. What a format allows is what xgrammar 0.2.8 takes the same structural tag for,
-but for what the least of GBNF cannot say (`gbnf_writing`, `gbnf_texts`). xgrammar's own converter is no use: it needs
-torch, and writes what older versions do not read.
+::
 
-The embedded engine's xgrammar has structural tags, and gets JSON schemas, regular expressions and users' grammars in
-this form: of what it makes of them itself, `"Größe"` is never generated (see `gbnf_writing` on escapes), strings hold
-half surrogate pairs, and a repeated part that may be empty takes it a minute.
+    root  ::= expr ("," expr)*     # the whole output
+    expr  ::= "(" expr ")" | [a-z]{1,8} | "\"" [^"\n]* "\""
+
+A rule goes on until the next one begins. Literals and sets know the escapes `\n \r \t \\ \" \' \- \[ \] \^ \xHH \uHHHH
+\UHHHHHHHH`. xgrammar's macros, lookaheads and rule options are not supported.
+
+llguidance's lexer takes the longest match. So what is not recursive becomes one terminal, in which nothing is
+ambiguous; llguidance's own `gbnf_to_lark` makes one of each literal and set, and names of rules collide there.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
-from openai_bls.output.structured import ebnf, gbnf_json, gbnf_patterns, gbnf_texts
-from openai_bls.output.structured.ebnf_tree import Choice, Literal, Node, Repeat, Rule, Sequence, mapped
-from openai_bls.output.structured.gbnf_rules import EMPTY, Rules
+from openai_bls.output.structured import bounds, patterns
+from openai_bls.output.structured.bounds import Gates
+from openai_bls.output.structured.errors import FormatError
 
-Format = dict[str, Any]
+_MAX_NESTING = 40
+_MAX_RULES = 10_000
+# States of the automaton, with counted repetitions written out.
+_MAX_STATES = 20_000
+# Rules and their parts within one another.
+_MAX_DEPTH = 1_000
+# Characters, and groups within one another, of a rule that is written out where it is used.
+_MAX_INLINED = 4_000
+_MAX_INLINED_DEPTH = 50
+
+# No expression here can read the same text in two ways: what does takes time without end on a text that never fits.
+_SPACE = re.compile(r"\s*(?:#[^\n]*\n\s*)*(?:#[^\n]*)?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_COUNT = re.compile(r"\{\s*(\d{1,6})\s*(?:(,)\s*(?:(\d{1,6})\s*)?)?\}")
+_LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:(?!:=))", re.MULTILINE)
+_CHAR_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+_SIMPLE = {"n": "\n", "r": "\r", "t": "\t", **{char: char for char in "\\\"'-[]^/"}}
+_GROUPS = re.compile(r"\\.|(\(\?:)|(\))|\[(?:\\.|[^\\\]])*\]", re.DOTALL)
 
 
-def gbnf(wanted: Format, *, current: bool = False) -> str:
-    """A GBNF grammar whose language is that of a format.
+@dataclass(frozen=True)
+class Literal:
+    """A text."""
 
-    Takes about as long as `formats.checked` does.
+    text: str
 
-    Args:
-        wanted: checked, with nothing beyond xgrammar.
-        current: for an xgrammar of 0.2 alone, which tells characters beyond ASCII apart, and takes rules that begin
-            with themselves.
+
+@dataclass(frozen=True)
+class CharSet:
+    """One character of a set, or none of them: inclusive ranges of code points."""
+
+    ranges: tuple[tuple[int, int], ...]
+    negated: bool
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rule stands for."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One part after another, or one of them."""
+
+    parts: tuple[Node, ...]
+    choice: bool = False
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A part several times; with no `most` any number of times."""
+
+    part: Node
+    least: int
+    most: int | None
+
+
+Node = Literal | CharSet | Rule | Sequence | Repeat
+
+
+def is_lark(text: str) -> bool:
+    """Whether a grammar is written in Lark's form instead."""
+    return "::=" not in text or _LARK.search(text) is not None
+
+
+@lru_cache(maxsize=8)
+def parse(text: str) -> dict[str, Node]:
+    """A grammar's rules by name; not to be changed.
 
     Raises:
-        FormatError: it has what no GBNF grammar can say to that xgrammar, or would be too large as one.
+        FormatError: it is none, nothing matches it, or it is too large or too deep.
     """
-    writer = _Writer(current)
-    return writer.rules.text(writer.node(wanted, ()))
+    rules = _Parser(text).parse()
+    _check(rules)
+    return rules
 
 
-def with_grammars(node: Format) -> Format:
-    """A format with GBNF for its JSON schemas, regular expressions and grammars, for a current xgrammar's tags.
+def uses(node: Node) -> Iterator[str]:
+    """The rules that a part uses, in their order, some more than once."""
+    match node:
+        case Rule(name):
+            yield name
+        case Sequence(parts):
+            for part in parts:
+                yield from uses(part)
+        case Repeat(part):
+            yield from uses(part)
 
-    Raises:
-        FormatError: one would be too large.
-    """
-    if is_grammar(node):
-        return {"type": "grammar", "grammar": gbnf(node, current=True)}
-    found = dict(node)
-    for key in ("elements", "tags"):
-        if key in node:
-            found[key] = [with_grammars(part) for part in node[key]]
-    if "content" in node:
-        found["content"] = with_grammars(node["content"])
+
+def graph(rules: dict[str, Node]) -> dict[str, list[str]]:
+    """The rules that each rule uses."""
+    return {name: sorted(set(uses(node))) for name, node in rules.items()}
+
+
+def lark(rules: dict[str, Node], root: str = "start") -> str:
+    """The grammar in llguidance's form, one line per rule; the first one is called `root`."""
+    inlined = _inlined(rules)
+    names = {name: f"{root}_{at}" for at, name in enumerate(rules)} | {"root": root}
+    return "\n".join(
+        f"{names[name]}: {slashed(text) if (text := inlined[name]) is not None else _lark(node, names, inlined)}"
+        for name, node in rules.items()
+    )
+
+
+@lru_cache(maxsize=8)
+def regex(text: str) -> str | None:
+    """The regular expression that a grammar amounts to; None if it is recursive or long."""
+    return _inlined(parse(text))["root"]
+
+
+def slashed(pattern: str) -> str:
+    """A regular expression as Lark writes it."""
+    return '""' if not pattern else "/" + pattern.replace("/", "\\/").replace("\n", "\\n") + "/"
+
+
+def count(least: int, most: int | None) -> str:
+    """A repetition's sign."""
+    return f"{{{least},{'' if most is None else most}}}"
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def parse(self) -> dict[str, Node]:
+        rules: dict[str, Node] = {}
+        self._skip()
+        while self._at < len(self._text):
+            head = self._head()
+            if head is None:
+                raise self._error("a rule begins with its name and '::='")
+            name, self._at = head
+            if name in rules:
+                raise self._error(f"there are two rules {name!r}")
+            if len(rules) == _MAX_RULES:
+                raise FormatError(f"the grammar is too large: over {_MAX_RULES} rules")
+            self._skip()
+            rules[name] = self._choice(0)
+        return rules
+
+    def _error(self, what: str) -> FormatError:
+        line = self._text.count("\n", 0, self._at) + 1
+        return FormatError(f"bad grammar, line {line}: {what}")
+
+    def _head(self) -> tuple[str, int] | None:
+        """The name of the rule that begins here, and where its body does; None if none begins."""
+        name = _NAME.match(self._text, self._at)
+        if name is None:
+            return None
+        sign = self._after_space(name.end())
+        return (name[0], sign + len("::=")) if self._text.startswith("::=", sign) else None
+
+    def _skip(self) -> None:
+        self._at = self._after_space(self._at)
+
+    def _after_space(self, place: int) -> int:
+        match = _SPACE.match(self._text, place)
+        return match.end() if match else place
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _choice(self, depth: int) -> Node:
+        if depth > _MAX_NESTING:
+            raise self._error("nested too deeply")
+        parts = [self._sequence(depth)]
+        while self._peek() == "|":
+            self._at += 1
+            self._skip()
+            parts.append(self._sequence(depth))
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts), choice=True)
+
+    def _sequence(self, depth: int) -> Node:
+        parts: list[Node] = []
+        while self._peek() not in ("", "|", ")") and self._head() is None:
+            parts.append(self._repeated(self._part(depth)))
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    def _part(self, depth: int) -> Node:
+        char = self._peek()
+        if char == '"':
+            return self._literal()
+        if char == "[":
+            return self._set()
+        if char == "(":
+            self._at += 1
+            self._skip()
+            if self._peek() == "=":
+                raise self._error("lookaheads are not supported")
+            node = self._choice(depth + 1)
+            if self._peek() != ")":
+                raise self._error("missing ')'")
+            self._at += 1
+            return node
+        name = _NAME.match(self._text, self._at)
+        if name is None:
+            raise self._error(f"unexpected {char!r}")
+        self._at = name.end()
+        if self._peek() in ("(", "["):
+            raise self._error(f"{name[0]}{self._peek()}...: macros and rule options are not supported")
+        return Rule(name[0])
+
+    def _repeated(self, node: Node) -> Node:
+        char = self._peek()
+        if char and char in "*+?":
+            self._at += 1
+            node = Repeat(node, 1 if char == "+" else 0, 1 if char == "?" else None)
+        elif char == "{":
+            match = _COUNT.match(self._text, self._at)
+            if match is None:
+                raise self._error("a count is {n}, {n,} or {n,m}")
+            least = int(match[1])
+            most = int(match[3]) if match[3] else None if match[2] else least
+            if most is not None and most < least:
+                raise self._error("a count whose end comes before its beginning")
+            self._at = match.end()
+            node = Repeat(node, least, most)
+        self._skip()
+        if char and char in "*+?{" and self._peek() and self._peek() in "*+?{":
+            raise self._error("two counts in a row")
+        return node
+
+    def _char(self) -> str:
+        """The character at hand, escaped or not."""
+        char = self._peek()
+        if char in ("", "\n", "\r"):
+            raise self._error("a line ends within a literal or a set")
+        if char != "\\":
+            self._at += 1
+        else:
+            match = _CHAR_ESCAPE.match(self._text, self._at)
+            code = match[1] or match[2] or match[3] if match else None
+            if match is None or (code is None and match[4] not in _SIMPLE) or int(code or "0", 16) > 0x10FFFF:
+                raise self._error(f"unknown escape {self._text[self._at : self._at + 2]!r}")
+            self._at = match.end()
+            char = chr(int(code, 16)) if code else _SIMPLE[match[4]]
+        if "\ud800" <= char <= "\udfff":
+            raise self._error("half a surrogate pair")
+        return char
+
+    def _literal(self) -> Node:
+        self._at += 1
+        chars = []
+        while self._peek() != '"':
+            chars.append(self._char())
+        self._at += 1
+        return Literal("".join(chars))
+
+    def _set(self) -> Node:
+        self._at += 1
+        negated = self._peek() == "^"
+        self._at += negated
+        ranges = []
+        while self._peek() != "]":
+            first = last = self._char()
+            if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
+                self._at += 1
+                last = self._char()
+            if last < first:
+                raise self._error("bad range in a set")
+            ranges.append((ord(first), ord(last)))
+        self._at += 1
+        if not ranges or (negated and _is_everything(ranges)):
+            raise self._error("a set that nothing matches")
+        return CharSet(tuple(ranges), negated)
+
+
+def _is_everything(ranges: list[tuple[int, int]]) -> bool:
+    after = 0
+    for first, last in sorted(ranges):
+        # Surrogates are no characters.
+        if first > after and not 0xD800 <= after <= first - 1 <= 0xDFFF:
+            return False
+        after = max(after, last + 1)
+    return after > 0x10FFFF
+
+
+def _check(rules: dict[str, Node]) -> None:
+    """Refuse a grammar that is not whole, that nothing matches, or that is too large."""
+    if "root" not in rules:
+        raise FormatError("bad grammar: it has no rule 'root'")
+    used = graph(rules)
+    for name, others in used.items():
+        for other in others:
+            if other not in rules:
+                raise FormatError(f"bad grammar: rule {name!r} uses {other!r}, which is not defined")
+    if bounds.depth({name: _height(node) for name, node in rules.items()}, used) > _MAX_DEPTH:
+        raise FormatError(f"the grammar is nested too deeply: over {_MAX_DEPTH} levels with the rules that it uses")
+    gates = Gates()
+    of_rule = {name: gates.any_of(()) for name in rules}
+    for name, node in rules.items():
+        gates.add(of_rule[name], _gate(node, gates, of_rule))
+    ends = gates.settle()
+    endless = sorted(name for name in rules if not ends[of_rule[name]])
+    if endless:
+        raise FormatError(f"bad grammar: rule {endless[0]!r} never comes to an end, hence nothing matches it")
+    sizes: dict[str, int] = {}
+    for name in bounds.dependencies_first(used):
+        sizes[name] = _size(rules[name], sizes)
+    if max(sizes.values()) > _MAX_STATES:
+        raise FormatError(f"the grammar is too large: over {_MAX_STATES} states")
+
+
+def _height(node: Node) -> int:
+    match node:
+        case Sequence(parts):
+            return 1 + max(map(_height, parts), default=0)
+        case Repeat(part):
+            return 1 + _height(part)
+    return 1
+
+
+def _size(node: Node, sizes: dict[str, int]) -> int:
+    """States of a part's automaton, about, with the rules that it uses written out, once where they are recursive."""
+    match node:
+        case Rule(name):
+            return sizes.get(name, 1)
+        case Sequence(parts):
+            return 1 + sum(_size(part, sizes) for part in parts)
+        case Repeat(part, least, most):
+            return _size(part, sizes) * max(least, most or 1)
+        case Literal(text):
+            return len(text) + 1
+        case CharSet(ranges):
+            return len(ranges)
+
+
+def _gate(node: Node, gates: Gates, of_rule: dict[str, int]) -> int:
+    """A gate that is open if the part has a text that ends."""
+    match node:
+        case Rule(name):
+            return of_rule[name]
+        case Sequence(parts, choice):
+            found = [_gate(part, gates, of_rule) for part in parts]
+            return gates.any_of(found) if choice else gates.all_of(found)
+        case Repeat(part, least) if least:
+            return _gate(part, gates, of_rule)
+    return gates.always
+
+
+def _lark(node: Node, names: dict[str, str], inlined: dict[str, str | None]) -> str:
+    text = _regex(node, inlined)
+    if text is not None:
+        return slashed(text)
+    match node:
+        case Rule(name):
+            return names[name]
+        case Sequence(parts, choice):
+            found = [_lark(part, names, inlined) for part in parts]
+            return f"({' | '.join(found)})" if choice else " ".join(found)
+        case Repeat(part, least, most):
+            return f"({_lark(part, names, inlined)}){count(least, most)}"
+    raise AssertionError(node)  # literals and sets are regular
+
+
+def _inlined(rules: dict[str, Node]) -> dict[str, str | None]:
+    """The regular expression of each rule, with those that it uses written out; None if it is recursive or long."""
+    found: dict[str, str | None] = {}
+    for name in bounds.dependencies_first(graph(rules)):
+        text = _regex(rules[name], found)
+        found[name] = text if text is not None and _nesting(text) <= _MAX_INLINED_DEPTH else None
     return found
 
 
-def is_grammar(node: Format) -> bool:
-    """Whether a format is a JSON schema, a regular expression or a grammar, and no more."""
-    return node["type"] in ("regex", "grammar") or (node["type"] == "json_schema" and "style" not in node)
+def _regex(node: Node, inlined: dict[str, str | None]) -> str | None:
+    text = _written(node, inlined)
+    return text if text is None or len(text) <= _MAX_INLINED else None
 
 
-class _Writer:
-    def __init__(self, current: bool) -> None:
-        self.rules = Rules(current=current)
-
-    def node(self, node: Format, ends: tuple[str, ...]) -> Node:  # noqa: PLR0911
-        """The part of the grammar for a format.
-
-        Args:
-            node: it.
-            ends: what the tag around it ends with, which free text in it must not hold.
-        """
-        match node["type"]:
-            case "json_schema":
-                write = gbnf_json.qwen_xml if "style" in node else gbnf_json.json_text
-                return write(self.rules, node["json_schema"])
-            case "regex":
-                return gbnf_patterns.node(node["pattern"])
-            case "grammar":
-                return self._grammar(node["grammar"])
-            case "const_string":
-                return Literal(node["value"])
-            case "any_text":
-                return gbnf_texts.text(self.rules, [*node.get("excludes", ()), *ends])
-            case "sequence":
-                return Sequence(tuple(self.node(part, ends) for part in node["elements"]))
-            case "or":
-                return Choice(tuple(self.node(part, ends) for part in node["elements"]))
-            case "tag":
-                return self._tag(node, "")
-            case "triggered_tags":
-                return self._triggered_tags(node, ends)
-            case "tags_with_separator":
-                return self._tags_with_separator(node)
-        least = node.get("min", 1 if node["type"] == "plus" else 0)
-        most = node.get("max", 1 if node["type"] == "optional" else -1)
-        return Repeat(self.node(node["content"], ends), least, None if most == -1 else most)
-
-    def _grammar(self, source: str) -> Node:
-        parsed = ebnf.parse(source)
-        names = {name: self.rules.reserve("given") for name in parsed}
-        for name, node in parsed.items():
-            self.rules.define(names[name], _renamed(node, names))
-        return names["root"]
-
-    def _tag(self, node: Format, trigger: str) -> Node:
-        """A tag, without the beginning that a trigger has brought already."""
-        begin = Literal(node["begin"].removeprefix(trigger))
-        ends = tuple(node["end"] if isinstance(node["end"], list) else [node["end"]])
-        content = node["content"]
-        if content["type"] == "any_text" and all(ends):
-            excludes = content.get("excludes", [])
-            return Sequence((begin, gbnf_texts.text(self.rules, excludes, ends=ends)))
-        inner = self.node(content, tuple(filter(None, ends)))
-        return Sequence((begin, inner, Choice(tuple(map(Literal, ends)))))
-
-    def _triggered_tags(self, node: Format, ends: tuple[str, ...]) -> Node:
-        once, needed = node.get("stop_after_first", False), node.get("at_least_one", False)
-        start = self.rules.reserve("text")
-        bodies: dict[str, list[Node]] = {trigger: [] for trigger in node["triggers"]}
-        first: list[Node] = []
-        for tag in node["tags"]:
-            trigger = next(trigger for trigger in bodies if tag["begin"].startswith(trigger))
-            body = self.rules.add("tag", self._tag(tag, trigger))
-            bodies[trigger].append(body)
-            first.append(Sequence((Literal(trigger), body)))
-        if needed and once:
-            return Choice(tuple(first))
-        follows: dict[str, Node] = {
-            trigger: Sequence((Choice(tuple(tags)), EMPTY if once else start))
-            for trigger, tags in bodies.items()
-            if tags
-        }
-        # A trigger of no tag leads nowhere.
-        excludes = [*node.get("excludes", ()), *ends, *(trigger for trigger, tags in bodies.items() if not tags)]
-        text = gbnf_texts.automaton(self.rules, start, excludes, follows)
-        return Sequence((Choice(tuple(first)), text)) if needed else text
-
-    def _tags_with_separator(self, node: Format) -> Node:
-        tags = self.rules.add("tags", Choice(tuple(self._tag(tag, "") for tag in node["tags"])))
-        further = Repeat(Sequence((Literal(node["separator"]), tags)), 0, None)
-        several = tags if node.get("stop_after_first") else Sequence((tags, further))
-        return several if node.get("at_least_one") else Repeat(several, 0, 1)
+def _written(node: Node, inlined: dict[str, str | None]) -> str | None:
+    match node:
+        case Literal(text):
+            return patterns.literal(text)
+        case CharSet(ranges, negated):
+            return patterns.charset(list(ranges), negated=negated)
+        case Rule(name):
+            # A rule is used before it is there only where it uses itself by way of others.
+            body = inlined.get(name)
+            return None if body is None else f"(?:{body})"
+        case Repeat(part, least, most):
+            body = _regex(part, inlined)
+            return None if body is None else f"(?:{body}){count(least, most)}"
+        case Sequence(parts, choice):
+            found: list[str] = []
+            length = 0
+            for part in parts:
+                body = _regex(part, inlined)
+                length += len(body or "")
+                if body is None or length > _MAX_INLINED:
+                    return None
+                found.append(body)
+            return f"(?:{'|'.join(found)})" if choice else "".join(found)
 
 
-def _renamed(node: Node, names: dict[str, Rule]) -> Node:
-    if isinstance(node, Rule):
-        return names[node.name]
-    return mapped(node, lambda part: _renamed(part, names))
+def _nesting(pattern: str) -> int:
+    """Groups within one another in a regular expression of ours."""
+    depth = deepest = 0
+    for match in _GROUPS.finditer(pattern):
+        depth += bool(match[1]) - bool(match[2])
+        deepest = max(deepest, depth)
+    return deepest

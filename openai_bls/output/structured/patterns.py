@@ -1,47 +1,37 @@
-r"""Regular expressions, brought to the plain form that both grammar libraries read alike.
+r"""Regular expressions of clients, in the dialects of Python, ECMAScript and Rust, rewritten for llguidance (Rust's).
 
-Clients write them for Python, ECMAScript (JSON schema's `pattern`) or Rust, whose dialects differ in what `.`, `\d`,
-`\w` and `\s` stand for. Here these mean what they mean to all: `\d` is an ASCII digit, `\w` an ASCII word character,
-`\s` ASCII white space, and their opposites leave out whatever one of the dialects counts in. So whatever is generated
-matches in each.
-
-Lazy quantifiers match the same texts as greedy ones. What is no regular expression proper, or means something else
-from dialect to dialect, is refused by name: lookarounds, back references, word boundaries, inline flags, atomic groups,
-possessive quantifiers, Unicode properties.
+Where dialects differ the narrowest meaning is taken: `\d` is 0-9, `\w` is [0-9A-Za-z_], `\s` is ASCII white space,
+`.` matches no line end; and what is *not* one of these is what no dialect counts in. So whatever is generated matches
+in each. Lazy quantifiers match the same texts as greedy ones. What is no regular expression proper, or means something
+else from dialect to dialect, is refused by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sized
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
 
-from openai_bls.output.structured import charsets, skips
-from openai_bls.output.structured.charsets import CLASSES, Ranges, common, complement, normal, wide, written
 from openai_bls.output.structured.errors import FormatError
-from openai_bls.output.structured.pattern_tree import Item, Tree
-from openai_bls.output.structured.skips import Skips
 
 _MAX_LENGTH = 32_768
 _MAX_DEPTH = 40
-# Of the automaton, with counted repetitions written out.
+# States of the automaton, with counted repetitions written out.
 _MAX_STATES = 20_000
-# Of all sets together: `\W` has some 770, as it leaves out the letters of all scripts.
+# Ranges of characters of all sets together: a set of letters of all scripts has some hundreds.
 _MAX_RANGES = 20_000
-# Of the plain form, which spells out what `.` and `\W` stand for.
-_MAX_PLAIN = 131_072
+_RANGES_OF_A_WIDE_CLASS = 700
 
-_QUANTIFIER = re.compile(r"\{(\d{1,7})?(?:(,)(\d{1,7})?)?\}")
-_GROUP = re.compile(r"\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
+_TOKEN = re.compile(
+    r"(?P<anchor>\^|\$|\\[AZz])|(?P<open>\((?:\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>))?)|(?P<close>\))|(?P<bar>\|)"
+    r"|(?P<count>[*+?]|\{\d{1,7}(?:,\d{0,7})?\}|\{,\d{1,7}\})|(?P<set>\[)|(?P<dot>\.)|(?P<escape>\\)|(?P<char>.)",
+    re.DOTALL,
+)
+_COUNT = re.compile(_TOKEN.pattern.split("(?P<count>")[1].split(")|(?P<set>")[0])
 _REFUSED_GROUPS = (
-    ("?=", "lookaheads"),
-    ("?!", "lookaheads"),
-    ("?<=", "lookbehinds"),
-    ("?<!", "lookbehinds"),
-    ("?P=", "back references"),
-    ("?>", "atomic groups"),
-    ("?#", "comments"),
-    ("?", "inline flags and other special groups"),
+    *(("(?=", "lookaheads"), ("(?!", "lookaheads"), ("(?<=", "lookbehinds"), ("(?<!", "lookbehinds")),
+    *(("(?P=", "back references"), ("(?>", "atomic groups"), ("(?#", "comments")),
+    ("(?", "inline flags and other special groups"),
 )
 _CONTROL = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0, "a": 0x07}
 _HEX = {
@@ -50,61 +40,133 @@ _HEX = {
     "U": re.compile(r"U([0-9A-Fa-f]{8})|U\{([0-9A-Fa-f]{1,6})\}"),
 }
 _LOW_SURROGATE = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})")
-_ANY_BUT_LINE_ENDS = written(complement(charsets.LINE_ENDS))
+# What each class stands for in every dialect, and what it stands for in any; in Rust's syntax, within a set.
+_COMMON = {"d": "0-9", "w": "0-9A-Z_a-z", "s": r"\x09-\x0d\x20"}
+_WIDE = {
+    "d": r"\p{Nd}",
+    "w": r"\p{L}\p{N}_",
+    "s": r"\x09-\x0d\x1c-\x20\u{85}\u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}\u{feff}",
+}
+_ANY_BUT_LINE_ENDS = r"[^\n\r\u{2028}\u{2029}]"
+# xgrammar prints the first as \xHH and reads that again with the digit.
+_SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
 
 
-class Plain(NamedTuple):
-    """A regular expression in plain form."""
-
-    pattern: str
-    states: int
-    """About how many its automaton has, with counted repetitions written out."""
-    skips: Skips
-
-
-def full(pattern: str) -> Plain:
-    """The plain form of an expression that the whole text must match.
+@lru_cache(maxsize=64)
+def full(pattern: str) -> str:
+    """An expression that the whole text must match, without anchors.
 
     Raises:
-        FormatError: it is no regular expression, or uses what this module refuses.
+        FormatError: it is no regular expression, is too large, or uses what is refused here.
     """
-    tree = _Parser(pattern).parse()
-    return Plain(_bounded(tree.rendered("anchored", "anchored")), tree.size, tree.skips)
+    return _Translator(pattern, anchors=False).translated()
 
 
 def search(pattern: str) -> str:
-    """The plain form, for the whole text, of an expression that is to be found somewhere in it (JSON schema's rule).
+    """An expression that is to be found somewhere in a text (JSON schema's rule). Raises as `full` does."""
+    return _Translator(pattern, anchors=True).translated()
+
+
+def for_xgrammar(pattern: str, max_states: int, max_skipped: int) -> str:
+    """An expression that the whole text must match, in the least of what xgrammar reads alike in all its versions.
+
+    Args:
+        pattern: that `full` takes.
+        max_states: its size.
+        max_skipped: parts in it that may be left out.
 
     Raises:
-        FormatError: as for `full`.
+        FormatError: it has what xgrammar gets wrong, or takes it long.
     """
-    tree = _Parser(pattern).parse()
-    return _bounded(tree.rendered("open", "open"))
-
-
-def _bounded(plain: str) -> str:
-    if len(plain) > _MAX_PLAIN:
+    translator = _Translator(pattern, anchors=False, xgrammar=True)
+    found = translator.translated()
+    whole = translator.whole
+    if whole.states > max_states or whole.skipped > max_skipped:
         raise FormatError(
-            f"the regular expression is too large: over {_MAX_PLAIN} characters with its sets spelled out"
+            f"regular expressions of over {max_states} states, or with over {max_skipped} parts that may be left out, "
+            "are not supported by this server's engine"
         )
-    return plain
+    if _SPLIT_ESCAPE.search(found):
+        raise FormatError(
+            "regular expressions with a hexadecimal digit behind a character of U+0080 to U+00FF cannot be enforced by "
+            "this server's engine"
+        )
+    return found
 
 
-class _Parser:
-    def __init__(self, pattern: str) -> None:
+def literal(text: str) -> str:
+    """A text as an expression."""
+    return "".join(character(ord(char)) for char in text)
+
+
+def character(point: int) -> str:
+    """One character, in a set or outside."""
+    text = chr(point)
+    if text in r"\.+*?()|[]{}^$-&~#":
+        return "\\" + text
+    return f"\\x{point:02x}" if point < 0x20 or point == 0x7F else text
+
+
+def charset(ranges: list[tuple[int, int]], *, negated: bool = False, write: Callable[[int], str] = character) -> str:
+    """A set of characters, of inclusive ranges of code points, each character written by `write`."""
+    parts = (write(first) + (f"-{write(last)}" if last > first else "") for first, last in ranges)
+    return f"[{'^' if negated else ''}{''.join(parts)}]"
+
+
+class _Group:
+    """A group being read, or the whole expression."""
+
+    def __init__(self, *, at_start: bool) -> None:
+        self.opened_at_start = self.at_start = at_start
+        self.closed = False
+        """`$` was read in this branch: nothing may follow."""
+        self.ended = False
+        """`$` was read in any branch."""
+        self.anchored = False
+        self.states = 1
+        self.item = 0
+        """States of what a quantifier would repeat; 0 if there is none."""
+        self.item_anchored = False
+        self.skipped = 0
+        """Parts that may be left out, counted where they are repeated."""
+        self.empty = True
+        """Whether this branch may be empty so far,"""
+        self.any_empty = False
+        """and whether a branch before may."""
+        self.item_skipped = 0
+        self.item_empty = False
+        self.before_item = True
+        """`empty` without the item."""
+
+    def leave_branch(self) -> None:
+        self.any_empty |= self.empty
+
+
+class _Translator:
+    def __init__(self, pattern: str, *, anchors: bool, xgrammar: bool = False) -> None:
         if len(pattern) > _MAX_LENGTH:
             raise FormatError(f"the regular expression is longer than {_MAX_LENGTH} characters")
         self._pattern = pattern
+        self._anchors = anchors
+        self._xgrammar = xgrammar
         self._at = 0
         self._ranges = 0
+        self._out: list[str] = []
+        self.whole = _Group(at_start=True)
+        self._groups = [self.whole]
 
-    def parse(self) -> Tree:
-        tree = self._alternatives(0)
-        if self._at < len(self._pattern):
-            raise self._error("unmatched ')'")
-        if tree.size > _MAX_STATES:
-            raise FormatError(f"the regular expression is too large: over {_MAX_STATES} states")
-        return tree
+    def translated(self) -> str:
+        while self._at < len(self._pattern):
+            token = _TOKEN.match(self._pattern, self._at)
+            assert token is not None
+            kind = str(token.lastgroup)
+            if kind == "count" and token[0][0] == "{" and not self._groups[-1].item:
+                kind = "char"
+            getattr(self, f"_{kind}")(token[0])
+        if len(self._groups) > 1:
+            raise self._error("missing ')'")
+        self._check_states()
+        return "".join(self._out)
 
     def _error(self, what: str) -> FormatError:
         return FormatError(f"bad regular expression: {what} at position {self._at}")
@@ -112,126 +174,157 @@ class _Parser:
     def _refused(self, what: str) -> FormatError:
         return FormatError(f"regular expressions with {what} (position {self._at}) are not supported")
 
-    def _peek(self, text: str) -> bool:
-        return self._pattern.startswith(text, self._at)
+    def _check_states(self) -> None:
+        if self._groups[-1].states > _MAX_STATES:
+            raise FormatError(f"the regular expression is too large: over {_MAX_STATES} states")
 
-    def _alternatives(self, depth: int) -> Tree:
-        if depth > _MAX_DEPTH:
+    def _item(self, text: str, states: int = 1, skipped: int = 0, empty: bool = False) -> None:
+        group = self._groups[-1]
+        if group.closed:
+            raise FormatError("'$' can stand only where the text ends")
+        group.at_start = False
+        group.item, group.item_anchored = states, False
+        group.states += states
+        group.item_skipped, group.item_empty, group.before_item = skipped, empty, group.empty
+        group.skipped += skipped
+        group.empty &= empty
+        self._check_states()
+        self._out.append(text)
+
+    def _character(self, point: int) -> str:
+        if not self._xgrammar:
+            return character(point)
+        text = chr(point)
+        if text in r"\.+*?()|[]{}^$-":
+            return "\\" + text
+        return f"\\x{point:02x}" if point < 0x20 or point == 0x7F else text
+
+    def _char(self, text: str) -> None:
+        self._at += 1
+        self._item(self._character(self._point(text[0])))
+
+    def _dot(self, _: str) -> None:
+        self._at += 1
+        self._item(r"[^\n\r]" if self._xgrammar else _ANY_BUT_LINE_ENDS)
+
+    def _anchor(self, text: str) -> None:
+        self._at += len(text)
+        group = self._groups[-1]
+        group.item, group.anchored = 0, True
+        if text in ("^", r"\A"):
+            if not group.at_start:
+                raise FormatError("'^' can stand only where the text begins")
+            self._out.append("^" if self._anchors else "")
+        else:
+            group.closed = group.ended = True
+            self._out.append("$" if self._anchors else "")
+
+    def _bar(self, text: str) -> None:
+        self._at += 1
+        group = self._groups[-1]
+        group.at_start, group.closed, group.item = group.opened_at_start, False, 0
+        group.leave_branch()
+        group.empty = True
+        group.states += 1
+        self._check_states()
+        self._out.append(text)
+
+    def _open(self, text: str) -> None:
+        if text == "(" and self._pattern.startswith("(?", self._at):
+            raise self._refused(
+                next(name for sign, name in _REFUSED_GROUPS if self._pattern.startswith(sign, self._at))
+            )
+        self._at += len(text)
+        if self._groups[-1].closed:
+            raise FormatError("'$' can stand only where the text ends")
+        if len(self._groups) > _MAX_DEPTH:
             raise FormatError("the regular expression is nested too deeply")
-        tree = Tree([[]])
-        while self._at < len(self._pattern) and not self._peek(")"):
-            if self._peek("|"):
-                self._at += 1
-                tree.branches.append([])
-            else:
-                tree.branches[-1].append(self._quantified(self._item(depth)))
-        return tree
+        self._groups.append(_Group(at_start=self._groups[-1].at_start))
+        self._out.append("(?:")
 
-    def _item(self, depth: int) -> Item:
-        char = self._pattern[self._at]
-        if char in "*+?":
-            raise self._error(f"nothing to repeat before {char!r}")
-        if char == "(":
-            return self._group(depth)
-        if char == "[":
-            return Item(self._written(self._set()))
-        if char == "\\":
-            return self._escape()
+    def _close(self, _: str) -> None:
+        if len(self._groups) == 1:
+            raise self._error("unmatched ')'")
         self._at += 1
-        if char in "^$":
-            return Item(anchor=char, size=0, skips=skips.NOTHING)
-        if char == ".":
-            return Item(_ANY_BUT_LINE_ENDS)
-        return Item(charsets.char(self._point(char)))
+        inner = self._groups.pop()
+        inner.leave_branch()
+        self._item(")", inner.states, inner.skipped, inner.any_empty)
+        group = self._groups[-1]
+        group.item_anchored = inner.anchored
+        group.anchored |= inner.anchored
+        group.closed = inner.ended
+        group.ended |= inner.ended
 
-    def _point(self, char: str) -> int:
-        point = ord(char)
-        if 0xD800 <= point <= 0xDFFF:
-            raise self._error("half a surrogate pair")
-        return point
-
-    def _group(self, depth: int) -> Item:
-        self._at += 1
-        if self._peek("?"):
-            match = _GROUP.match(self._pattern, self._at)
-            if match is None:
-                raise self._refused(next(name for sign, name in _REFUSED_GROUPS if self._peek(sign)))
-            self._at = match.end()
-        tree = self._alternatives(depth + 1)
-        if not self._peek(")"):
-            raise self._error("missing ')'")
-        self._at += 1
-        return Item(group=tree, size=tree.size, skips=tree.skips)
-
-    def _quantified(self, item: Item) -> Item:
-        if self._at >= len(self._pattern):
-            return item
-        char = self._pattern[self._at]
-        least, most, sign = 0, 0, ""
-        if char in "*+?":
-            self._at += 1
-            least, most, sign = (1 if char == "+" else 0), 1, char
-        elif char == "{":
-            match = _QUANTIFIER.match(self._pattern, self._at)
-            if match is None or match[0] in ("{}", "{,}"):
-                return item
-            least = int(match[1] or 0)
-            most = int(match[3]) if match[3] else least
-            if match[3] and most < least:
+    def _count(self, text: str) -> None:
+        group = self._groups[-1]
+        if not group.item:
+            raise self._error(f"nothing to repeat before {text!r}")
+        self._at += len(text)
+        least, comma, most = ("1" if text == "+" else "0", "", "1" if text == "?" else "")
+        if text[0] == "{":
+            least, comma, most = text[1:-1].partition(",")
+            if most and int(most) < int(least or 0):
                 raise self._error("a repetition whose end comes before its beginning")
-            self._at = match.end()
-            sign = f"{{{least}{',' if match[2] else ''}{match[3] or ''}}}"
-        if not sign:
-            return item
-        if self._peek("?"):
+            text = f"{{{least or 0}{comma}{most}}}"
+        times = max(int(most or 0), int(least or 0), 1)
+        group.states += group.item * (times - 1)
+        self._check_states()
+        if self._xgrammar and group.item_empty and text != "?":
+            raise self._refused("a repeated part that may be empty")
+        optional = not int(least or 0)
+        group.skipped += group.item_skipped * (times - 1) + optional
+        group.empty = group.before_item and (group.item_empty or optional)
+        following = self._pattern[self._at : self._at + 1]
+        if following == "?":
             self._at += 1  # lazy: the same texts
-        elif self._peek("+"):
+        elif following == "+":
             raise self._refused("possessive quantifiers")
-        if self._at < len(self._pattern) and (
-            self._pattern[self._at] in "*+?" or _QUANTIFIER.match(self._pattern, self._at)
-        ):
+        if _COUNT.match(self._pattern, self._at):
             raise self._error("multiple repeat")
-        if item.anchored():
+        if group.item_anchored:
             raise self._refused("anchors under a quantifier")
-        text = item.text if item.group is None else f"(?:{item.group.rendered('inside', 'inside')})"
-        endless = sign in ("*", "+") or sign.endswith(",}")
-        again = skips.repeated(item.skips, least, None if endless else most)
-        return Item(text + sign, size=item.size * max(most, 1), skips=again)
+        group.item = 0
+        self._out.append(text)
 
-    def _escape(self) -> Item:
+    def _escape(self, _: str) -> None:
         self._at += 1
-        if self._at >= len(self._pattern):
-            raise self._error("a backslash at the end")
-        char = self._pattern[self._at]
-        if char in "bB":
+        letter = self._pattern[self._at : self._at + 1]
+        if letter and letter in "bB":
             raise self._refused("word boundaries")
-        if char in "AZz":
+        if letter and letter in "dwsDWS":
             self._at += 1
-            return Item(anchor="^" if char == "A" else "$", size=0, skips=skips.NOTHING)
-        if char in CLASSES:
-            return Item(self._written(common(self._class_letter())))
-        return Item(charsets.char(self._escaped_point()))
+            self._item(f"[{self._class(letter, negated=False)}]")
+        else:
+            self._item(self._character(self._escaped_point()))
 
-    def _written(self, ranges: Ranges) -> str:
-        self._count(ranges)
-        return written(ranges)
+    def _class(self, letter: str, *, negated: bool) -> str:
+        """A class within a set, `negated` or not."""
+        lower = letter.lower()
+        wide = negated == (letter == lower)
+        if wide and self._xgrammar:
+            raise self._refused(f"\\{letter} or its like, which leave out some characters beyond ASCII,")
+        self._count_ranges(_RANGES_OF_A_WIDE_CLASS if wide else 3)
+        found = (_WIDE if wide else _COMMON)[lower]
+        return found if letter == lower else f"[^{found}]"
 
-    def _count(self, ranges: Sized) -> None:
-        self._ranges += len(ranges)
+    def _count_ranges(self, count: int) -> None:
+        self._ranges += count
         if self._ranges > _MAX_RANGES:
             raise FormatError(
                 f"the regular expression is too large: its sets have over {_MAX_RANGES} ranges of characters, "
-                r"of which \W, \D, \S and their like in a negated set have up to hundreds each"
+                r"of which \W, \D, \S and their like in a negated set have hundreds each"
             )
 
-    def _class_letter(self) -> str:
-        """The letter of the class escape at hand; the backslash is read already."""
-        self._at += 1
-        return self._pattern[self._at - 1]
+    def _point(self, char: str) -> int:
+        if "\ud800" <= char <= "\udfff":
+            raise self._error("half a surrogate pair")
+        return ord(char)
 
     def _escaped_point(self) -> int:
         """The character that the escape at hand stands for; the backslash is read already."""
-        char = self._pattern[self._at]
+        char = self._pattern[self._at : self._at + 1]
+        if not char:
+            raise self._error("a backslash at the end")
         if char in "pP":
             raise self._refused("Unicode properties")
         if char in "123456789k":
@@ -254,44 +347,39 @@ class _Parser:
         following = self._pattern[self._at : self._at + 1]
         if char == "c" and following.isascii() and following.isalpha():
             self._at += 1
-            return ord(self._pattern[self._at - 1]) % 32
+            return ord(following) % 32
         if char.isalnum():
             raise self._error(f"unknown escape \\{char}")
         return self._point(char)
 
-    def _set(self) -> Ranges:
+    def _set(self, _: str) -> None:
         self._at += 1
-        negated = self._peek("^")
+        negated = self._pattern.startswith("^", self._at)
         self._at += negated
-        if self._peek("]"):
+        if self._pattern.startswith("]", self._at):
             raise self._refused("sets that are empty or begin with ']'")
         ranges: list[tuple[int, int]] = []
-        classes: set[str] = set()
-        while not self._peek("]"):
-            if self._at >= len(self._pattern):
-                raise self._error("missing ']'")
-            if self._peek("[:"):
+        classes: dict[str, str] = {}
+        while not self._pattern.startswith("]", self._at):
+            if self._pattern.startswith("[:", self._at):
                 raise self._refused("POSIX character classes")
             first = last = self._member()
-            if self._peek("-") and not self._peek("-]"):
+            if self._pattern.startswith("-", self._at) and not self._pattern.startswith("-]", self._at):
                 self._at += 1
                 last = self._member()
                 if isinstance(first, str) or isinstance(last, str) or last < first:
                     raise self._error("bad range in a set")
-            if isinstance(first, str) or isinstance(last, str):
-                classes.add(str(first))
-            else:
+            if isinstance(first, str):
+                classes[first] = classes.get(first) or self._class(first, negated=negated)
+            elif isinstance(last, int):
                 ranges.append((first, last))
         self._at += 1
-        for letter in sorted(classes):
-            ranges += wide(letter) if negated else common(letter)
-        self._count(ranges)
-        found = normal(ranges)
-        if negated:
-            found = complement(found)
-        if not found:
+        if negated and any(letter.lower() in classes and letter.upper() in classes for letter in "dws"):
             raise self._error("a set that nothing matches")
-        return found
+        self._count_ranges(len(ranges))
+        if self._xgrammar and any(last > 0x7F for _, last in ranges):
+            raise self._refused("sets of characters beyond ASCII")
+        self._item(charset(ranges, negated=negated, write=self._character)[:-1] + "".join(classes.values()) + "]")
 
     def _member(self) -> int | str:
         """A character, or the letter of a class such as `\\d`."""
@@ -302,7 +390,7 @@ class _Parser:
         if char != "\\":
             return self._point(char)
         following = self._pattern[self._at]
-        if following == "b":
+        if following == "b" or following in "dwsDWS":
             self._at += 1
-            return 0x08
-        return self._class_letter() if following in CLASSES else self._escaped_point()
+            return 0x08 if following == "b" else following
+        return self._escaped_point()

@@ -1,22 +1,18 @@
-"""Which library enforces a format: one that honours all of it, or none does and the client is told why."""
+"""The grammar for a format, in a form that the engine's library honours all of; else the client is told why not."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import re
-from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from openai_bls.core.engine_types import Grammar
+from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import ebnf, ebnf_forms, intersections, larks, rendering
-from openai_bls.output.structured.errors import FormatError
-from openai_bls.output.structured.formats import Checked, Format, checked, unwrapped
-from openai_bls.output.structured.gbnf import gbnf, is_grammar, with_grammars
+from openai_bls.output.structured import bounds, gbnf, guided_decoding, lark, patterns
+from openai_bls.output.structured.errors import FormatError, cut
+from openai_bls.output.structured.formats import Format, checked, unwrapped
+from openai_bls.output.structured.guided_decoding import Target
 
 _MAX_BYTES = 256 * 1024
 _MAX_DEPTH = 100
@@ -24,33 +20,23 @@ _MAX_MESSAGE = 300
 # llguidance's own limit lets schemas pass that take it seconds, and more memory than is good.
 _MAX_SYMBOLS = 20_000
 
-_KIND_NAMES = {
-    "json_schema": "JSON schemas",
-    "regex": "regular expressions",
-    "ebnf": "GBNF grammars",
-    "structural_tag": "structural tags",
-    "lark": "Lark grammars",
-}
 
-
-def grammar(format: Format, *, backend: str, param: str, kinds: Collection[str] = ()) -> Grammar:  # noqa: A002
-    """The grammar for a format, in the form of a library that honours all of it: xgrammar where it does, as it is
-    quicker to compile for a large vocabulary, else llguidance.
-
-    Takes a millisecond or so, a tenth of one for each property of a large schema, and next to nothing for a format
-    that came lately.
+def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa: A002
+    """The grammar for a format. Takes milliseconds, for a large schema more; next to nothing for a recent one.
 
     Args:
         format: what the output must match.
-        backend: the engine's, `EngineInfo.grammar_backend`.
+        info: of the engine.
         param: the request's field that it comes from.
-        kinds: the engine's, `EngineInfo.grammar_kinds`.
 
     Raises:
-        InvalidRequestError: it is malformed, nothing would match it, or no backend honours all of it.
+        InvalidRequestError: it is malformed, nothing would match it, or the engine's library does not honour all of it.
     """
+    target = Target.of(info) if info.engine == "tensorrt_llm" else None
     try:
-        found = _cached(_text(format), backend, tuple(kinds))
+        if not info.grammar_backend:
+            raise FormatError("this server's engine has no grammars")
+        found = _cached(_text(format), target)
     except FormatError as error:
         found = str(error)
     if isinstance(found, str):
@@ -58,11 +44,16 @@ def grammar(format: Format, *, backend: str, param: str, kinds: Collection[str] 
     return found
 
 
+def has_structural_tags(info: EngineInfo) -> bool:
+    """Whether an engine's grammars may have free text around what is constrained."""
+    return bool(info.grammar_backend) and (info.engine != "tensorrt_llm" or "structural_tag" in info.grammar_kinds)
+
+
 @lru_cache(maxsize=64)
-def _cached(text: str, backend: str, kinds: tuple[str, ...]) -> Grammar | str:
+def _cached(text: str, target: Target | None) -> Grammar | str:
     """The grammar, or why there is none, which may take as long to find out."""
     try:
-        return _grammar(text, backend, kinds)
+        return _grammar(unwrapped(msgspec.json.decode(text)), target)
     except FormatError as error:
         return str(error)
     except RecursionError:  # whose depth is bounded by everything above, as far as is known
@@ -96,153 +87,34 @@ def _bound(wanted: Any) -> None:
     raise FormatError(f"it is nested too deeply: over {_MAX_DEPTH} levels")
 
 
-def _grammar(text: str, backend: str, kinds: tuple[str, ...]) -> Grammar:
-    if not backend:
-        raise FormatError("this server's engine has no grammars: llguidance is not installed there")
-    wanted = unwrapped(msgspec.json.decode(text))
+def _grammar(wanted: Any, target: Target | None) -> Grammar:
     if isinstance(wanted, dict) and wanted.get("type") == "grammar" and set(wanted) == {"type", "grammar"}:
         source = wanted["grammar"]
-        if isinstance(source, str) and source and ebnf.is_lark(source):
-            return _of_kind(_lark(source, backend), kinds, backend)
+        if isinstance(source, str) and source and gbnf.is_lark(source):
+            bounds.check_lark(source)
+            return guided_decoding.lark_source(source, target) if target else _validated(Grammar("lark", source))
     found = checked(wanted)
-    if backend == "xgrammar" and found.beyond_xgrammar is None:
-        _validate(found)
-        return _of_kind(_xgrammar(found), kinds, backend, found.format)
-    if found.beyond_xgrammar is not None and found.needs_xgrammar is not None:
-        raise FormatError(f"{found.beyond_xgrammar} cannot be enforced beside {found.needs_xgrammar}")
-    if found.needs_xgrammar is not None:
-        raise FormatError(f"{found.needs_xgrammar} takes xgrammar, which this server's engine does not have")
-    if backend == "llguidance":
-        return _of_kind(_llguidance(found), kinds, backend, found.format)
-    raise FormatError(
-        f"{found.beyond_xgrammar} cannot be enforced here: it would take llguidance, "
-        "which this server's engine does not have"
-    )
+    return guided_decoding.grammar(found, target) if target else _validated(_llguidance(found))
 
 
-def _of_kind(made: Grammar, kinds: tuple[str, ...], backend: str, plain: Format | None = None) -> Grammar:
-    """`made` of the format `plain` as a grammar of one of `kinds`, if there are any, where that is the same.
-
-    An xgrammar without structural tags gets everything as GBNF: up to 0.1.19 clients could end its process by a regular
-    expression or a grammar of their own, and its JSON strings may hold what JSON does not. The embedded engine's gets
-    the parts of tags so. An engine without structural tags gets no Lark grammar in the place of one either: what tags
-    are for are markers such as <tool_call>, often tokens of their own, and a Lark grammar that spells them as text
-    loops or fails there.
-    """
-    if backend == "xgrammar" and plain is not None:
-        if not kinds:
-            return _of_current(plain)
-        if "ebnf" in kinds and "structural_tag" not in kinds:
-            return Grammar("ebnf", gbnf(plain))
-        if "ebnf" in kinds and is_grammar(plain):
-            # Versions in between: what GBNF for all of them cannot say is theirs to read.
-            with contextlib.suppress(FormatError):
-                return Grammar("ebnf", gbnf(plain))
-    needed = made.kind
-    if plain is not None and made.kind == "lark" and plain["type"] != "grammar":
-        needed = "structural_tag"
-    if not kinds or needed in kinds:
-        return made
-    if needed == "structural_tag" and "regex" in kinds and plain is not None:
-        words = _words(plain)
-        if words is not None:
-            return Grammar("regex", "|".join(f"({_escaped(word)})" for word in words))
-    has = ", ".join(_KIND_NAMES[kind] for kind in kinds)
-    raise FormatError(f"it takes {_KIND_NAMES[needed]}, which this server's engine does not have: it has {has}")
-
-
-def _of_current(plain: Format) -> Grammar:
-    """For the embedded engine's own xgrammar."""
-    if is_grammar(plain):
-        return Grammar("ebnf", gbnf(plain, current=True))
-    return Grammar("structural_tag", _dumped({"type": "structural_tag", "format": with_grammars(plain)}))
-
-
-def _words(plain: Format) -> list[str] | None:
-    """The strings that a format is a choice of; None if it is no choice."""
-    parts = plain["elements"] if plain["type"] == "or" else [plain]
-    if any(part["type"] != "const_string" for part in parts):
-        return None
-    words = [part["value"] for part in parts]
-    # No regular expression of xgrammar's may hold it.
-    return None if any("\x00" in word for word in words) else words
-
-
-def _escaped(word: str) -> str:
-    """A regular expression for `word`. re.escape also writes backslashes before what has no need of them, a space say,
-    which not every library takes."""
-    return (
-        re.sub(r"[\\^$.|?*+()\[\]{}/-]", r"\\\g<0>", word)
-        .replace("\n", r"\n")
-        .replace("\t", r"\t")
-        .replace("\r", r"\r")
-    )
-
-
-def _xgrammar(found: Checked) -> Grammar:
-    plain = found.format
-    match plain["type"]:
-        case "json_schema" if "style" not in plain:
-            return Grammar("json_schema", _dumped(plain["json_schema"]))
+def _llguidance(found: Format) -> Grammar:
+    """For the embedded engine."""
+    match found["type"]:
+        case "json_schema" if "style" not in found:
+            return Grammar("json_schema", lark.json_schema(found["json_schema"]))
         case "regex":
-            return Grammar("regex", plain["pattern"])
+            return Grammar("regex", patterns.full(found["pattern"]))
         case "grammar":
-            return Grammar("ebnf", plain["grammar"])
-    return Grammar("structural_tag", _dumped({"type": "structural_tag", "format": plain}))
+            return Grammar("lark", gbnf.lark(gbnf.parse(found["grammar"])))
+    return Grammar("lark", lark.lark(found))
 
 
-def _llguidance(found: Checked) -> Grammar:
-    plain = found.format
-    for schema in _schemas(plain):
-        intersections.check(schema)
-    match plain["type"]:
-        case "json_schema":
-            made = Grammar("json_schema", rendering.json_schema(plain["json_schema"]))
-        case "regex":
-            made = Grammar("regex", plain["pattern"])
-        case "grammar":
-            made = Grammar("lark", ebnf_forms.lark(ebnf.parse(plain["grammar"])))
-        case _:
-            made = Grammar("lark", rendering.lark(plain))
-    _validate_text(made)
-    return made
-
-
-def _lark(source: str, backend: str) -> Grammar:
-    if backend != "llguidance":
-        raise FormatError("a Lark grammar takes llguidance, which this server's engine does not have: write it as GBNF")
-    larks.check(source)
-    made = Grammar("lark", source)
-    _validate_text(made)
-    return made
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _validate(found: Checked) -> None:
-    """Let llguidance look at the schemas for xgrammar, too: it sees what has no instance."""
-    for schema in _schemas(found.format):
-        intersections.check(schema)
-        _validate_text(Grammar("json_schema", rendering.json_schema(schema)))
-
-
-def _schemas(node: Any) -> list[Any]:
-    if isinstance(node, list):
-        return [schema for part in node for schema in _schemas(part)]
-    if not isinstance(node, dict):
-        return []
-    if node.get("type") == "json_schema":
-        return [node["json_schema"]]
-    return [schema for part in node.values() for schema in _schemas(part)]
-
-
-def _validate_text(made: Grammar) -> None:
+def _validated(made: Grammar) -> Grammar:
+    """`made`, unless llguidance refuses it, as it would in the engine's process."""
     try:
         from llguidance import LLMatcher, LLParserLimits
-    except ImportError:  # the engine's process may have it even so, and looks itself
-        return
+    except ImportError:  # the engine's process looks itself
+        return made
     match made.kind:
         case "json_schema":
             text = LLMatcher.grammar_from_json_schema(made.text)
@@ -254,6 +126,7 @@ def _validate_text(made: Grammar) -> None:
     _, messages = LLMatcher.validate_grammar_with_warnings(text, limits=limits)
     if messages:
         raise FormatError(_plain(messages[0]))
+    return made
 
 
 def _plain(message: str) -> str:
@@ -264,5 +137,4 @@ def _plain(message: str) -> str:
         return "its patterns and lengths are too much together for one string: use fewer of them at once"
     if "too big" in message:
         return "it is too large, or combines too many alternatives"
-    text = " ".join(message.split("<backtrace>", 1)[0].split())
-    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"
+    return cut(" ".join(message.split("<backtrace>", 1)[0].split()), _MAX_MESSAGE)

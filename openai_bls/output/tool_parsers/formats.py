@@ -1,4 +1,4 @@
-"""The forms in which models write tool calls: how each is read, and the grammar that makes a model write it."""
+"""Formats of tool calls by model family: the syntax that a parser reads, and the constraint that enforces it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import string
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openai_bls.output.tool_parsers import llama_mistral_deepseek
+from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
 from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
 from openai_bls.output.tool_parsers.xml import xml_calls
 
@@ -53,7 +54,7 @@ class ToolFormat(NamedTuple):
     call_id: bool = False
     """Between the name and the arguments there is an id, between markers."""
     style: str = "json"
-    """Of the arguments: xgrammar's name for it."""
+    """Of the arguments, as formats name it; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()
     """If set, a call is one only at the beginning of the text, and begins with one of these; a space stands for any
     white space, or none."""
@@ -79,8 +80,11 @@ class ToolFormat(NamedTuple):
         functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
         if not functions:
             raise ValueError("there are no tools" if name is None else f"there is no tool {name!r}")
-        tags = [self._tag(function) for function in functions]
         one = name is not None or not parallel
+        if self.style == "array":
+            schemas = [(function["name"], function.get("parameters") or _NO_PARAMETERS) for function in functions]
+            return {"type": "json_schema", "json_schema": array_schema(schemas, one=one)}
+        tags = [self._tag(function) for function in functions]
         if at_least_one:
             return self._calls(tags, one)
         if self.only_at_start:
@@ -118,6 +122,32 @@ class ToolFormat(NamedTuple):
             "stop_after_first": one,
         }
         return {"type": "tag", "begin": self.open, "content": calls, "end": self.close} if self.open else calls
+
+
+def as_json_array(own: ToolFormat) -> ToolFormat:
+    """The form of calls for engines without structural tags, in place of a model's own."""
+    return ToolFormat(
+        "json_array",
+        lambda tools: json_array(_names(tools)),
+        begin='{"name": "{name}", "parameters": ',
+        end="}",
+        trigger="[",
+        separator=", ",
+        open="[",
+        close="]",
+        new_id=own.new_id,
+        style="array",
+    )
+
+
+def either(answer: dict[str, Any], calls: dict[str, Any]) -> dict[str, Any] | None:
+    """One format, of `answer` or calls as a JSON array; None if there is none that tells them apart."""
+    schema = answer.get("json_schema")
+    if answer["type"] != "json_schema" or not isinstance(schema, dict) or schema.get("type") != "object":
+        return None
+    parts = (schema, calls["json_schema"])
+    alternatives = [rebased(part, f"#/anyOf/{at}") for at, part in enumerate(parts)]
+    return {"type": "json_schema", "json_schema": {"anyOf": alternatives}}
 
 
 def _text_that_begins_otherwise(beginnings: Sequence[str], excludes: Sequence[str]) -> dict[str, Any]:

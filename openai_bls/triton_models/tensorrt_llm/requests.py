@@ -225,12 +225,7 @@ def _grammar(arrays: Arrays, info: EngineInfo) -> Grammar | None:
     # Costs nothing for requests without a guide.
     from openai_bls.output import structured
 
-    return structured.grammar(
-        _guide(kind, guide),
-        backend=info.grammar_backend,
-        param="guided_decoding_guide",
-        kinds=info.grammar_kinds,
-    )
+    return structured.grammar(_guide(kind, guide), info, param="guided_decoding_guide")
 
 
 def _guide(kind: str, guide: str) -> dict[str, Any]:

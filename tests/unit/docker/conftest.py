@@ -96,7 +96,7 @@ NVIDIA = {
     # As Debian writes versions, which pip cannot.
     "python-apt": "2.7.7build1",
 }
-"""Packages of NVIDIA's image that must stay, all but llguidance, and their versions."""
+"""Packages of NVIDIA's image that must stay, and their versions."""
 
 
 def nvidia_python(folder: Path) -> Path:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.docker.conftest import NVIDIA, ROOT, Index, empty_image, nvidia_python
-from tests.unit.docker.replay import Image, Replay, ReplayError, is_root
+from tests.unit.docker.conftest import NVIDIA, ROOT, Index
+from tests.unit.docker.replay import Image, Replay, is_root
 
 IMAGES = ("cpu", "runtime")
 MODELS = {"ensemble", "openai_bls", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"}
@@ -104,20 +104,8 @@ def test_nvidias_packages_stay(runtime: Image) -> None:
         "print(json.dumps({found.metadata['Name']: found.version for found in m.distributions()}))"
     )
     found = json.loads(python(runtime, code))
-    kept = {name: version for name, version in NVIDIA.items() if name != "llguidance"}
-    assert kept.items() <= found.items()
-    assert found["llguidance"] != NVIDIA["llguidance"]
+    assert NVIDIA.items() <= found.items()
     assert {"starlette", "uvicorn", "tokenizers"} <= found.keys()
-
-
-def test_a_conflict_fails_the_build(replay: Replay, runtime: Image, index: Index, tmp_path: Path) -> None:
-    """`MAY_REPLACE=` keeps NVIDIA's llguidance too, which is too old."""
-    nvidia_python(tmp_path / "python")
-    strict = Replay(
-        ROOT, {"MAY_REPLACE": ""}, index.settings, {"wheel": replay.contexts["wheel"], "checkpoint": tmp_path}
-    )
-    with pytest.raises(ReplayError, match=r"(?s)RUN: exit status 1.*llguidance==0\.7\.29.*MAY_REPLACE \(now: none\)"):
-        strict.run("runtime", empty_image(tmp_path / "root", tmp_path / "python"))
 
 
 def test_without_an_engine_it_says_what_to_mount(runtime: Image) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import jsonschema
 import pytest
 
 from openai_bls.api.chat.validation import ValidRequest
@@ -117,23 +119,45 @@ def test_tools_need_a_form_that_is_known() -> None:
     assert info.value.param == "tools"
 
 
+OLD_TRTLLM = engine_info(
+    engine="tensorrt_llm", version="tensorrt_llm 0.20.0", grammar_backend="xgrammar", grammar_kinds=("json_schema",)
+)
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "calls"),
     [
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL, OTHER], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"tools": [OTHER]}, "tools.function.strict"),
+        ({"tools": [TOOL, OTHER], "tool_choice": "required"}, '[{"name": "f", "parameters": {}}]'),
+        ({"tools": [TOOL, OTHER], "tool_choice": NAMED}, '[{"name": "f", "parameters": {}}]'),
+        ({"tools": [TOOL], "response_format": JSON_SCHEMA}, '[{"name": "f", "parameters": {}}]'),
     ],
 )
-def test_forced_calls_need_structural_tags_or_gbnf(fields: dict[str, Any], param: str) -> None:
-    few = model(info=engine_info(grammar_kinds=("json_schema", "regex")))
-    prepare.check_supported(chat(tools=[TOOL]), few)
-    for backend, kinds in (("xgrammar", ("structural_tag",)), ("xgrammar", ("regex", "ebnf")), ("llguidance", ())):
-        described = engine_info(grammar_backend=backend, grammar_kinds=kinds)
-        prepare.check_supported(chat(**fields), model(info=described))
+def test_forced_calls_without_structural_tags_are_a_json_array(fields: dict[str, Any], calls: str) -> None:
+    old = model(THINKING, OLD_TRTLLM)
+    request = chat(**fields)
+    prepare.check_supported(request, old)
+    found = prepare.wanted(request, old, "<think>\n\n</think>\n\n")
+    assert found is not None
+    made = prepare.constraint(found, old)
+    assert made.kind == "json_schema"
+    jsonschema.validate(json.loads(calls), json.loads(made.text))
+    written = prepare.tool_format(request, old)
+    assert written is not None
+    events = written.parser([TOOL, OTHER]).push(calls)
+    assert [type(event).__name__ for event in events] == ["ToolCallStart", "ToolCallArguments"]
+    # Free text before the array cannot be allowed there.
+    with pytest.raises(InvalidRequestError, match="structural tags"):
+        prepare.constraint(prepare.wanted(request, old, "<think>\n") or found, old)
+
+
+def test_calls_are_not_checked_without_structural_tags() -> None:
+    old = model(info=OLD_TRTLLM)
+    prepare.check_supported(chat(tools=[TOOL]), old)
+    assert prepare.tool_format(chat(tools=[TOOL]), old) is HERMES.tool_format
     with pytest.raises(InvalidRequestError) as info:
-        prepare.check_supported(chat(**fields), few)
-    assert (info.value.param, info.value.code) == (param, "unsupported_parameter")
+        prepare.check_supported(chat(tools=[OTHER]), old)
+    assert (info.value.param, info.value.code) == ("tools.function.strict", "unsupported_parameter")
 
 
 def test_the_engines_request() -> None:
@@ -174,7 +198,7 @@ def test_nothing_is_constrained_unless_asked_for() -> None:
 
 
 def accepts(grammar: Grammar | None, text: str) -> bool:
-    """Whether `text` is one that the grammar allows, as llguidance sees it."""
+    """Whether `text` is one that the grammar allows."""
     assert grammar is not None
     return driving.accepts(grammar, text)
 

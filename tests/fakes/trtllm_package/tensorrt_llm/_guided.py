@@ -1,10 +1,19 @@
-"""Grammars, by the real libraries: xgrammar or llguidance, as TensorRT-LLM has them."""
+"""Guided decoding, by llguidance whichever backend is played.
+
+As xgrammar it takes JSON schemas with white space anywhere and nothing that they do not declare, regular expressions,
+GBNF and, in the PyTorch flow, structural tags; as llguidance JSON schemas, regular expressions and Lark.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+import llguidance
+from llguidance import LLMatcher
+
+from openai_bls.output.structured import formats, gbnf, lark
 
 
 class Guides:
@@ -14,109 +23,91 @@ class Guides:
         self._flow = flow
         self._vocab_size = vocab_size
         self.backend = backend
-        text = (tokenizer_dir / "tokenizer.json").read_text(encoding="utf-8")
+        content = json.loads((tokenizer_dir / "tokenizer.json").read_text(encoding="utf-8"))
         if backend == "xgrammar":
-            import transformers
-            import xgrammar
-
-            tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_dir)
-            info = xgrammar.TokenizerInfo.from_huggingface(
-                tokenizer, vocab_size=vocab_size, stop_token_ids=None if end_id is None else [end_id]
-            )
-            self._compiler: Any = xgrammar.GrammarCompiler(info)
-        else:
-            import llguidance
-
-            self._tokenizer: Any = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=end_id)
+            # Markers are text to it.
+            for token in content.get("added_tokens", ()):
+                token["special"] = token["id"] == end_id
+        self._tokenizer: Any = llguidance.LLTokenizer(json.dumps(content), n_vocab=vocab_size, eos_token=end_id)
 
     def start(self, params: Any) -> Matcher:
         """A matcher for a request's GuidedDecodingParams; raises ValueError where the real one fails the request."""
-        if self.backend == "xgrammar":
-            return _XGrammar(self._compile(params), self._vocab_size)
-        return _LLGuidance(self._tokenizer, self._lark(params), self._vocab_size)
+        text = self._as_xgrammar(params) if self.backend == "xgrammar" else _as_llguidance(params)
+        return Matcher(self._tokenizer, text, self._vocab_size)
 
-    def _compile(self, params: Any) -> Any:
+    def _as_xgrammar(self, params: Any) -> str:
         if params.structural_tag is not None:
             if self._flow == "tensorrt":
                 raise ValueError("kSTRUCTURAL_TAG is not supported by the xgrammar backend")
-            return self._compiler.compile_structural_tag(params.structural_tag)
-        if params.json_object:
-            return self._compiler.compile_builtin_json_grammar()
-        if params.json is not None:
-            schema = params.json if isinstance(params.json, str) else json.dumps(params.json)
-            return self._compiler.compile_json_schema(schema)
+            return lark.lark(formats.checked(_format(json.loads(params.structural_tag)["format"])))
+        if params.json_object or params.json is not None:
+            schema = {"type": "object"} if params.json_object else params.json
+            return _json(json.loads(schema) if isinstance(schema, str) else schema)
         if params.regex is not None:
-            return self._compiler.compile_regex(params.regex)
-        return self._compiler.compile_grammar(params.grammar)
+            return str(LLMatcher.grammar_from_regex(params.regex))
+        return gbnf.lark(gbnf.parse(params.grammar))
 
-    def _lark(self, params: Any) -> str:
-        import llguidance
 
-        if params.structural_tag is not None:
-            raise ValueError("Unsupported guide type: GuideType.STRUCTURAL_TAG.")
-        if params.json is not None or params.json_object:
-            schema = params.json if params.json is not None else '{"type": "object"}'
-            return str(llguidance.LLMatcher.grammar_from_json_schema(schema))
-        if params.regex is not None:
-            return str(llguidance.LLMatcher.grammar_from_regex(params.regex))
-        return str(llguidance.LLMatcher.grammar_from_lark(params.grammar))
+def _as_llguidance(params: Any) -> str:
+    if params.structural_tag is not None:
+        raise ValueError("Unsupported guide type: GuideType.STRUCTURAL_TAG.")
+    if params.json is not None or params.json_object:
+        schema = params.json if params.json is not None else '{"type": "object"}'
+        return str(LLMatcher.grammar_from_json_schema(schema))
+    if params.regex is not None:
+        return str(LLMatcher.grammar_from_regex(params.regex))
+    return str(LLMatcher.grammar_from_lark(params.grammar))
+
+
+def _json(schema: Any) -> str:
+    return str(LLMatcher.grammar_from_json_schema(json.dumps(_strict(schema))))
+
+
+def _strict(node: Any) -> Any:
+    """As its strict mode has it: what is not declared is not allowed."""
+    if isinstance(node, list):
+        return [_strict(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: _strict(part) for key, part in node.items()}
+    if found.get("type") == "object":
+        found.setdefault("additionalProperties", False)
+    if found.get("type") == "array":
+        found.setdefault("items", False)
+    return found
+
+
+def _format(node: Any) -> Any:
+    """A format of its structural tags in the words of `formats`."""
+    if isinstance(node, list):
+        return [_format(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") in ("json_schema", "qwen_xml_parameter"):
+        style = {"style": "qwen_xml"} if node["type"] == "qwen_xml_parameter" else {}
+        return {"type": "json_schema", "json_schema": node["json_schema"], **style}
+    return {key: _format(part) for key, part in node.items()}
 
 
 class Matcher:
     """At one place of a grammar."""
 
+    def __init__(self, tokenizer: Any, grammar: str, vocab_size: int) -> None:
+        self._matcher = LLMatcher(tokenizer, grammar)
+        if self._matcher.is_error():
+            raise ValueError(f"matcher error: {self._matcher.get_error()}")
+        self._vocab_size = vocab_size
+
     def mask(self) -> Any:
         """True where a token may come, shape [vocab_size]."""
-        raise NotImplementedError
-
-    def accept(self, token: int) -> None:
-        """Go on."""
-        raise NotImplementedError
-
-
-class _XGrammar(Matcher):
-    def __init__(self, compiled: Any, vocab_size: int) -> None:
-        import xgrammar
-
-        self._matcher = xgrammar.GrammarMatcher(compiled)
-        self._bitmask = xgrammar.allocate_token_bitmask(1, vocab_size)
-        self._vocab_size = vocab_size
-
-    def mask(self) -> Any:
-        if self._matcher.is_terminated():
-            return None
-        self._bitmask.fill_(-1)
-        self._matcher.fill_next_token_bitmask(self._bitmask, 0)
-        return _bits(self._bitmask[0], self._vocab_size)
-
-    def accept(self, token: int) -> None:
-        if not self._matcher.is_terminated():
-            self._matcher.accept_token(token)
-
-
-class _LLGuidance(Matcher):
-    def __init__(self, tokenizer: Any, grammar: str, vocab_size: int) -> None:
-        import llguidance
-
-        self._matcher = llguidance.LLMatcher(tokenizer, grammar)
-        if self._matcher.is_error():
-            raise ValueError(f"LLGuidance matcher error: {self._matcher.get_error()}")
-        self._vocab_size = vocab_size
-
-    def mask(self) -> Any:
         import numpy as np
         import torch
 
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
-        return _bits(torch.from_numpy(bits.copy()), self._vocab_size)
+        words = torch.from_numpy(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32).copy())
+        spread = (words.view(-1, 1) >> torch.arange(32, dtype=torch.int32)) & 1
+        return spread.view(-1)[: self._vocab_size].bool()
 
     def accept(self, token: int) -> None:
+        """Go on."""
         if not self._matcher.is_stopped():
             self._matcher.try_consume_tokens([token])
-
-
-def _bits(words: Any, vocab_size: int) -> Any:
-    import torch
-
-    spread = (words.view(-1, 1) >> torch.arange(32, dtype=torch.int32)) & 1
-    return spread.view(-1)[:vocab_size].bool()

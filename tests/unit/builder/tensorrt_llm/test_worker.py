@@ -14,7 +14,7 @@ from openai_bls.builder.tensorrt_llm.worker import REFUSAL, REFUSED, Survey, dec
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.api_build import _set_plugin
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, InstalledGpu
-from openai_bls.engines.tensorrt_llm.module import Package
+from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
 from tests.unit.builder.tensorrt_llm.build_support import H100, L4, Machine
 
 
@@ -34,7 +34,7 @@ def spec_in(folder: Path, **changes: object) -> BuildSpec:
         max_num_tokens=4,
         lora_dirs=(folder / "a", folder / "b"),
         plugins={"gemm_plugin": "auto"},
-        quant="awq",
+        quant_algorithm="W4A16_AWQ",
     )
     return msgspec.structs.replace(spec, **changes)
 
@@ -74,7 +74,7 @@ class _AssertingPluginConfig(_PluginConfig):
 def test_the_reason_of_a_refused_plugin_option(config: _PluginConfig, said: str) -> None:
     """Pydantic's own text ends in an address."""
     with pytest.raises(EngineLoadError) as caught:
-        _set_plugin(Package("1.2.1"), config, "gemm_plugin", "banana")
+        _set_plugin(TensorRtLlm("1.2.1"), config, "gemm_plugin", "banana")
     assert str(caught.value) == f"plugin option gemm_plugin: 'banana' is refused: {said}"
 
 

@@ -563,7 +563,7 @@ def test_every_version(version: str, flow: Flow, habits: dict[str, str], tmp_pat
 
 @pytest.mark.parametrize("flow", ["tensorrt", "pytorch"])
 def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
-    """Over the fake package, which has the real xgrammar hold the output to it."""
+    """Over the fake package, which holds the output to it."""
     tokenizer = tiny_tokenizer()
     end = tokenizer.token_to_id("<|im_end|>")
     checkpoint = tmp_path / "tiny"
@@ -578,10 +578,12 @@ def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
         engine = load(folder, load_manifest(folder), settings, recorder, api=api)
         grammar = Grammar(kind="regex", text="[0-9]{3}x")
         engine.submit(request(1, grammar=grammar, stop_token_ids=(end,)))
-        recorder.wait_end(1)
+        engine.submit(request(2, grammar=Grammar(kind="lark", text="start: /a/")))
+        recorder.wait_end(1, 2)
         engine.close()
     assert re.fullmatch("[0-9]{3}x", tokenizer.decode(recorder.tokens[1]))
     assert (recorder.reason(1), recorder.ends[1].stop_token_id) == ("stop", end)
+    assert "grammar of the kind lark is not supported" in (recorder.ends[2].error or "")
     assert recorder.breaches == []
 
 

@@ -75,7 +75,6 @@ def asked(**fields: Any) -> GenerationRequest:
 REFUSED = {
     "max-input-len": asked(prompt_token_ids=[1] * 49),
     "can hold back one": asked(min_tokens=1, stop_token_ids=(90, 91)),
-    "it takes regex": asked(grammar=Grammar(kind="ebnf", text="root ::= [0-9]")),
 }
 FINE = [
     asked(prompt_token_ids=[1] * 48),
@@ -107,8 +106,3 @@ def test_a_prompt_that_one_step_does_not_hold(flow: Flow) -> None:
     # Where it is not known how much a step holds, TensorRT-LLM itself refuses.
     unknown = manifest(flow=flow, max_input_len=3, max_num_tokens=0)
     assert limits.refusal(request, unknown, described(), chunked_context=False) is None
-
-
-def test_all_kinds() -> None:
-    grammar = Grammar(kind="lark", text="start: /a/")
-    assert limits.refusal(asked(grammar=grammar), manifest(), described(grammar_kinds=())) is None

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from openai_bls.core.engine_types import Grammar
+from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.engines.embedded import grammar_backend
 from openai_bls.engines.embedded.grammar_matcher import Constraint, ConstraintFactory, GrammarError
 from openai_bls.output.detokenizer.factory import load
@@ -20,9 +20,16 @@ from openai_bls.output.structured import Format, grammar
 from tests.unit import core_support
 
 DEMO = Path(__file__).resolve().parents[4] / "demo" / "checkpoint"
-XGRAMMAR = ("xgrammar",)
-LLGUIDANCE = ("llguidance",)
-BOTH = ("xgrammar", "llguidance")
+EMBEDDED = core_support.engine_info(grammar_backend="llguidance")
+
+
+def trtllm(version: str, backend: str, *kinds: str) -> EngineInfo:
+    return core_support.engine_info(
+        engine="tensorrt_llm", version=f"tensorrt_llm {version}", grammar_backend=backend, grammar_kinds=kinds
+    )
+
+
+XGRAMMAR = trtllm("1.2.1", "xgrammar", "json_schema", "regex", "ebnf", "structural_tag")
 # So many tokens in, a text had better come to its end.
 _LONG = 12
 _CLOSING = {b'"', b"}", b"]", b'"}', b'"]', b'",', b", ", b"0", b")", b">"}
@@ -105,8 +112,9 @@ def accepts(wanted: Grammar, text: str) -> bool:
     return constraint.ended or vocabulary.eos in vocabulary.allowed(constraint)
 
 
-def made(wanted: Format, backends: Sequence[str] = LLGUIDANCE) -> Grammar:
-    return grammar(wanted, backend=backends[-1], param="response_format")
+def made(wanted: Format) -> Grammar:
+    """For the embedded engine."""
+    return grammar(wanted, EMBEDDED, param="response_format")
 
 
 def json_schema(schema: object) -> Format:

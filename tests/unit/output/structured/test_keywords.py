@@ -1,4 +1,4 @@
-"""The table in `keywords`, keyword by keyword: which library is chosen, what is refused and in which words."""
+"""The table in `keywords`, held against llguidance itself: what is honoured, what is refused and in which words."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import jsonschema
 import pytest
+from llguidance import LLMatcher
 from openai.lib._pydantic import to_strict_json_schema
 from pydantic import BaseModel, Field
 
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import instances, keywords, schema
-from tests.unit.output.structured.driving import BOTH, LLGUIDANCE, XGRAMMAR, accepts, json_schema, made
+from openai_bls.output.structured import grammar, keywords, schema
+from tests.unit.output.structured.driving import XGRAMMAR, accepts, json_schema, made
 
 Schema = dict[str, Any]
 
@@ -24,7 +25,7 @@ LIST: Schema = {
     "$ref": "#/$defs/n",
 }
 
-BY_XGRAMMAR: list[Any] = [
+BY_BOTH: list[Any] = [
     True,
     {},
     {"type": "string"},
@@ -62,7 +63,7 @@ BY_LLGUIDANCE: list[tuple[Any, str]] = [
     ({"type": "number", "exclusiveMaximum": 7}, "exclusiveMaximum"),
     ({"type": "array", "prefixItems": [{"type": "string"}]}, "prefixItems"),
     ({"type": "array", "items": [{"type": "string"}], "additionalItems": False}, "prefixItems"),
-    ({"type": "array", "items": False}, "items"),
+    ({"type": "array", "items": {"type": "string", "pattern": "a"}}, "pattern"),
     ({"type": "array", "items": {}, "maxItems": 5000}, "maxItems"),
     ({"type": "object", "patternProperties": {"^a": {}}}, "patternProperties"),
     ({"type": "object", "minProperties": 1}, "minProperties"),
@@ -76,20 +77,20 @@ BY_LLGUIDANCE: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("wanted", BY_XGRAMMAR)
-def test_both_honour(wanted: Any) -> None:
-    assert made(json_schema(wanted), BOTH).backend == "xgrammar"
-    assert made(json_schema(wanted), XGRAMMAR).backend == "xgrammar"
-    assert made(json_schema(wanted), LLGUIDANCE).backend == "llguidance"
+@pytest.mark.parametrize("wanted", [*BY_BOTH, *(wanted for wanted, _ in BY_LLGUIDANCE)])
+def test_llguidance_honours(wanted: Any) -> None:
+    assert made(json_schema(wanted)).kind == "json_schema"
+
+
+@pytest.mark.parametrize("wanted", BY_BOTH)
+def test_xgrammar_honours(wanted: Any) -> None:
+    assert grammar(json_schema(wanted), XGRAMMAR, param="p").kind == "json_schema"
 
 
 @pytest.mark.parametrize(("wanted", "keyword"), BY_LLGUIDANCE)
-def test_llguidance_honours(wanted: Any, keyword: str) -> None:
-    assert made(json_schema(wanted), BOTH).backend == "llguidance"
-    assert made(json_schema(wanted), LLGUIDANCE).backend == "llguidance"
-    with pytest.raises(InvalidRequestError) as caught:
-        made(json_schema(wanted), XGRAMMAR)
-    assert f"'{keyword}' cannot be enforced here: it would take llguidance" in caught.value.message
+def test_xgrammar_would_let_pass(wanted: Any, keyword: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"keyword '{keyword}'.* cannot be enforced by this server's engine"):
+        grammar(json_schema(wanted), XGRAMMAR, param="p")
 
 
 def refusal(wanted: Any) -> str:
@@ -186,21 +187,33 @@ def test_refusals(wanted: Any, says: str) -> None:
         ({"type": "integer", "exclusiveMinimum": 0.5}, {"type": "integer", "exclusiveMinimum": 0}),
         ({"const": 1.0, "enum": [1, True, 2]}, {"enum": [1]}),
         ({"type": "array", "items": [{"type": "null"}], "minItems": 1.0}, {"prefixItems": [{"type": "null"}]}),
-        ({"anyOf": [{"type": "null"}, False]}, {"anyOf": [{"type": "null"}]}),
-        ({"properties": {"a": False, "b": {}}}, {"properties": {"b": {}}}),
-        ({"type": ["array", "null"], "items": False, "minItems": 1}, {"type": "null"}),
     ],
 )
 def test_normal_form(wanted: Schema, normal: Schema) -> None:
     before = copy.deepcopy(wanted)
-    found = instances.pruned(schema.normal_form(wanted))
+    found = schema.checked(wanted)
     assert normal.items() <= found.items()
     assert wanted == before
 
 
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        ({"anyOf": [{"type": "null"}, False]}, "null", "1"),
+        ({"properties": {"a": False, "b": {}}}, '{"b": 1}', '{"a": 1}'),
+        ({"type": ["array", "null"], "items": False, "minItems": 1}, "null", "[]"),
+        ({"type": "array", "prefixItems": [{"type": "null"}, False]}, "[null]", "[null, 1]"),
+    ],
+)
+def test_what_has_no_instance_is_left_out(wanted: Schema, right: str, wrong: str) -> None:
+    found = made(json_schema(wanted))
+    assert accepts(found, right)
+    assert not accepts(found, wrong)
+
+
 def test_an_object_that_needs_more_than_it_declares_stays_open() -> None:
     wanted = {"type": "object", "properties": {"a": {}}, "required": ["a"], "minProperties": 2}
-    assert "additionalProperties" not in schema.normal_form(wanted)
+    assert "additionalProperties" not in schema.checked(wanted)
     assert accepts(made(json_schema(wanted)), '{"a": 1, "x": 2}')
     assert not accepts(made(json_schema(wanted)), '{"a": 1}')
 
@@ -215,17 +228,15 @@ def test_references_into_any_place() -> None:
         },
         "required": ["again", "list"],
     }
-    for backends in (BOTH, LLGUIDANCE):
-        found = made(json_schema(wanted), backends)
-        assert accepts(found, '{"list": [null, 3], "again": 0}')
-        assert not accepts(found, '{"list": [null, 3], "again": 4}')
+    found = made(json_schema(wanted))
+    assert accepts(found, '{"list": [null, 3], "again": 0}')
+    assert not accepts(found, '{"list": [null, 3], "again": 4}')
 
 
 def test_a_function_without_parameters_gets_none() -> None:
-    for backends in (BOTH, LLGUIDANCE):
-        found = made(json_schema({"type": "object", "properties": {}}), backends)
-        assert accepts(found, "{}")
-        assert not accepts(found, '{"a": 1}')
+    found = made(json_schema({"type": "object", "properties": {}}))
+    assert accepts(found, "{}")
+    assert not accepts(found, '{"a": 1}')
 
 
 def test_objects_that_are_combined_stay_open() -> None:
@@ -275,3 +286,64 @@ def test_what_the_openai_sdk_and_pydantic_write(model: type[BaseModel], strict: 
     text = json.dumps(value)
     assert accepts(found, text)
     assert not accepts(found, text.replace("Oak", "oak"))
+
+
+ITEMS = {"type": "array", "items": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("schema_of", "text"),
+    [
+        ({"type": "string", "minLength": 1}, '"\t"'),
+        ({"type": "string", "format": "unheard-of"}, '"x"'),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {}}, '{"\\u0061": "x"}'),
+        ({"anyOf": [{"type": "string"}], "maxLength": 1}, '"xyz"'),
+        ({"$ref": "#/$defs/s", "enum": ["a"], "$defs": {"s": {"type": "string"}}}, '"xyz"'),
+        ({"type": "string", "enum": [1]}, "1"),
+        ({"type": "integer", "multipleOf": 3, "minimum": 0}, "4"),
+        ({"type": "number", "multipleOf": 3}, "4"),
+        ({**ITEMS, "uniqueItems": True}, "[1, 1]"),
+        ({**ITEMS, "contains": {"const": 3}}, "[1]"),
+        ({"type": "object", "dependentRequired": {"a": ["b"]}}, '{"a": 1}'),
+        ({"type": "string", "not": {"const": "a"}}, '"a"'),
+        ({"if": {"type": "string"}, "then": {"const": "a"}}, '"b"'),
+        ({"allOf": [{"type": "string"}, {"maxLength": 1}]}, '"xyz"'),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "1"),
+        ({"type": "string"}, '"\\ud83d"'),
+        ({"type": "string"}, '"\\udfff\\ud83d"'),
+    ],
+)
+def test_what_xgrammar_lets_pass(schema_of: Any, text: str) -> None:
+    """These schemas are enforced here, or refused."""
+    try:
+        found = made(json_schema(schema_of))
+    except InvalidRequestError:
+        return
+    assert not accepts(found, text)
+
+
+def llguidance_says(found: Any) -> list[str]:
+    _, messages = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_json_schema(json.dumps(found)))
+    return list(messages)
+
+
+@pytest.mark.parametrize("keyword", sorted(keywords.REFUSED.keys() - {"nullable", "$vocabulary"}))
+def test_llguidance_honours_nothing_that_is_refused(keyword: str) -> None:
+    value = {"minContains": 1, "maxContains": 1, "uniqueItems": True}.get(keyword, {"a": ["b"]})
+    assert any(keyword in message for message in llguidance_says({"type": ["object", "array"], keyword: value}))
+
+
+@pytest.mark.parametrize("name", keywords.FORMATS)
+def test_llguidance_knows_the_formats(name: str) -> None:
+    assert llguidance_says({"type": "string", "format": name}) == []
+
+
+def test_every_keyword_is_in_one_place() -> None:
+    of_type = [key for keys in keywords.OF_TYPE.values() for key in keys]
+    honoured = {"type", *keywords.APPLICATORS, *keywords.VALUES, *of_type} - keywords.REFUSED.keys()
+    assert len(of_type) == len(set(of_type))
+    assert not honoured & keywords.ANNOTATIONS
+    assert not keywords.REFUSED.keys() & keywords.ANNOTATIONS
+    documented = keywords.__doc__ or ""
+    for key in honoured - {"exclusiveMinimum", "exclusiveMaximum", "maximum", "additionalItems"}:
+        assert f"`{key}`" in documented, key

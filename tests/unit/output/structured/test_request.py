@@ -10,7 +10,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.output.reasoning_parser import Reasoning
 from openai_bls.output.structured import Requested, grammar, requested
 from openai_bls.output.tool_parsers.formats import HERMES_FORMAT
-from tests.unit.output.structured.driving import accepts
+from tests.unit.output.structured.driving import EMBEDDED, accepts
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 FORMAT = {"type": "json_schema", "json_schema": SCHEMA}
@@ -179,10 +179,10 @@ NEWER = {"type": "structural_tag", "format": TAG}
 def test_the_older_structural_tag() -> None:
     found = requested({"response_format": OLDER})
     assert found is not None
-    made = grammar(found.format, backends=["xgrammar"], param=found.param)
-    assert made.kind == "structural_tag"
-    for text in ('"begin": "<f>"', '"begin": "<g>"', '"triggered_tags"', '"type": "grammar"'):
-        assert text in made.text
+    made = grammar(found.format, EMBEDDED, param=found.param)
+    for text in ("so", 'so <f>{"a": "b"}</f> and <g>[1]</g>'):
+        assert accepts(made, text)
+    assert not accepts(made, "<f>")
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,14 @@ def test_structural_tags_are_put_together_with_other_formats(field: str, tag: di
     calls = HERMES_FORMAT.constraint(TOOLS, at_least_one=True, name=None, parallel=False)
     either = {"type": "or", "elements": [found.format, calls]}
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-    for backends in (["xgrammar"], ["llguidance"]):
-        for opened, before in ((True, "hm</think>\n\n"), (False, "<think>hm</think>"), (False, "")):
-            made = grammar(thinking.constraint(found.format, opened=opened), backends=backends, param=found.param)
-            assert accepts(made, before + text)
-            assert not accepts(made, before + text[:-1])
-        made = grammar(either, backends=backends, param=found.param)
-        assert accepts(made, text)
-        assert accepts(made, call)
-        assert not accepts(made, text[:-1])
+    for opened, before in ((True, "hm</think>\n\n"), (False, "<think>hm</think>"), (False, "")):
+        made = grammar(thinking.constraint(found.format, opened=opened), EMBEDDED, param=found.param)
+        assert accepts(made, before + text)
+        assert not accepts(made, before + text[:-1])
+    made = grammar(either, EMBEDDED, param=found.param)
+    assert accepts(made, text)
+    assert accepts(made, call)
+    assert not accepts(made, text[:-1])
 
 
 @pytest.mark.parametrize(
@@ -238,5 +237,5 @@ def test_what_a_structural_tag_holds_is_checked_with_the_rest(triggers: list[str
     found = requested({"response_format": OLDER | {"triggers": triggers}})
     assert found is not None
     with pytest.raises(InvalidRequestError) as caught:
-        grammar(found.format, backends=["xgrammar"], param=found.param)
+        grammar(found.format, EMBEDDED, param=found.param)
     assert caught.value.param == "response_format"

@@ -1,21 +1,19 @@
-"""What a model can write under a format's constraint, by xgrammar itself, is read back by the format's parser."""
+"""What a model can write under a format's constraint, by llguidance itself, is read back by the format's parser."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import jsonschema
 import pytest
-import xgrammar
 
 from openai_bls.output.detect import REASONINGS, TOOL_FORMATS, detect
-from openai_bls.output.detokenizer import factory
-from tests.unit.core_support import EOS, VOCAB_SIZE, tiny_tokenizer
+from openai_bls.output.tool_parsers.formats import as_json_array
 from tests.unit.output.parsing import Found, run
+from tests.unit.output.structured import driving
 
 WEATHER = {
     "type": "object",
@@ -38,60 +36,48 @@ TOOLS: list[dict[str, Any]] = [
 SCHEMAS = {"get_weather": WEATHER, "stop": {"type": "object"}, "stop-2": {"type": "object"}}
 # What a walk at random would hardly ever come upon; a format's own markers are added.
 LIKELY = ('"', '"}', "}", "]", "\n</parameter>", "</parameter>", "\n</function>", "</tool_call>", "[TOOL_CALLS]")
-MAX_STEPS = 1500
+MAX_STEPS = 1000
+# Bytes from which on a text had better come to its end.
+LONG = 60
+CLOSING = (b'"', b"}", b"]", b"<", b"/", b"\n", b";", b"[")
 
-every_format = pytest.mark.parametrize("form", TOOL_FORMATS)
-
-
-@cache
-def compiler() -> Any:
-    vocabulary = [str(tiny_tokenizer().id_to_token(token_id)) for token_id in range(VOCAB_SIZE)]
-    info = xgrammar.TokenizerInfo(
-        vocabulary, xgrammar.VocabType.BYTE_LEVEL, vocab_size=VOCAB_SIZE, stop_token_ids=[EOS]
-    )
-    return xgrammar.GrammarCompiler(info, max_threads=1)
-
-
-@cache
-def bytes_of(token_id: int) -> bytes:
-    return factory.from_tokenizer(tiny_tokenizer()).token_bytes(token_id)
-
-
-@cache
-def compiled(constraint: str) -> Any:
-    return compiler().compile_structural_tag(json.dumps({"type": "structural_tag", "format": json.loads(constraint)}))
+FORMS = {**TOOL_FORMATS, "json_array": as_json_array(TOOL_FORMATS["hermes"])}
+every_format = pytest.mark.parametrize("form", FORMS)
+in_free_text = pytest.mark.parametrize("form", TOOL_FORMATS)
 
 
 def accepts(constraint: dict[str, Any], text: str) -> bool:
     """Whether the constraint allows the text as a whole."""
-    matcher = xgrammar.GrammarMatcher(compiled(json.dumps(constraint)))
-    return bool(matcher.accept_string(text)) and bool(matcher.accept_token(EOS))
+    return driving.accepts(driving.made(constraint), text)
 
 
 def walk(constraint: dict[str, Any], likely: Sequence[str], seed: int) -> str | None:
     """A text at random that the constraint allows; None if it has not come to an end in time."""
     choose = random.Random(seed)
-    matcher = xgrammar.GrammarMatcher(compiled(json.dumps(constraint)))
-    mask = xgrammar.allocate_token_bitmask(1, VOCAB_SIZE)
+    vocabulary = driving.tiny()
+    matcher = vocabulary.make(driving.made(constraint))
     raw = b""
+    wanted: list[int] = []
     for _ in range(MAX_STEPS):
-        if choose.random() < 0.3:
-            text = choose.choice(likely)
-            if matcher.accept_string(text):
-                raw += text.encode()
-                continue
-        matcher.fill_next_token_bitmask(mask)
-        words = mask[0].tolist()
-        allowed = [i for i in range(VOCAB_SIZE) if words[i // 32] >> i % 32 & 1]
-        if EOS in allowed:
-            if len(allowed) == 1 or choose.random() < 0.1:
-                return raw.decode(errors="replace")
-            allowed.remove(EOS)
-        token_bytes = [(token_id, bytes_of(token_id)) for token_id in allowed]
-        readable = [pair for pair in token_bytes if pair[1].isascii() and pair[1].decode().isprintable()]
-        token_id, chosen = choose.choice(readable if readable and choose.random() < 0.9 else token_bytes)
-        assert matcher.accept_token(token_id)
-        raw += chosen
+        allowed = {int(token_id) for token_id in vocabulary.allowed(matcher)}
+        if not wanted and choose.random() < 0.3:
+            wanted = [vocabulary.id_of_byte[byte] for byte in choose.choice(likely).encode()]
+        if not wanted or wanted[0] not in allowed:
+            wanted = []
+            if vocabulary.eos in allowed:
+                if len(allowed) == 1 or choose.random() < 0.1:
+                    return raw.decode(errors="replace")
+                allowed.remove(vocabulary.eos)
+            closing = [token_id for token_id in sorted(allowed) if vocabulary.bytes_of[token_id] in CLOSING]
+            readable = [token_id for token_id in allowed if b" " <= vocabulary.bytes_of[token_id] <= b"~"]
+            if closing and len(raw) > LONG and choose.random() < 0.8:
+                readable = closing
+            wanted = [choose.choice(sorted(readable if readable and choose.random() < 0.9 else allowed))]
+        token_id = wanted.pop(0)
+        assert matcher.accept(token_id)
+        raw += vocabulary.bytes_of[token_id]
+        if matcher.ended:
+            return raw.decode(errors="replace")
     return None
 
 
@@ -102,7 +88,7 @@ def check(found: Found) -> None:
 
 def samples(form: str, count: int, **choice: Any) -> list[Found]:
     """What the parser finds in texts at random."""
-    tool_format = TOOL_FORMATS[form]
+    tool_format = FORMS[form]
     constraint = tool_format.constraint(TOOLS, **choice)
     begins = [tool_format.begin.replace("{name}", name) for name in SCHEMAS]
     likely = [tool_format.trigger, tool_format.open, tool_format.end, tool_format.close, *begins]
@@ -134,10 +120,10 @@ def test_one_call_where_there_may_not_be_more(form: str) -> None:
         check(one)
 
 
-@every_format
+@in_free_text
 @pytest.mark.parametrize("parallel", [True, False])
 def test_in_free_text_calls_are_checked(form: str, parallel: bool) -> None:
-    found = samples(form, 20, at_least_one=False, name=None, parallel=parallel)
+    found = samples(form, 40, at_least_one=False, name=None, parallel=parallel)
     calls = [[item for item in one if item[0] == "call"] for one in found]
     for one in calls:
         check(one)
@@ -146,7 +132,7 @@ def test_in_free_text_calls_are_checked(form: str, parallel: bool) -> None:
     assert any(item[0] == "content" for one in found for item in one)
 
 
-@every_format
+@in_free_text
 @pytest.mark.parametrize(
     "text",
     [
@@ -163,9 +149,9 @@ def test_in_free_text_calls_are_checked(form: str, parallel: bool) -> None:
     ],
 )
 def test_free_text_is_free(form: str, text: str) -> None:
-    constraint = TOOL_FORMATS[form].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
+    constraint = FORMS[form].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
     assert accepts(constraint, text)
-    assert not accepts(TOOL_FORMATS[form].constraint(TOOLS, at_least_one=True, name=None, parallel=True), text)
+    assert not accepts(FORMS[form].constraint(TOOLS, at_least_one=True, name=None, parallel=True), text)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +165,7 @@ def test_calls_of_llama_are_written_in_one_way(call: str) -> None:
 
 # As the models' templates write two calls
 WRITTEN = {
+    "json_array": '[{"name": "stop", "parameters": {}}, {"name": "stop", "parameters": {"a": 1}}]',
     "hermes": '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>\n'
     '<tool_call>\n{"name": "stop", "arguments": {"a": 1}}\n</tool_call>',
     "llama3_json": '{"name": "stop", "parameters": {}}; {"name": "stop", "parameters": {"a": 1}}',
@@ -200,11 +187,11 @@ WRITTEN = {
 
 @every_format
 def test_what_templates_write_is_allowed_and_read(form: str) -> None:
-    tool_format = TOOL_FORMATS[form]
+    tool_format = FORMS[form]
     text = WRITTEN[form]
     found = run(tool_format.parser(TOOLS), [text])
     assert [(item[1], json.loads(item[2])) for item in found] == [("stop", {}), ("stop", {"a": 1})]
-    for at_least_one in (True, False):
+    for at_least_one in (True, False) if form in TOOL_FORMATS else (True,):
         assert accepts(tool_format.constraint(TOOLS, at_least_one=at_least_one, name=None, parallel=True), text)
     assert not accepts(tool_format.constraint(TOOLS, at_least_one=True, name=None, parallel=False), text)
     assert not accepts(tool_format.constraint(TOOLS, at_least_one=True, name="get_weather", parallel=True), text)
@@ -228,10 +215,9 @@ def test_what_templates_write_is_allowed_and_read(form: str) -> None:
     ],
 )
 def test_no_call_goes_unchecked(form: str, text: str) -> None:
-    constraint = TOOL_FORMATS[form].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
-    matcher = xgrammar.GrammarMatcher(compiled(json.dumps(constraint)))
+    constraint = FORMS[form].constraint(TOOLS, at_least_one=False, name=None, parallel=True)
     # The trigger itself is no text, although what it begins may still come.
-    assert not (matcher.accept_string(text) and matcher.accept_token(EOS))
+    assert not accepts(constraint, text)
 
 
 @pytest.mark.parametrize("opened", [True, False])
@@ -256,9 +242,9 @@ def test_only_the_answer_after_reasoning_is_constrained(reasoning: str, opened: 
 @every_format
 def test_no_such_tool(form: str) -> None:
     with pytest.raises(ValueError, match="there is no tool 'other'"):
-        TOOL_FORMATS[form].constraint(TOOLS, at_least_one=True, name="other", parallel=True)
+        FORMS[form].constraint(TOOLS, at_least_one=True, name="other", parallel=True)
     with pytest.raises(ValueError, match="there are no tools"):
-        TOOL_FORMATS[form].constraint([], at_least_one=True, name=None, parallel=True)
+        FORMS[form].constraint([], at_least_one=True, name=None, parallel=True)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"parameters": None}, {"parameters": {}}])

@@ -218,14 +218,13 @@ TAG = {
     ],
 )
 def test_guides(kind: str, guide: str | None, expected: dict[str, Any]) -> None:
-    for backend in ("xgrammar", "llguidance"):
-        info = engine_info(supported=ABLE.supported, grammar_backend=backend)
-        assert guided(kind, guide, info) == structured.grammar(expected, backend=backend, param="x")
+    assert guided(kind, guide) == structured.grammar(expected, ABLE, param="x")
 
 
 def test_guides_that_the_engines_libraries_cannot_enforce() -> None:
     lark = 'start: "a" | "b"'
-    one = engine_info(supported=ABLE.supported, grammar_backend="xgrammar")
+    kinds = ("json_schema", "regex", "ebnf")
+    one = engine_info(engine="tensorrt_llm", supported=ABLE.supported, grammar_backend="xgrammar", grammar_kinds=kinds)
     assert guided("ebnf_grammar", lark) == Grammar("lark", lark)
     with pytest.raises(InvalidRequestError, match="llguidance") as info:
         guided("ebnf_grammar", lark, one)

@@ -1,0 +1,399 @@
+"""Formats for TensorRT-LLM's own guided decoding: what its library honours to the letter; the rest is refused by name.
+
+xgrammar, in the C++ decoder (0.1.18 in TensorRT-LLM 0.21, 0.1.21 in 1.0, 0.1.25 in 1.2) or the Python package (0.1.32
+in 1.2.1), reads JSON schemas, regular expressions, GBNF and, in the PyTorch flow from 1.2 on, structural tags. Beyond
+its keywords (see `keywords`):
+
+- Clients' expressions end the process up to 0.1.20, by recursion: they are for TensorRT-LLM 1.0 and later.
+- It takes seconds to minutes over a repeated part that may be empty, and over many parts that may be left out in a row.
+- A set of characters beyond ASCII matches none or all of them up to 0.1.25, and 0.1.21 never comes to an end over one.
+- It prints grammars and reads them again with `\\xHH` for U+0080 to U+00FF: a hexadecimal digit behind such a character
+  is taken for one of the escape.
+
+llguidance (0.7.29, for checkpoints in the PyTorch flow) reads what the embedded engine's does but for a few keywords. A
+structural tag as Lark loops there on markers that are tokens of their own, so it gets none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NamedTuple
+
+from openai_bls.core.engine_types import EngineInfo, Grammar
+from openai_bls.output.structured import bounds, gbnf, lark, patterns, schema
+from openai_bls.output.structured.errors import FormatError, shown
+from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
+
+Format = dict[str, Any]
+
+_CLIENTS_EXPRESSIONS_SINCE = (1, 0)
+_EXCLUDES_SINCE = (1, 2, 1)
+_KIND_NAMES = {
+    "json_schema": "JSON schemas",
+    "regex": "regular expressions",
+    "ebnf": "GBNF grammars",
+    "structural_tag": "structural tags",
+    "lark": "Lark grammars",
+}
+_WHY = {"structural_tag": " (such as for an answer behind thoughts, which a request may be able to turn off)"}
+_TYPED = frozenset(("type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems"))
+_INTEGER = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
+# Repetitions are written out in its grammars.
+_MAX_ITEMS = 1_000
+# Optional properties of an object: any of them may be the next, which takes time and room for each pair.
+_MAX_OPTIONAL = 100
+# Parts of a regular expression or a grammar that may be left out, each counted where it is repeated.
+_MAX_SKIPPED = 20
+_MAX_STATES = 1_000
+# Characters of the strings that free text must not hold, in all.
+_MAX_EXCLUDED = 400
+_SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
+
+
+class Target(NamedTuple):
+    """What of an engine decides about its grammars."""
+
+    backend: str
+    kinds: tuple[str, ...]
+    version: tuple[int, ...]
+
+    @classmethod
+    def of(cls, info: EngineInfo) -> Target:
+        """Of a TensorRT-LLM engine."""
+        numbers = re.search(r"\d+(?:\.\d+)*", info.version)
+        version = tuple(map(int, numbers[0].split("."))) if numbers else ()
+        return cls(info.grammar_backend, info.grammar_kinds, version)
+
+
+def grammar(wanted: Format, target: Target) -> Grammar:
+    """The grammar for a checked format.
+
+    Raises:
+        FormatError: the engine's library does not honour all of it.
+    """
+    if target.backend == "llguidance":
+        return _llguidance(wanted, target)
+    return _XGrammar(target).grammar(wanted)
+
+
+def lark_source(source: str, target: Target) -> Grammar:
+    """A client's grammar in Lark's form. Raises as `grammar` does."""
+    if target.backend != "llguidance":
+        raise FormatError("a Lark grammar takes llguidance, which this server's engine does not have: write it as GBNF")
+    return Grammar(_kind("lark", target), source)
+
+
+def _kind(kind: Any, target: Target) -> Any:
+    if kind not in target.kinds:
+        has = ", ".join(_KIND_NAMES[known] for known in target.kinds) or "none"
+        raise FormatError(
+            f"it takes {_KIND_NAMES[kind]}{_WHY.get(kind, '')}, which this server's engine does not have: it has {has}"
+        )
+    return kind
+
+
+def _llguidance(wanted: Format, target: Target) -> Grammar:
+    match wanted["type"]:
+        case "json_schema" if "style" not in wanted:
+            checked = wanted["json_schema"]
+            if schema.open_names(checked):
+                raise _beyond("additionalProperties", " beside 'properties' and where schemas are combined")
+            if _has_format_uri(checked):
+                raise _beyond("format", ' "uri"')
+            return Grammar(_kind("json_schema", target), lark.json_schema(checked))
+        case "grammar":
+            return Grammar(_kind("lark", target), gbnf.lark(gbnf.parse(wanted["grammar"])))
+    pattern = lark.regular(wanted)
+    if pattern is None:
+        _kind("structural_tag", target)
+    return Grammar(_kind("regex", target), str(pattern))
+
+
+def _has_format_uri(node: Any) -> bool:
+    return isinstance(node, dict) and (
+        node.get("format") == "uri" or any(map(_has_format_uri, schema.subschemas(node)))
+    )
+
+
+def _beyond(keyword: str, detail: str = "") -> FormatError:
+    return FormatError(f"the JSON schema keyword '{keyword}'{detail} cannot be enforced by this server's engine")
+
+
+class _XGrammar:
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def grammar(self, wanted: Format) -> Grammar:
+        words = _words(wanted)
+        match wanted["type"]:
+            case "json_schema" if "style" not in wanted:
+                return Grammar(_kind("json_schema", self._target), _dumped(_json_schema(wanted["json_schema"])))
+            case "regex":
+                return Grammar(_kind("regex", self._target), self._regex(wanted["pattern"]))
+            case "grammar":
+                return Grammar(_kind("ebnf", self._target), self._gbnf(wanted["grammar"]))
+        if words is not None:
+            return Grammar(_kind("regex", self._target), "|".join(f"({_escaped(word)})" for word in words))
+        kind = _kind("structural_tag", self._target)
+        return Grammar(kind, _dumped({"type": "structural_tag", "format": self._part(wanted)}))
+
+    def _clients_own(self, what: str) -> None:
+        if self._target.version < _CLIENTS_EXPRESSIONS_SINCE:
+            raise FormatError(f"{what} can end the process of TensorRT-LLM before 1.0: they are not supported there")
+
+    def _regex(self, source: str) -> str:
+        self._clients_own("regular expressions")
+        return patterns.for_xgrammar(source, _MAX_STATES, _MAX_SKIPPED)
+
+    def _gbnf(self, source: str) -> str:
+        self._clients_own("grammars")
+        return _gbnf(gbnf.parse(source))
+
+    def _part(self, node: Format) -> Format:
+        """A part of a structural tag."""
+        kind = node["type"]
+        found = dict(node)
+        match kind:
+            case "json_schema":
+                plain = _json_schema(node["json_schema"], xml="style" in node)
+                return {"type": "qwen_xml_parameter" if "style" in node else kind, "json_schema": plain}
+            case "regex":
+                return {"type": kind, "pattern": self._regex(node["pattern"])}
+            case "grammar":
+                return {"type": kind, "grammar": self._gbnf(node["grammar"])}
+            case "star" | "plus" | "repeat":
+                raise FormatError(f"formats of the type '{kind}' are not supported by this server's engine")
+            case "optional":
+                nothing = {"type": "grammar", "grammar": 'root ::= ""'}
+                return {"type": "or", "elements": [self._part(node["content"]), nothing]}
+        for key in ("value", "begin", "end", "separator"):
+            for text in node.get(key, ()) if isinstance(node.get(key), list) else [node.get(key, "")]:
+                _check_text(text)
+        excluded = [*node.get("excludes", ()), *node.get("triggers", ())]
+        if sum(map(len, excluded)) > _MAX_EXCLUDED:
+            raise FormatError(f"free text without strings of over {_MAX_EXCLUDED} characters in all is not supported")
+        if node.get("excludes") and self._target.version < _EXCLUDES_SINCE:
+            raise FormatError("free text without certain strings ('excludes') takes TensorRT-LLM 1.2.1")
+        for key in ("elements", "tags"):
+            if key in node:
+                found[key] = [self._part(part) for part in node[key]]
+        if "content" in node:
+            found["content"] = self._part(node["content"])
+        return found
+
+
+def _json_schema(node: schema.Schema, *, xml: bool = False) -> schema.Schema:
+    """A checked schema for xgrammar, in which what is not said is written out: it would allow nothing else.
+
+    Raises:
+        FormatError: a keyword would not be honoured.
+    """
+    plain = {key: value for key, value in node.items() if key != "$defs"}
+    if xml and plain.get("type", "object") != "object":
+        raise FormatError("JSON that is written as XML is an object")
+    definitions = {name: _honoured(part) for name, part in node.get("$defs", {}).items()}
+    found = _honoured(plain)
+    return {**found, "$defs": definitions} if definitions else found
+
+
+def _honoured(node: Any) -> Any:
+    if node is True:
+        return node
+    if node in (False, {"enum": []}):
+        raise FormatError("the JSON schema 'false' cannot be enforced by this server's engine: leave it out")
+    alone = next((key for key in ("$ref", "anyOf", "enum") if key in node), None)
+    if alone is not None:
+        for key in node:
+            if key != alone:
+                raise _beyond(key, f" beside '{alone}'")
+        if alone == "enum":
+            _check_values(node["enum"])
+        return {"anyOf": [_honoured(part) for part in node["anyOf"]]} if alone == "anyOf" else dict(node)
+    _check_typed(node)
+    found = dict(node)
+    for key in _INTEGER & found.keys():
+        found[key] = int(found[key])
+    if "object" in node.get("type", ()):
+        if "properties" in node:
+            found["properties"] = {name: _honoured(part) for name, part in node["properties"].items()}
+        found["additionalProperties"] = node.get("additionalProperties") is not False and _honoured(
+            node.get("additionalProperties", True)
+        )
+    if "array" in node.get("type", ()):
+        found["items"] = _honoured(node.get("items", True))
+    return found
+
+
+def _check_typed(node: schema.Schema) -> None:
+    """Refuse what is not honoured of the keywords for types."""
+    types = node.get("type", [])
+    integers = "integer" in types and "number" not in types
+    for key in node:
+        if key not in _TYPED and not (integers and key in _INTEGER):
+            raise _beyond(key)
+        if not types:
+            raise _beyond(key, " without 'type'")
+    low = max(node.get("minimum", -math.inf), node.get("exclusiveMinimum", -math.inf) + 1)
+    if low > min(node.get("maximum", math.inf), node.get("exclusiveMaximum", math.inf) - 1):
+        raise FormatError("no integer lies between the bounds")
+    declared, required = node.get("properties", {}), node.get("required", ())
+    for name in declared:
+        _check_text(_dumped(name))
+    if any(name not in declared for name in required):
+        raise _beyond("required", " of what 'properties' does not declare")
+    if len(declared) - len(required) > _MAX_OPTIONAL:
+        raise _beyond("properties", f" with over {_MAX_OPTIONAL} optional ones")
+    if declared and node.get("additionalProperties", True) is not False:
+        raise _beyond("additionalProperties", " beside 'properties' and where schemas are combined")
+    if max(node.get("minItems", 0), node.get("maxItems", 0)) > _MAX_ITEMS:
+        raise _beyond("maxItems", f" above {_MAX_ITEMS}")
+
+
+def _check_values(values: Any) -> None:
+    """Constants: xgrammar writes numbers in its own way, exact for integers."""
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, dict | list):
+            if isinstance(value, dict):
+                _check_values(list(value))
+            _check_values(value)
+        elif isinstance(value, float):
+            raise _beyond("enum", f" of {shown(value)}, which is no integer,")
+        elif isinstance(value, str):
+            _check_text(_dumped(value))
+
+
+def _check_text(text: str) -> None:
+    if _SPLIT_ESCAPE.search(text):
+        raise FormatError(
+            f"{shown(text)} cannot be enforced by this server's engine: a hexadecimal digit (0-9, a-f) follows a "
+            "character of U+0080 to U+00FF"
+        )
+
+
+def _words(wanted: Format) -> list[str] | None:
+    """The strings that a format is a choice of; None if it is no choice."""
+    parts = wanted["elements"] if wanted["type"] == "or" else [wanted]
+    if any(part["type"] != "const_string" for part in parts):
+        return None
+    words = [part["value"] for part in parts]
+    for word in words:
+        _check_text(word)
+        if "\x00" in word:
+            raise FormatError("the character NUL cannot be enforced by this server's engine")
+    return words
+
+
+def _escaped(word: str) -> str:
+    """A regular expression for `word`. re.escape also writes backslashes before what has no need of them, a space say,
+    which not every library takes."""
+    text = re.sub(r"[\\^$.|?*+()\[\]{}/-]", r"\\\g<0>", word)
+    return text.replace("\n", r"\n").replace("\t", r"\t").replace("\r", r"\r")
+
+
+def _gbnf(rules: dict[str, Node]) -> str:
+    """The grammar as GBNF again, in the least of what xgrammar reads."""
+    empty = _nullable(rules)
+    first = {name: set(_first(node, empty)) for name, node in rules.items()}
+    for group in bounds.circles(first):
+        if len(group) > 1 or group[0] in first[group[0]]:
+            raise FormatError(f"rule {group[0]!r} begins with itself, which this server's engine does not support")
+    if sum(_skipped(node, empty) for node in rules.values()) > _MAX_SKIPPED:
+        raise FormatError(
+            f"grammars with over {_MAX_SKIPPED} parts that may be left out are not supported by this server's engine"
+        )
+    return "\n".join(f"{name} ::= {_written(node)}" for name, node in rules.items())
+
+
+def _written(node: Node) -> str:
+    match node:
+        case Literal(text):
+            _check_text(text)
+            return '"' + "".join(_char(ord(char)) for char in text) + '"'
+        case CharSet(ranges, negated):
+            if any(last > 0x7F for _, last in ranges):
+                raise FormatError("sets of characters beyond ASCII cannot be enforced by this server's engine")
+            parts = (_char(first) + (f"-{_char(last)}" if last > first else "") for first, last in ranges)
+            return f"[{'^' if negated else ''}{''.join(parts)}]"
+        case Rule(name):
+            return name
+        case Sequence(parts, choice):
+            return (" | " if choice else " ").join(f"({_written(part)})" for part in parts) or '""'
+        case Repeat(part, least, most):
+            return f"({_written(part)}){gbnf.count(least, most)}"
+
+
+def _char(point: int) -> str:
+    text = chr(point)
+    return text if text.isascii() and text.isalnum() else f"\\U{point:08x}"
+
+
+def _nullable(rules: dict[str, Node]) -> set[str]:
+    """The rules that may be empty."""
+    gates = bounds.Gates()
+    of_rule = {name: gates.any_of(()) for name in rules}
+
+    def gate(node: Node) -> int:
+        match node:
+            case Literal(text):
+                return gates.never if text else gates.always
+            case Rule(name):
+                return of_rule[name]
+            case Sequence(parts, choice):
+                found = [gate(part) for part in parts]
+                return gates.any_of(found) if choice else gates.all_of(found)
+            case Repeat(part, least):
+                return gate(part) if least else gates.always
+        return gates.never
+
+    for name, node in rules.items():
+        gates.add(of_rule[name], gate(node))
+    opened = gates.settle()
+    return {name for name in rules if opened[of_rule[name]]}
+
+
+def _may_be_empty(node: Node, empty: set[str]) -> bool:
+    match node:
+        case Literal(text):
+            return not text
+        case Rule(name):
+            return name in empty
+        case Sequence(parts, choice):
+            return (any if choice else all)(_may_be_empty(part, empty) for part in parts)
+        case Repeat(part, least):
+            return not least or _may_be_empty(part, empty)
+    return False
+
+
+def _first(node: Node, empty: set[str]) -> list[str]:
+    """The rules that may be tried before any character is read."""
+    match node:
+        case Rule(name):
+            return [name]
+        case Sequence(parts, choice):
+            found = []
+            for part in parts:
+                found += _first(part, empty)
+                if not choice and not _may_be_empty(part, empty):
+                    break
+            return found
+        case Repeat(part):
+            return _first(part, empty)
+    return []
+
+
+def _skipped(node: Node, empty: set[str]) -> int:
+    """Parts that may be left out. Raises if a part that may be empty is repeated."""
+    match node:
+        case Sequence(parts):
+            return sum(_skipped(part, empty) for part in parts)
+        case Repeat(part, least, most):
+            if most != 1 and _may_be_empty(part, empty):
+                raise FormatError("a repeated part that may be empty is not supported by this server's engine")
+            return _skipped(part, empty) * max(least, most or 1) + (not least)
+    return 0
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
