@@ -7,7 +7,7 @@ Names and meanings are near vLLM's, so that its dashboards need little change. E
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakSet
 
 import msgspec
@@ -17,9 +17,8 @@ from prometheus_client.registry import Collector
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import ApiError
-
-if TYPE_CHECKING:
-    from openai_bls.pipeline.service import RequestRecord, Service
+from openai_bls.core.request_record import RequestRecord
+from openai_bls.pipeline.model_registry import Models
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -81,6 +80,17 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
     samples: list[Sample]
 
 
+class ServiceLoad(Protocol):
+    """The load of a service, asked for at each scrape."""
+
+    models: Models
+
+    @property
+    def in_progress(self) -> int:
+        """Requests that are being prepared or generated."""
+        ...
+
+
 class Metrics:
     """Of one `openai_bls` instance.
 
@@ -88,7 +98,7 @@ class Metrics:
         service: whose requests are counted, and whose engines' load is told.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceLoad) -> None:
         registry = self._registry = CollectorRegistry()
         self._requests = Counter(
             _PREFIX + "requests",
@@ -212,7 +222,7 @@ async def _nobody() -> Sequence[Sequence[Family]]:
 class _Load(Collector):
     """What is asked for at each scrape: requests in progress and the engines' load."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceLoad) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from openai_bls.api.chat import serving
 from openai_bls.api.chat.validation import Endpoint, parse_json
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 
@@ -22,8 +23,8 @@ def _handler(api: Api, endpoint: Endpoint) -> Handler:
     async def generate(request: Request) -> Response:
         valid = parse_json(endpoint, await api.body(request))
         if not valid.stream:
-            return JsonResponse(await unless_disconnected(request, api.service.answer(valid)))
+            return JsonResponse(await unless_disconnected(request, serving.answer(api.service, valid)))
         stream = api.event_stream()
-        return await api.streamed(request, stream, await api.service.stream(valid, stream))
+        return await api.streamed(request, stream, await serving.stream(api.service, valid, stream))
 
     return generate

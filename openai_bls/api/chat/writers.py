@@ -13,21 +13,19 @@ from openai_bls.api.chat.chunks import (
     ChatChoice,
     ChunkEncoder,
     Envelope,
-    FinishReason,
     FunctionText,
     TextChoice,
     ToolCall,
-    Usage,
 )
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.common.answer_future import Whole
-from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.sequence import Sequence
 
 
-class Sink(EventSink, Protocol):
+class Sink(Protocol):
     """Where a stream's chunks go: a /v1 connection or a Triton response stream. Never raises, never blocks."""
 
     sse: bool
@@ -41,6 +39,18 @@ class Sink(EventSink, Protocol):
 
     def text(self, index: int, text: str, usage: Usage | None) -> None:
         """A piece of text of choice `index`; one that has not gone out yet may be joined to the next."""
+        ...
+
+    def write(self, chunk: bytes) -> None:
+        """Any other chunk."""
+        ...
+
+    def end(self) -> None:
+        """The stream is complete."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """The stream ends with an error."""
         ...
 
 
@@ -204,7 +214,7 @@ class Collector:
         self.parts[sequence.index].reason = reason
 
 
-class AnswerWriter(Collector, Whole[Answer]):
+class AnswerWriter(Collector, AnswerFuture[Answer]):
     """Collects everything and resolves `answer` at the end.
 
     Args:
@@ -216,13 +226,13 @@ class AnswerWriter(Collector, Whole[Answer]):
 
     def __init__(self, envelope: Envelope, *, candidates: int, n: int, renderer: LogprobRenderer | None = None) -> None:
         Collector.__init__(self, envelope.choices)
-        Whole.__init__(self)
+        AnswerFuture.__init__(self)
         self._envelope = envelope
         self._candidates = candidates
         self._n = n
         self._renderer = renderer
 
-    def whole(self, usage: Usage) -> Answer:
+    def make_answer(self, usage: Usage) -> Answer:
         """The answer."""
         envelope = self._envelope
         return Answer(

@@ -18,6 +18,6 @@ class EventSink(Protocol):
         """The stream is complete."""
         ...
 
-    def fail(self, error: ApiError) -> None:
-        """The stream ends with an error, which the sink knows how to tell."""
+    def fail(self, error: ApiError, event: bytes) -> None:
+        """The stream ends with an error, encoded as `event`."""
         ...

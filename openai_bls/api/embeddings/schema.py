@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from openai_bls.api.chat.chunks import encode
 from openai_bls.api.chat.schema import PositiveInt, TokenId
 from openai_bls.api.common.bodies import convert, texts_or_token_ids
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.errors import InvalidRequestError
 
 MAX_INPUTS = 2048

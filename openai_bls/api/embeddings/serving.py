@@ -56,7 +56,7 @@ async def _prompt_token_ids(request: EmbeddingsRequest, model: ServedModel) -> l
     prompts = request.token_ids
     if request.texts:
         texts = PromptRequest(prompts=request.texts, add_special_tokens=request.add_special_tokens)
-        prompts = (await model.prepare(texts, "input")).prompt_token_ids
+        prompts = (await model.tokenize(texts, "input")).prompt_token_ids
     else:
         check_token_ids(prompts, model, "input")
     limit = model.info.max_model_len

@@ -13,7 +13,7 @@ from openai_bls.api.chat import routes as chat
 from openai_bls.api.embeddings import routes as embeddings
 from openai_bls.api.http import metrics_route
 from openai_bls.api.http.handlers import Api, JsonResponse, error_response
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.messages import routes as messages
 from openai_bls.api.responses import routes as responses
 from openai_bls.api.tokenize import routes as tokenize
@@ -23,9 +23,9 @@ from openai_bls.pipeline.service import Service
 _MODULES = (chat, embeddings, messages, responses, tokenize, metrics_route)
 
 
-def create_app(service: Service, pacer: Pacer) -> Starlette:
-    """The application for `service`; `pacer` belongs to the event loop that both run on."""
-    api = Api(service, pacer)
+def create_app(service: Service, write_batcher: WriteBatcher) -> Starlette:
+    """The application for `service`; `write_batcher` belongs to the event loop that both run on."""
+    api = Api(service, write_batcher)
     return Starlette(
         routes=[route for module in _MODULES for route in module.routes(api)] + _server_routes(api),
         exception_handlers={HTTPException: _http_error},

@@ -13,9 +13,9 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.http.event_stream import EventStream, disconnected
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
@@ -50,12 +50,12 @@ class Api:
 
     Args:
         service: answers.
-        pacer: belongs to the event loop that everything runs on.
+        write_batcher: belongs to the event loop that everything runs on.
     """
 
-    def __init__(self, service: Service, pacer: Pacer) -> None:
+    def __init__(self, service: Service, write_batcher: WriteBatcher) -> None:
         self.service = service
-        self._pacer = pacer
+        self._write_batcher = write_batcher
 
     def guarded(
         self, handler: Handler, *, answer_error: ErrorAnswer = error_response, id_header: str = "x-request-id"
@@ -116,7 +116,7 @@ class Api:
 
     def event_stream(self, **options: Any) -> EventStream:
         """A new stream of events; `options` are `EventStream`'s."""
-        return EventStream(self.service.settings.keep_alive_interval_s, self._pacer, **options)
+        return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
         self,

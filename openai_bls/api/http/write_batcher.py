@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 _TURN_S = 0.001
 
 
-class Pacer:
+class WriteBatcher:
     """Belongs to the event loop's thread. At most one call of each callback a turn is its caller's business."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.faults import converted, decoded
 from openai_bls.api.common.unsupported import not_honoured
 from openai_bls.api.messages.errors import fault, fault_at, refused
@@ -26,6 +26,7 @@ from openai_bls.api.messages.schema import (
     ToolChoice,
 )
 from openai_bls.api.messages.turns import chat_messages
+from openai_bls.core.request import ValidRequest
 
 RequestT = TypeVar("RequestT", bound=PromptRequest)
 
@@ -89,7 +90,7 @@ def convert(request: PromptRequest, *, thinks: bool) -> Converted:
     if isinstance(request, MessagesRequest):
         max_tokens = request.max_tokens
         body |= _generation(request)
-    valid = msgspec.structs.replace(parse_object("chat.completions", body), api="messages")
+    valid = msgspec.structs.replace(parse_object("chat.completions", body), endpoint="messages")
     if max_tokens == 0:
         # Chat completions do not have it, the engines do.
         valid = msgspec.structs.replace(valid, max_tokens=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.faults import Fault, Tell
 from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from openai_bls.api.chat.chunks import Usage as ChatUsage
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
+from openai_bls.core.usage import Usage as ChatUsage
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-
-
-def new_message_id() -> str:
-    """`msg_` and 24 hexadecimal digits."""
-    return "msg_" + secrets.token_hex(12)
 
 
 class OutputTokensDetails(msgspec.Struct, frozen=True):

@@ -6,12 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 from openai_bls.api.messages.conversion import Converted, convert, decode
-from openai_bls.api.messages.errors import OVERLOADED, error_body, error_event
+from openai_bls.api.messages.errors import OVERLOADED, error_body
 from openai_bls.api.messages.schema import MessagesRequest, PromptRequest
 from openai_bls.api.messages.writers import StreamedMessage, WholeMessage
-from openai_bls.api.tokenize.serving import prompt_token_ids
 from openai_bls.core.errors import ApiError
 
 
@@ -46,10 +46,12 @@ def _create(api: Api) -> Handler:
         body = decode(await api.body(request), MessagesRequest)
         valid, omit_thinking = _converted(api, body)
         if not valid.stream:
-            whole = WholeMessage(body.model, omit_thinking=omit_thinking)
-            return JsonResponse(await unless_disconnected(request, service.complete(valid, whole)))
-        stream = api.event_stream(ending=b"", error_event=error_event)
-        generation = await service.begin(valid, StreamedMessage(stream, body.model, omit_thinking=omit_thinking))
+            completing = service.complete(valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking))
+            return JsonResponse(await unless_disconnected(request, completing))
+        stream = api.event_stream(ending=b"")
+        generation = await service.begin(
+            valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
+        )
         return await api.streamed(request, stream, generation, _answer_error)
 
     return create

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.api.chat.chunks import FinishReason
-from openai_bls.api.chat.chunks import Usage as ChatUsage
-from openai_bls.api.common.answer_future import Whole
+from openai_bls.api.common.answer_future import AnswerFuture
+from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.messages.errors import error_event
 from openai_bls.api.messages.events import (
     BlockDelta,
     BlockStart,
@@ -33,11 +33,12 @@ from openai_bls.api.messages.events import (
     ToolUse,
     Usage,
     encode_event,
-    new_message_id,
 )
 from openai_bls.api.messages.turns import tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason
+from openai_bls.core.usage import Usage as ChatUsage
 from openai_bls.pipeline.sequence import Sequence
 
 
@@ -115,7 +116,7 @@ class MessageEvents:
             return
         self._started = True
         usage = Usage.of(len(sequence.request.prompt_token_ids), sequence.cached_tokens, 0, 0)
-        self.emit(MessageStart(Message(new_message_id(), "assistant", self._model, [], None, None, usage)))
+        self.emit(MessageStart(Message(new_id("msg_", 12), "assistant", self._model, [], None, None, usage)))
         self.emit(Ping())
 
     def _begin(self, sequence: Sequence, block: ContentBlock) -> None:
@@ -155,22 +156,22 @@ class StreamedMessage(MessageEvents):
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream."""
-        self._sink.fail(error)
+        self._sink.fail(error, error_event(error))
 
 
-class WholeMessage(MessageEvents, Whole[Message]):
+class WholeMessage(MessageEvents, AnswerFuture[Message]):
     """Adds the events up and resolves `answer` at the end."""
 
     def __init__(self, model: str, *, omit_thinking: bool) -> None:
         MessageEvents.__init__(self, model, omit_thinking=omit_thinking)
-        Whole.__init__(self)
+        AnswerFuture.__init__(self)
         self._sum = MessageSum()
 
     def emit(self, event: Event) -> None:
         """Add it."""
         self._sum.add(event)
 
-    def whole(self, usage: ChatUsage) -> Message:
+    def make_answer(self, usage: ChatUsage) -> Message:
         """What they add up to."""
         self.end(usage)
         return self._sum.message()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 
 Delta = Callable[[str, list[dict[str, Any]]], None]
 """Takes the next piece of a text, and the log-probabilities of its tokens."""

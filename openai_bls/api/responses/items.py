@@ -6,12 +6,12 @@ Output items have it by nature, so that a conversation is one list of items.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
+from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.faults import converted
 from openai_bls.api.common.unsupported import Neutral, refuse_unless_neutral
 from openai_bls.api.responses.refusals import fault_at
@@ -126,11 +126,6 @@ _NEUTRAL = {
 }
 
 
-def new_id(prefix: str) -> str:
-    """An id, e.g. `msg_5f3c...` with 32 hexadecimal digits."""
-    return f"{prefix}_{secrets.token_hex(16)}"
-
-
 def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Item]:
     """`input` as items.
 
@@ -163,7 +158,7 @@ def _read(given: dict[str, Any], at: str, find: Find) -> Item:
         return _message(item, at)
     if isinstance(item, FunctionCall):
         return {
-            "id": item.id or new_id("fc"),
+            "id": item.id or new_id("fc_"),
             "type": "function_call",
             "status": item.status or "completed",
             "call_id": item.call_id,
@@ -194,7 +189,7 @@ def _message(message: Message, at: str) -> Item:
         else:
             content.append({"type": "input_text", "text": part.text})
     return {
-        "id": message.id or new_id("msg"),
+        "id": message.id or new_id("msg_"),
         "type": "message",
         "status": message.status or "completed",
         "role": message.role,
@@ -205,7 +200,7 @@ def _message(message: Message, at: str) -> Item:
 def _output(item: FunctionCallOutput) -> Item:
     output = item.output
     result: Item = {
-        "id": item.id or new_id("fco"),
+        "id": item.id or new_id("fco_"),
         "type": "function_call_output",
         "status": item.status or "completed",
         "call_id": item.call_id,
@@ -223,7 +218,7 @@ def _reasoning(item: Reasoning, at: str) -> Item:
             code="unsupported_parameter",
         )
     return {
-        "id": item.id or new_id("rs"),
+        "id": item.id or new_id("rs_"),
         "type": "reasoning",
         "status": item.status or "completed",
         "summary": [{"type": "summary_text", "text": part.text} for part in item.summary],

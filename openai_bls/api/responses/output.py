@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from openai_bls.api.chat.chunks import FinishReason
 from openai_bls.api.chat.logprobs import LogprobRenderer
+from openai_bls.api.common.encoding import new_id
 from openai_bls.api.responses.events import Delta, Events
-from openai_bls.api.responses.items import Item, Status, new_id
+from openai_bls.api.responses.items import Item, Status
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason
 
 
 class _Growing:
@@ -65,7 +66,7 @@ class _Growing:
 
 
 class _Message(_Growing):
-    prefix = "msg"
+    prefix = "msg_"
 
     def __init__(self, index: int, events: Events) -> None:
         super().__init__(index, events)
@@ -93,7 +94,7 @@ class _Message(_Growing):
 
 
 class _Reasoning(_Growing):
-    prefix = "rs"
+    prefix = "rs_"
 
     def __init__(self, index: int, events: Events) -> None:
         super().__init__(index, events)
@@ -116,7 +117,7 @@ class _Reasoning(_Growing):
 
 
 class _Call(_Growing):
-    prefix = "fc"
+    prefix = "fc_"
 
     def __init__(self, index: int, events: Events, call_id: str, name: str) -> None:
         super().__init__(index, events)

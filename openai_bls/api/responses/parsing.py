@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.faults import converted, decoded
 from openai_bls.api.common.unsupported import refuse_unless_neutral
 from openai_bls.api.responses import schema
@@ -16,6 +16,7 @@ from openai_bls.api.responses.items import Item, read_input
 from openai_bls.api.responses.refusals import Origin, fault, fault_at, translate
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.core.errors import ApiError, InvalidRequestError
+from openai_bls.core.request import ValidRequest
 
 BodyT = TypeVar("BodyT", bound=schema.CountRequest)
 
@@ -105,7 +106,7 @@ def _request(
     chat |= _prompt(given, tools)
     chat["messages"] = conversation.messages
     try:
-        valid = msgspec.structs.replace(parse_object("chat.completions", chat), api="responses")
+        valid = msgspec.structs.replace(parse_object("chat.completions", chat), endpoint="responses")
     except ApiError as error:
         translate(error, conversation.origins)
         raise

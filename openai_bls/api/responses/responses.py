@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Raw
 
-from openai_bls.api.chat.chunks import FinishReason, Usage, encode
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.faults import TOO_DEEP
 from openai_bls.api.responses import schema
-from openai_bls.api.responses.items import Item, new_id
+from openai_bls.api.responses.items import Item
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.errors import ApiError, InvalidRequestError
+from openai_bls.core.usage import FinishReason, Usage
 
 
 class Draft:
@@ -31,7 +32,7 @@ class Draft:
     def __init__(
         self, body: schema.CreateRequest, tools: list[schema.FunctionTool], model: str, defaults: SamplingParams
     ) -> None:
-        self.id = new_id("resp")
+        self.id = new_id("resp_")
         self._created_at = int(time.time())
         reasoning = body.reasoning or schema.Reasoning()
         echo: dict[str, Any] = {

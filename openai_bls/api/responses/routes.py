@@ -10,14 +10,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, error_response, unless_disconnected
+from openai_bls.api.common.one_shot import prompt_token_ids
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 from openai_bls.api.responses import parsing
 from openai_bls.api.responses.listing import page
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.store import References, ResponseStore, Stored
-from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
-from openai_bls.api.tokenize.serving import prompt_token_ids
+from openai_bls.api.responses.writers import Keep, StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
+from openai_bls.pipeline.model_registry import Target
 
 
 def routes(api: Api, store: ResponseStore | None = None) -> list[Route]:
@@ -55,24 +56,21 @@ class _Handlers:
         try:
             if wanted.body.stream:
                 return await self._stream(request, wanted)
-            writer = WholeResponse(*self._answer(wanted))
-            return JsonResponse(await unless_disconnected(request, self._service.complete(wanted.chat, writer)))
+            completing = self._service.complete(wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target)))
+            return JsonResponse(await unless_disconnected(request, completing))
         except ApiError as error:
             raise wanted.told(error) from None
 
     async def _stream(self, request: Request, wanted: parsing.CreateRequest) -> Response:
-        writer = StreamedResponse(*self._answer(wanted))
-        writer.sink = stream = self._api.event_stream(
-            ending=b"", error_event=lambda error: writer.failure(wanted.told(error))
+        stream = self._api.event_stream(ending=b"")
+        generation = await self._service.begin(
+            wanted.chat, lambda target: StreamedResponse(stream, wanted.told, *self._parts(wanted, target))
         )
-        generation = await self._service.begin(wanted.chat, writer)
-        return await self._api.streamed(
-            request, stream, generation, lambda error, _: error_response(wanted.told(error))
-        )
+        return await self._api.streamed(request, stream, generation)
 
-    def _answer(self, wanted: parsing.CreateRequest) -> tuple[Draft, LogprobRenderer | None, Any]:
-        """What both kinds of answer are made with."""
-        model = self._service.models.find(wanted.chat.model).model
+    def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None, Keep]:
+        """Arguments that both writers take."""
+        model = target.model
         name = wanted.chat.model or model.info.model_name
         draft = Draft(wanted.body, wanted.tools, name, model.info.sampling_defaults)
         renderer = LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.responses.items import Item
 from openai_bls.core.errors import InvalidRequestError
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from msgspec import Raw
 
-from openai_bls.api.chat.chunks import FinishReason, Usage, encode
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.common.answer_future import Whole
+from openai_bls.api.common.answer_future import AnswerFuture
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import EventSink
 from openai_bls.api.responses.events import EventWriter, NoEvents
 from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.sequence import Sequence
 
 Keep = Callable[[dict[str, Any], bytes], None]
@@ -70,7 +71,7 @@ class _ResponseWriter:
         return response["status"], Raw(encoded)
 
 
-class WholeResponse(_ResponseWriter, Whole[Raw]):
+class WholeResponse(_ResponseWriter, AnswerFuture[Raw]):
     """Resolves `answer` with the `response` object, as JSON text, at the end.
 
     Args:
@@ -81,9 +82,9 @@ class WholeResponse(_ResponseWriter, Whole[Raw]):
 
     def __init__(self, draft: Draft, renderer: LogprobRenderer | None, keep: Keep) -> None:
         _ResponseWriter.__init__(self, Output(NoEvents(), renderer), draft, keep)
-        Whole.__init__(self)
+        AnswerFuture.__init__(self)
 
-    def whole(self, usage: Usage) -> Raw:
+    def make_answer(self, usage: Usage) -> Raw:
         """The response."""
         return self._finished(usage)[1]
 
@@ -92,16 +93,24 @@ class StreamedResponse(_ResponseWriter):
     """Writes events. The first ones wait for the first output, so that an error before it can have its own status.
 
     Args:
+        sink: where they go.
+        told: an error of the chat completion with this API's names.
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
         keep: is given the response at its end.
     """
 
-    sink: EventSink
-    """Set before the generation is started."""
-
-    def __init__(self, draft: Draft, renderer: LogprobRenderer | None, keep: Keep) -> None:
-        self._events = EventWriter(self._write)
+    def __init__(
+        self,
+        sink: EventSink,
+        told: Callable[[ApiError], ApiError],
+        draft: Draft,
+        renderer: LogprobRenderer | None,
+        keep: Keep,
+    ) -> None:
+        self._sink = sink
+        self._told = told
+        self._events = EventWriter(sink.write)
         super().__init__(Output(self._events, renderer, self._begin), draft, keep)
         self._begun = False
 
@@ -109,25 +118,20 @@ class StreamedResponse(_ResponseWriter):
         """The last event."""
         status, response = self._finished(usage)
         self._events.event(f"response.{status}", response=response)
-        self.sink.end()
+        self._sink.end()
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream."""
-        self.sink.fail(error)
-
-    def failure(self, error: ApiError) -> bytes:
-        """The events that end a stream with an error."""
+        error = self._told(error)
         encode = self._events.encode
         opening = b"" if self._begun else self._opening()
         told = encode("error", code=error.code or error.type, message=error.message, param=error.param)
-        return opening + told + encode("response.failed", response=self._draft.failed(self.output.items, error))
+        end = encode("response.failed", response=self._draft.failed(self.output.items, error))
+        self._sink.fail(error, opening + told + end)
 
     def _begin(self) -> None:
         self._begun = True
-        self._write(self._opening())
-
-    def _write(self, chunk: bytes) -> None:
-        self.sink.write(chunk)
+        self._sink.write(self._opening())
 
     def _opening(self) -> bytes:
         response = self._draft.in_progress()

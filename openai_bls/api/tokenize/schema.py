@@ -8,9 +8,10 @@ import msgspec
 from msgspec import UNSET
 
 from openai_bls.api.chat.schema import TokenId
-from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
 
 
 class PromptBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

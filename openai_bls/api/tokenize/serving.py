@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from openai_bls.api.chat.validation import ValidRequest
-from openai_bls.api.common.one_shot import admitted
+from openai_bls.api.common.one_shot import admitted, prompt_token_ids
 from openai_bls.api.tokenize.schema import DetokenizeAnswer, TokenizeAnswer, parse_detokenize, parse_tokenize
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
 from openai_bls.pipeline.prepare import check_token_ids
@@ -27,21 +26,6 @@ async def tokenize(service: Service, body: dict[str, Any]) -> TokenizeAnswer:
         # A long text takes a while, and other requests' tokens must not wait for it.
         strings = await asyncio.to_thread(_strings, model.detokenizers, tokens)
     return TokenizeAnswer(len(tokens), model.info.max_model_len, tokens, strings)
-
-
-async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: str) -> list[int]:
-    """The one prompt of `request`, as its generation would have it, however long it is.
-
-    Raises:
-        ApiError: the request is bad, or preprocessing cannot be reached.
-    """
-    service.check(request)
-    target = service.models.find(request.model)
-    with admitted(service, endpoint, target):
-        assert request.prompt is not None
-        result = await target.model.prepare(request.prompt)
-    (tokens,) = result.prompt_token_ids
-    return tokens
 
 
 async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer:

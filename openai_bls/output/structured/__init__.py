@@ -13,7 +13,7 @@ small models go round in circles, and tool calls are in that form in the prompts
 """
 
 from openai_bls.output.structured.formats import Format
-from openai_bls.output.structured.request import Requested, requested
+from openai_bls.output.structured.request import requested
 from openai_bls.output.structured.selection import grammar
 
-__all__ = ["Format", "Requested", "grammar", "requested"]
+__all__ = ["Format", "grammar", "requested"]

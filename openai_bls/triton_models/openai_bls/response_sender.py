@@ -16,8 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from openai_bls.api.chat.chunks import ChunkEncoder, Usage, encode
+from openai_bls.api.chat.chunks import ChunkEncoder
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.errors import ApiError
+from openai_bls.core.usage import Usage
 
 logger = logging.getLogger(__name__)
 

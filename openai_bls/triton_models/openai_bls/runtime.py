@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.chat import serving
 from openai_bls.api.chat.validation import Endpoint, parse_object
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.tokenize.serving import detokenize, tokenize
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError
@@ -150,7 +151,7 @@ class Runtime:
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._loop = uvloop.new_event_loop()
         self._service: asyncio.Future[Service] = self._loop.create_future()
-        self._pacer = Pacer(self._loop)
+        self._write_batcher = WriteBatcher(self._loop)
         self._senders = Senders(settings.sender_threads, self._loop)
         self._closing = threading.Event()
         self._http: HttpServer | None = None
@@ -234,7 +235,7 @@ class Runtime:
         if self._listener is not None:
             self._peers = Peers(service.metrics, self._owner)
             self._tasks.append(self._loop.create_task(self._peers.start()))
-            self._http = HttpServer(service, self._listener, self._pacer)
+            self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
             logger.info(
                 "/v1 listens on %s:%d for %s",
@@ -285,10 +286,10 @@ class Runtime:
         request = parse_object(cast("Endpoint", endpoint), body)
         service = await self._ready_service()
         if request.stream:
-            generation = await service.stream(request, outbox)
+            generation = await serving.stream(service, request, outbox)
             outbox.when_cancelled(generation.cancel)
         else:
-            outbox.answer(encode(await service.answer(request)))
+            outbox.answer(encode(await serving.answer(service, request)))
 
     async def _ready_service(self) -> Service:
         if not self._service.done():

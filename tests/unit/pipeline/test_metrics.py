@@ -14,13 +14,13 @@ import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from openai_bls.api.chat.chunks import Usage
+from openai_bls.api.chat import serving
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import EngineError, InvalidRequestError
-from openai_bls.pipeline.generation import Outcome
+from openai_bls.core.request_record import Outcome, RequestRecord
+from openai_bls.core.usage import Usage
 from openai_bls.pipeline.metrics import Metrics, merge, render
 from openai_bls.pipeline.metrics_instances import Peers
-from openai_bls.pipeline.service import RequestRecord
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.listener import is_ours
 from tests.unit.core_support import EOS, WAIT_S, Bench, chat, exchange_address
@@ -154,7 +154,7 @@ def test_a_service_feeds_them() -> None:
         bench = Bench()
         metrics = Metrics(bench.service)
         bench.service.on_end = metrics.ended
-        answer = asyncio.create_task(bench.service.answer(chat()))
+        answer = asyncio.create_task(serving.answer(bench.service, chat()))
         while not bench.engine.requests:
             await asyncio.sleep(0)
         assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.chat.validation import ValidRequest
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.output.detokenizer.factory import from_tokenizer

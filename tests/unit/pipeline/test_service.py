@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.chat.chunks import encode
-from openai_bls.api.chat.validation import ValidRequest
+from openai_bls.api.chat import serving
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.engine_types import Logprobs, PromptResult, SamplingParams
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, OverloadedError
+from openai_bls.core.request import ValidRequest
 from openai_bls.output.detect import detect
 from tests.unit.core_support import (
     EOS,
@@ -38,7 +39,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
     """A whole answer whose sequences have reached the engine."""
     before = len(bench.engine.requests)
-    task = asyncio.ensure_future(bench.service.answer(request))
+    task = asyncio.ensure_future(serving.answer(bench.service, request))
     while len(bench.engine.requests) == before and not task.done():
         await asyncio.sleep(0)
     return task
@@ -46,17 +47,17 @@ async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
 
 async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = False) -> FakeSink:
     sink = FakeSink(opens_at_once=open_at_once)
-    await bench.service.stream(request, sink)
+    await serving.stream(bench.service, request, sink)
     return sink
 
 
 async def refused(bench: Bench, request: ValidRequest) -> ApiError:
     """The same error streamed and not; nothing stays behind."""
     with pytest.raises(ApiError) as whole:
-        await bench.service.answer(request)
+        await serving.answer(bench.service, request)
     sink = FakeSink(opens_at_once=True)
     with pytest.raises(ApiError) as streamed:
-        await bench.service.stream(request, sink)
+        await serving.stream(bench.service, request, sink)
     assert sink.raw == []
     assert whole.value.body() == streamed.value.body()
     assert bench.service.in_progress == 0
@@ -238,7 +239,7 @@ def test_a_prompt_that_just_fits() -> None:
         assert bench.engine.requests[1].max_tokens == 1
         sink = FakeSink()
         with pytest.raises(InvalidRequestError) as info:
-            await bench.service.stream(chat(messages=[{"role": "user", "content": "x" * 50}]), sink)
+            await serving.stream(bench.service, chat(messages=[{"role": "user", "content": "x" * 50}]), sink)
         assert info.value.param == "messages"
 
     run(test())
@@ -279,7 +280,7 @@ def test_an_unexpected_exception_of_preprocessing_leaves_no_count_behind() -> No
         bench = Bench()
         bench.prompts.result = RuntimeError("bug")
         with pytest.raises(RuntimeError):
-            await bench.service.answer(chat())
+            await serving.answer(bench.service, chat())
         assert bench.service.in_progress == 0
 
     run(test())
@@ -291,10 +292,10 @@ def test_admission() -> None:
         await stream(bench, chat())
         # A request counts from its beginning, also while it is prepared.
         bench.prompts.hold = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(bench.service.answer(chat()))
+        waiting = asyncio.ensure_future(serving.answer(bench.service, chat()))
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError) as info:
-            await bench.service.answer(chat())
+            await serving.answer(bench.service, chat())
         assert info.value.status == 503
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -312,7 +313,7 @@ def test_draining_takes_no_more_and_ends_what_runs() -> None:
         sink = await stream(bench, chat())
         bench.service.draining = True
         with pytest.raises(OverloadedError):
-            await bench.service.answer(chat())
+            await serving.answer(bench.service, chat())
         bench.engine.deliver(0, "a", "length")
         assert sink.ends == 1
         assert bench.service.in_progress == 0
@@ -365,7 +366,7 @@ def test_cancelling_a_stream() -> None:
     async def test() -> None:
         bench = Bench()
         sink = FakeSink()
-        generation = await bench.service.stream(chat(), sink)
+        generation = await serving.stream(bench.service, chat(), sink)
         generation.cancel()
         assert bench.engine.cancelled == [1]
         assert bench.service.in_progress == 0
@@ -382,7 +383,7 @@ def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> None:
     async def test() -> None:
         bench = Bench()
         with pytest.raises(RuntimeError):
-            await bench.service.stream(chat(stream=True), Broken(opens_at_once=True))
+            await serving.stream(bench.service, chat(stream=True), Broken(opens_at_once=True))
         assert bench.service.in_progress == 0
         assert bench.engine.listeners == {}
 

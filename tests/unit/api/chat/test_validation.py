@@ -15,11 +15,11 @@ from openai_bls.api.chat.validation import (
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     Endpoint,
-    ValidRequest,
     parse_json,
     parse_object,
 )
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
 
 USER = {"role": "user", "content": "hi"}
 MINIMAL: dict[Endpoint, dict[str, Any]] = {"chat.completions": {"messages": [USER]}, "completions": {"prompt": "hi"}}

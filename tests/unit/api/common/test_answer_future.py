@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from openai_bls.api.chat.chunks import Usage
-from openai_bls.api.common.answer_future import Whole
+from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.core.errors import EngineError
+from openai_bls.core.usage import Usage
 
 USAGE = Usage.of(3, 4)
 
 
-class Total(Whole[int]):
+class Total(AnswerFuture[int]):
     """Answers with the number of tokens."""
 
     made = 0
 
-    def whole(self, usage: Usage) -> int:
+    def make_answer(self, usage: Usage) -> int:
         self.made += 1
         return usage.total_tokens
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.embeddings.schema import MAX_INPUTS
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, PromptResult

@@ -13,7 +13,7 @@ from openai_bls import __version__
 from openai_bls.api.http.app import create_app
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import PromptResult
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, events, free_port
@@ -42,7 +42,7 @@ def one(
 
     async def main() -> Answered:
         service = bench().service
-        answered = await ask(create_app(service, Pacer(asyncio.get_running_loop())), method, path, body, headers)
+        answered = await ask(create_app(service, WriteBatcher(asyncio.get_running_loop())), method, path, body, headers)
         assert service.in_progress == 0
         return answered
 
@@ -221,7 +221,7 @@ def test_preprocessings_refusal_has_its_status_streamed_or_not() -> None:
 def answered_by(bench: Bench, path: str, body: dict[str, Any], feed: Callable[[], None]) -> Answered:
     async def main() -> Answered:
         task = asyncio.ensure_future(
-            ask(create_app(bench.service, Pacer(asyncio.get_running_loop())), "POST", path, body)
+            ask(create_app(bench.service, WriteBatcher(asyncio.get_running_loop())), "POST", path, body)
         )
         await until(lambda: bench.engine.requests or task.done())
         feed()
@@ -304,7 +304,7 @@ def test_an_error_after_it_is_an_event_before_done() -> None:
 async def served(bench: Bench) -> AsyncIterator[int]:
     port = free_port()
     listener = SharedListener("127.0.0.1", port, owner=1)
-    server = HttpServer(bench.service, listener, Pacer(asyncio.get_running_loop()))
+    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
     server.start()
     try:
         yield port
@@ -483,7 +483,7 @@ def test_stopping_lets_a_running_stream_end() -> None:
         bench = Bench()
         port = free_port()
         server = HttpServer(
-            bench.service, SharedListener("127.0.0.1", port, owner=1), Pacer(asyncio.get_running_loop())
+            bench.service, SharedListener("127.0.0.1", port, owner=1), WriteBatcher(asyncio.get_running_loop())
         )
         server.start()
         reader, writer = await post(port, STREAM)

@@ -13,14 +13,14 @@ from starlette.applications import Starlette
 from openai_bls.api.embeddings import routes as embeddings
 from openai_bls.api.http import metrics_route
 from openai_bls.api.http.handlers import Api
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.tokenize import routes as tokenize
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.core_support import Answered, Bench, ask, token_ids
 
 
 def application(bench: Bench) -> Starlette:
-    api = Api(bench.service, Pacer(asyncio.get_running_loop()))
+    api = Api(bench.service, WriteBatcher(asyncio.get_running_loop()))
     return Starlette(routes=[*tokenize.routes(api), *embeddings.routes(api), *metrics_route.routes(api)])
 
 

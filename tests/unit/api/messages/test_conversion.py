@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.chat.tools import ToolUse
-from openai_bls.api.chat.validation import ValidRequest
 from openai_bls.api.messages.conversion import decode
 from openai_bls.api.messages.errors import error_body
 from openai_bls.api.messages.schema import NEUTRAL, MessagesRequest, PromptRequest
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ToolUse, ValidRequest
 from tests.unit.api.messages.messages_support import WEATHER, body, converted
 
 FUNCTION = {"name": "get_weather", "description": WEATHER["description"], "parameters": WEATHER["input_schema"]}

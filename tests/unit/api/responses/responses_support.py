@@ -15,7 +15,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from starlette.applications import Starlette
 
 from openai_bls.api.http.handlers import Api
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.responses.routes import routes
 from openai_bls.api.responses.store import ResponseStore
 from openai_bls.output.detect import detect
@@ -125,7 +125,7 @@ class Place:
 
     def app(self) -> Starlette:
         """The routes alone; for a running event loop."""
-        return Starlette(routes=routes(Api(self.bench.service, Pacer(asyncio.get_running_loop())), self.store))
+        return Starlette(routes=routes(Api(self.bench.service, WriteBatcher(asyncio.get_running_loop())), self.store))
 
     def ask(self, method: str, path: str, body: Any = None, query: str = "") -> Reply:
         """A request that needs no engine."""

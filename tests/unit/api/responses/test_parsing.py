@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from openai.types.responses import response_create_params as sdk
 
-from openai_bls.api.chat.tools import ToolUse
 from openai_bls.api.responses import schema
 from openai_bls.api.responses.parsing import CreateRequest, parse_count, parse_create
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ToolUse
 from tests.unit.api.responses.responses_support import WEATHER
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_bls.api.chat import serving
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.tokenize.serving import detokenize, tokenize
 from openai_bls.core.engine_types import PromptRequest, PromptResult
@@ -105,7 +106,7 @@ def test_a_chats_ids_are_those_of_its_completion(tokenizer_dir: Path, fields: di
     async def test(bench: Bench) -> None:
         bench.model.prompts = RealPrompts(tokenizer_dir)
         answer = await tokenize(bench.service, body)
-        completion = asyncio.create_task(bench.service.answer(parse_object("chat.completions", body)))
+        completion = asyncio.create_task(serving.answer(bench.service, parse_object("chat.completions", body)))
         while not bench.engine.requests:
             await asyncio.sleep(0)
         bench.engine.deliver(0, "ok", "stop", stop_token_id=EOS)
