@@ -25,18 +25,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "openai_bls_"
 _UP = _PREFIX + "engine_up"
 _LABELS = ("model", "endpoint")
-_ENDPOINTS = {
-    "chat.completions",
-    "completions",
-    "embeddings",
-    "tokenize",
-    "detokenize",
-    "responses",
-    "responses.input_tokens",
-    "messages",
-    "messages.count_tokens",
-    "models",
-}
 _OTHER = "other"
 
 _FIRST_TOKEN_S = (
@@ -178,15 +166,12 @@ class Metrics:
         """A request was answered with an error.
 
         Args:
-            endpoint: its name (`chat.completions`) or path (`/v1/chat/completions`).
+            endpoint: its name; empty if the request named none.
             error: what it was answered with; one that ended an admitted request is counted already.
         """
         if error in self._counted:
             return
-        name = endpoint.removeprefix("/v1").strip("/").replace("/", ".")
-        # Paths are the client's choice, and each label is memory.
-        name = name if name in _ENDPOINTS else _OTHER
-        self._requests.labels("", name, str(error.status)).inc()
+        self._requests.labels("", endpoint or _OTHER, str(error.status)).inc()
 
     def families(self) -> list[Family]:
         """All metrics as they are now."""

@@ -18,7 +18,8 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.output.structured import requested
 
-Endpoint = Literal["chat.completions", "completions"]
+Body = Literal["chat.completions", "completions"]
+"""Which request body: the name of the endpoint that takes it."""
 
 # OpenAI's limit is 4; nothing here costs more with a few more.
 MAX_STOP_STRINGS = 16
@@ -35,7 +36,7 @@ _SCHEMAS: dict[str, type[schema.ChatCompletionRequest | schema.CompletionRequest
 _DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in _SCHEMAS.items()}
 
 
-def parse_json(endpoint: Endpoint, body: bytes) -> ValidRequest:
+def parse_json(endpoint: Body, body: bytes) -> ValidRequest:
     """A `ValidRequest` from a request body.
 
     Raises:
@@ -45,7 +46,7 @@ def parse_json(endpoint: Endpoint, body: bytes) -> ValidRequest:
     return _checked(decoded(_DECODERS[endpoint], body, fault))
 
 
-def parse_object(endpoint: Endpoint, body: dict[str, Any]) -> ValidRequest:
+def parse_object(endpoint: Body, body: dict[str, Any]) -> ValidRequest:
     """A `ValidRequest` from a parsed body; raises as `parse_json` does."""
     return _checked(convert(body, _SCHEMAS[endpoint]))
 

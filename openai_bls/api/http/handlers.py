@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -21,6 +21,8 @@ from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Handler = Callable[[Request], Awaitable[Response]]
 ErrorAnswer = Callable[[ApiError, Request], Response]
@@ -56,23 +58,38 @@ class Api:
     def __init__(self, service: Service, write_batcher: WriteBatcher) -> None:
         self.service = service
         self._write_batcher = write_batcher
+        self._shared: dict[Any, Any] = {}
+
+    def shared(self, make: Callable[[Api], T]) -> T:
+        """The one object of this application that `make` makes, for what several endpoints share."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        made: T = self._shared[make]
+        return made
 
     def guarded(
-        self, handler: Handler, *, answer_error: ErrorAnswer = error_response, id_header: str = "x-request-id"
+        self,
+        handler: Handler,
+        *,
+        endpoint: str,
+        answer_error: ErrorAnswer = error_response,
+        id_header: str = "x-request-id",
     ) -> Handler:
         """`handler` with authentication, a request id in and out, and every exception as an error body.
 
         Args:
             handler: raises ApiError for what a client is to be told.
+            endpoint: its name in the metrics.
             answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
             id_header: of the response, beside `x-request-id`.
         """
 
-        async def endpoint(request: Request) -> Response:
+        async def guard(request: Request) -> Response:
             request_id = request.headers.get("x-request-id", "")
             if not _REQUEST_ID.fullmatch(request_id):
                 request_id = "req_" + secrets.token_hex(16)
             request.state.request_id = request_id
+            request.state.endpoint = endpoint
             response = await answer(request, request_id)
             response.headers["x-request-id"] = request_id
             response.headers[id_header] = request_id
@@ -83,17 +100,17 @@ class Api:
                 _authenticate(request, self.service.settings.api_key)
                 return await handler(request)
             except ApiError as error:
-                self.service.on_refused(request.url.path, error)
+                self.service.on_refused(endpoint, error)
                 return answer_error(error, request)
             except ClientDisconnect:
                 return Response(status_code=499)
             except Exception:
                 logger.exception("%s %s failed (request %s)", request.method, request.url.path, request_id)
                 failure = EngineError("The server had an error; see its log.")
-                self.service.on_refused(request.url.path, failure)
+                self.service.on_refused(endpoint, failure)
                 return answer_error(failure, request)
 
-        return endpoint
+        return guard
 
     async def body(self, request: Request) -> bytes:
         """The request's body.
@@ -132,7 +149,7 @@ class Api:
         stream.on_disconnect = generation.cancel
         error = await unless_disconnected(request, stream.first())
         if error is not None:
-            self.service.on_refused(request.url.path, error)
+            self.service.on_refused(request.state.endpoint, error)
             return answer_error(error, request)
         return stream
 

@@ -11,19 +11,14 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from openai_bls.api.chat import serving
-from openai_bls.api.chat.validation import Endpoint, parse_object
-from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.one_shot import OneShot
-from openai_bls.api.embeddings.serving import embed
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.api.tokenize.serving import detokenize, tokenize
+from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError
 from openai_bls.core.settings import OpenAiBlsSettings
@@ -49,9 +44,6 @@ logger = logging.getLogger(__name__)
 _SERVER_RETRY_S = 0.1
 # A request that comes while the engine is still loading waits for it so long.
 _ENGINE_WAIT_S = 30.0
-
-_ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detokenize, "embeddings": embed}
-"""The endpoints beside chat.completions and completions: one response each, never streamed."""
 
 
 class _NoDoorError(Exception):
@@ -279,17 +271,12 @@ class Runtime:
         outbox.fail(error)
 
     async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], outbox: Outbox) -> None:
-        one_shot = _ONE_SHOTS.get(endpoint)
-        if one_shot is not None:
-            outbox.answer(encode(await one_shot(await self._ready_service(), body)))
-            return
-        request = parse_object(cast("Endpoint", endpoint), body)
-        service = await self._ready_service()
-        if request.stream:
-            generation = await serving.stream(service, request, outbox)
-            outbox.when_cancelled(generation.cancel)
+        respond = TRITON_ENTRIES[endpoint](body)
+        answer = await respond(await self._ready_service(), outbox)
+        if isinstance(answer, bytes):
+            outbox.answer(answer)
         else:
-            outbox.answer(encode(await serving.answer(service, request)))
+            outbox.when_cancelled(answer.cancel)
 
     async def _ready_service(self) -> Service:
         if not self._service.done():
