@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from openai_bls.api.chat.writers import Sink
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.http.handlers import (
     Api,
@@ -25,7 +25,7 @@ from openai_bls.api.http.handlers import (
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
-Respond = Callable[[Service, Sink], Awaitable[bytes | Generation]]
+Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Generation]]
 """The whole answer as JSON text, or a generation that writes into the sink; raises ApiError."""
 TritonEntry = Callable[[dict[str, Any]], Respond]
 """From a request body, checked as far as that needs no service; raises InvalidRequestError."""
@@ -99,7 +99,7 @@ def one_shot(
         return handle
 
     def triton(body: dict[str, Any]) -> Respond:
-        async def respond(service: Service, sink: Sink) -> bytes:
+        async def respond(service: Service, sink: ChunkSink) -> bytes:
             return encode(await answer(service, body))
 
         return respond

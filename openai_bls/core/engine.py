@@ -1,4 +1,4 @@
-"""The one interface behind which every engine stands."""
+"""Interface of every engine."""
 
 from __future__ import annotations
 

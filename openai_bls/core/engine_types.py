@@ -1,4 +1,4 @@
-"""The messages that travel between the models: one frozen struct per hop.
+"""Messages between the Triton models: one frozen struct per hop.
 
 All are msgspec structs, so the same class is the Python value, the validation and the wire format (MessagePack).
 

@@ -1,4 +1,4 @@
-"""What can go wrong, and how a client is told.
+"""Errors that clients are told, with HTTP status and OpenAI body.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Settings of the models: parsed once, frozen, refusing what they do not know.
+"""Settings of the Triton models: parsed once, frozen, strict.
 
 Each comes from the `parameters` section of the model's config.pbtxt and may be overridden by the environment variable
 `OPENAI_BLS_<NAME IN CAPITALS>`; secrets come from the environment alone, for a config file is no place for them.

@@ -1,4 +1,4 @@
-"""One request while it runs: its sequences, from submission to the last answer.
+"""Generation of one request: its sequences, from submission to the end of the answer.
 
 Everything here runs on the event loop's thread.
 """

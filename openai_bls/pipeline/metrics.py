@@ -1,4 +1,4 @@
-"""What Prometheus is told: counts and times of requests, taken when a request ends and never per token.
+"""Prometheus metrics: counts and times of requests, taken when a request ends and never per token.
 
 Names and meanings are near vLLM's, so that its dashboards need little change. Everything is summed over all
 `openai_bls` instances of the server (`metrics_peers`); the engines' load is the same from each.

@@ -1,4 +1,4 @@
-"""The models that are served: each an engine with its tokenizer, under one or more names."""
+"""Registry of the served models: an engine with its tokenizer, under one or more names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One sequence of a request while it runs: token deltas come in, events for a writer go out.
+"""Sequence of a request: takes the engine's token deltas, calls the writer with events.
 
 Everything here runs on the event loop's thread, once per delta, with no await, task or lock.
 """

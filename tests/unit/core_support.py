@@ -15,8 +15,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from openai_bls.api.chat.chunks import ChunkEncoder
 from openai_bls.api.chat.validation import parse_object
+from openai_bls.api.common.event_sink import TextEncoder
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import (
     EngineInfo,
@@ -257,7 +257,7 @@ class FakeSink:
         self.ends = 0
         self.errors: list[ApiError] = []
 
-    def begin(self, encoder: ChunkEncoder) -> None:
+    def begin(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 
     def text(self, index: int, text: str, usage: Usage | None) -> None:

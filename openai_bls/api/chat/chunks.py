@@ -1,4 +1,4 @@
-"""OpenAI answers: whole ones as structs, stream chunks with their constant part encoded once a request.
+"""Answers of chat completions and completions: structs of whole ones, encoder of stream chunks.
 
 Rules kept here (see docs/architecture.md): the role comes once, in a choice's first delta; the last delta is `{}` with
 the finish_reason; the usage chunk stands alone with `choices: []`, and the others then say `usage: null`; fields that

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from openai_bls.api.chat import serving
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
-from openai_bls.api.chat.writers import Sink
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 from openai_bls.pipeline.generation import Generation
@@ -31,7 +31,7 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any]) -> Endpoint:
     def triton(body: dict[str, Any]) -> Respond:
         valid = parse_object(name, body)
 
-        async def respond(service: Service, sink: Sink) -> bytes | Generation:
+        async def respond(service: Service, sink: ChunkSink) -> bytes | Generation:
             if valid.stream:
                 return await serving.stream(service, valid, sink)
             return encode(await serving.answer(service, valid))

@@ -4,7 +4,7 @@ A field is in one of four places, and nowhere else:
 
 - honoured: typed here and used in `requests`;
 - harmless: in `Harmless`, accepted and ignored since it cannot change the output;
-- not honoured: in `NEUTRAL`, accepted at its neutral value and otherwise refused by name;
+- unsupported: in `UNSUPPORTED`, accepted at its neutral value and otherwise refused by name;
 - unknown: refused by name.
 
 Sources: the OpenAI API reference for chat completions and completions; vLLM's names for the additions.
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from openai_bls.api.common.unsupported import Neutral
+from openai_bls.api.common.unsupported import Unsupported
 
 # The OpenAI SDKs leave unset fields out, other clients send null: both mean the default.
 NonNegativeInt = Annotated[int, Meta(ge=0)]
@@ -96,7 +96,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     """What the model thought, which some chat templates show it again."""
     reasoning: str | None = None
     """The same under its newer name."""
-    # not honoured: null only, see `requests`
+    # unsupported: null only, see `requests`
     function_call: Any = None
     audio: Any = None
 
@@ -218,7 +218,7 @@ class Generation(Harmless, kw_only=True):
     guided_json_object: Any = None
     guided_decoding_backend: Any = None
     guided_whitespace_pattern: Any = None
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     priority: Any = UNSET
     use_beam_search: Any = UNSET
     length_penalty: Any = UNSET
@@ -257,7 +257,7 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     continue_final_message: bool | None = None
     documents: list[dict[str, Any]] | None = None
     include_reasoning: bool | None = None
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     modalities: Any = UNSET
     audio: Any = UNSET
     prediction: Any = UNSET
@@ -276,21 +276,21 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     best_of: Choices | None = None
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     suffix: Any = UNSET
 
 
-NEUTRAL: dict[str, Neutral] = {
-    "modalities": Neutral((["text"], []), "text is the only modality"),
-    "audio": Neutral((), "text is the only modality"),
-    "prediction": Neutral((), "there are no predicted outputs here"),
-    "verbosity": Neutral(("medium",), "the served models have no such setting"),
-    "web_search_options": Neutral((), "there is no web search here"),
-    "functions": Neutral(([],), "use tools"),
-    "function_call": Neutral(("none", "auto"), "use tools and tool_choice"),
-    "suffix": Neutral(("",), "the served models do not fill in the middle"),
-    "priority": Neutral((0,), "requests are served in the order in which they come"),
-    "use_beam_search": Neutral((False,), "the engines sample; use n or best_of"),
-    "length_penalty": Neutral((1,), "it belongs to beam search, which there is not"),
+UNSUPPORTED: dict[str, Unsupported] = {
+    "modalities": Unsupported((["text"], []), "text is the only modality"),
+    "audio": Unsupported((), "text is the only modality"),
+    "prediction": Unsupported((), "there are no predicted outputs here"),
+    "verbosity": Unsupported(("medium",), "the served models have no such setting"),
+    "web_search_options": Unsupported((), "there is no web search here"),
+    "functions": Unsupported(([],), "use tools"),
+    "function_call": Unsupported(("none", "auto"), "use tools and tool_choice"),
+    "suffix": Unsupported(("",), "the served models do not fill in the middle"),
+    "priority": Unsupported((0,), "requests are served in the order in which they come"),
+    "use_beam_search": Unsupported((False,), "the engines sample; use n or best_of"),
+    "length_penalty": Unsupported((1,), "it belongs to beam search, which there is not"),
 }
 """Field name → the values at which it may be given; null always may."""

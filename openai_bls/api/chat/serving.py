@@ -6,8 +6,9 @@ import time
 
 from openai_bls.api.chat.chunks import Answer, ChunkEncoder, Envelope
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.chat.writers import AnswerWriter, Sink, StreamWriter
+from openai_bls.api.chat.writers import AnswerWriter, StreamWriter
 from openai_bls.api.common.encoding import new_id
+from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.model_registry import Target
@@ -32,7 +33,7 @@ async def answer(service: Service, request: ValidRequest) -> Answer:
     return await service.complete(request, make_writer)
 
 
-async def stream(service: Service, request: ValidRequest, sink: Sink) -> Generation:
+async def stream(service: Service, request: ValidRequest, sink: ChunkSink) -> Generation:
     """Begin a streamed answer into `sink`; returns once the engine has the request.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The chat part of a request: messages as chat templates know them, and the tools that may be called."""
+"""Messages as chat templates take them, and the tools that may be called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request body to a `ValidRequest`: one frozen value that the rest of the program can rely on."""
+"""Validation of chat completion and completion bodies into `ValidRequest`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openai_bls.api.chat import schema
 from openai_bls.api.chat.tools import template_message, tool_use
 from openai_bls.api.common.bodies import convert, fault, texts_or_token_ids
 from openai_bls.api.common.faults import TOO_DEEP, decoded
-from openai_bls.api.common.unsupported import refuse_unless_neutral
+from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
@@ -60,7 +60,7 @@ def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest) -
 
 
 def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
-    refuse_unless_neutral({name: getattr(request, name, UNSET) for name in schema.NEUTRAL}, schema.NEUTRAL)
+    refuse_unsupported({name: getattr(request, name, UNSET) for name in schema.UNSUPPORTED}, schema.UNSUPPORTED)
     options = request.stream_options
     if options is not None and not request.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")

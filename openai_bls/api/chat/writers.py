@@ -1,9 +1,9 @@
-"""The two shapes of an answer: a stream of chunks, written as they come, and one whole answer at the end."""
+"""Writers of chat completions and completions: a stream of chunks, or one whole answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -19,39 +19,11 @@ from openai_bls.api.chat.chunks import (
 )
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.answer_future import AnswerFuture
+from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.sequence import Sequence
-
-
-class Sink(Protocol):
-    """Where a stream's chunks go: a /v1 connection or a Triton response stream. Never raises, never blocks."""
-
-    sse: bool
-    """Whether chunks are server-sent events instead of bare JSON."""
-    opens_at_once: bool
-    """Whether the role chunks are written before the first token."""
-
-    def begin(self, encoder: ChunkEncoder) -> None:
-        """Before everything else: what writes this stream's text."""
-        ...
-
-    def text(self, index: int, text: str, usage: Usage | None) -> None:
-        """A piece of text of choice `index`; one that has not gone out yet may be joined to the next."""
-        ...
-
-    def write(self, chunk: bytes) -> None:
-        """Any other chunk."""
-        ...
-
-    def end(self) -> None:
-        """The stream is complete."""
-        ...
-
-    def fail(self, error: ApiError) -> None:
-        """The stream ends with an error."""
-        ...
 
 
 class StreamWriter:
@@ -68,7 +40,7 @@ class StreamWriter:
     def __init__(
         self,
         encoder: ChunkEncoder,
-        sink: Sink,
+        sink: ChunkSink,
         envelope: Envelope,
         *,
         include_usage: bool,

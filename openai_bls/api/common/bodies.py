@@ -1,4 +1,4 @@
-"""What the bodies of OpenAI's endpoints share: JSON to an object, an object to a struct, a fault to an error."""
+"""Request bodies of OpenAI's endpoints: JSON to object, object to struct, fault to error."""
 
 from __future__ import annotations
 

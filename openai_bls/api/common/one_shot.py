@@ -1,4 +1,4 @@
-"""What the endpoints share that answer at once and generate nothing: admission, and a record of each request."""
+"""One-shot endpoints, which generate nothing: admission, a record of each request, prompt token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embeddings: hidden states of the model instead of text."""
+"""Serving of embeddings: pooled hidden states of the model."""
 
 from __future__ import annotations
 

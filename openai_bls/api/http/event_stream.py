@@ -1,4 +1,4 @@
-"""Server-sent events on one connection: what one step brings is written at once, a slow reader's piles up."""
+"""Server-sent event stream on one connection, buffered while the client does not read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from openai_bls.api.chat.chunks import ChunkEncoder
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import TextEncoder
 from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError
@@ -60,7 +60,7 @@ class EventStream(Response):
         self._written_at = 0.0
         self.on_disconnect: Callable[[], None] = lambda: None
 
-    def begin(self, encoder: ChunkEncoder) -> None:
+    def begin(self, encoder: TextEncoder) -> None:
         """Write text with `encoder`."""
         self._encode_text = encoder.text
 

@@ -1,4 +1,4 @@
-"""What the handlers of /v1 share: bodies, request ids, authentication, errors, streams."""
+"""Common parts of the /v1 handlers: bodies, request ids, authentication, errors, streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the /v1 application on an event loop that is already running."""
+"""uvicorn server of /v1 on a running event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a body of the Messages API to the `ValidRequest` of the chat completion that asks for the same."""
+"""Conversion of a Messages body to the `ValidRequest` of the equivalent chat completion."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec import UNSET
 
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.faults import converted, decoded
-from openai_bls.api.common.unsupported import not_honoured
+from openai_bls.api.common.unsupported import first_unsupported
 from openai_bls.api.messages.errors import fault, fault_at, refused
 from openai_bls.api.messages.schema import (
-    NEUTRAL,
+    UNSUPPORTED,
     AnyToolChoice,
     AutoToolChoice,
     JsonFormat,
@@ -52,9 +52,9 @@ def decode(body: bytes, kind: type[RequestT]) -> RequestT:
         InvalidRequestError: it is not JSON, or a field is unknown, missing, of the wrong type or not honoured.
     """
     request: RequestT = decoded(_DECODERS[kind], body, fault)
-    name = not_honoured({name: getattr(request, name, UNSET) for name in NEUTRAL}, NEUTRAL)
+    name = first_unsupported({name: getattr(request, name, UNSET) for name in UNSUPPORTED}, UNSUPPORTED)
     if name is not None:
-        raise refused(name, f"this is not supported: {NEUTRAL[name].advice}")
+        raise refused(name, f"this is not supported: {UNSUPPORTED[name].advice}")
     return request
 
 

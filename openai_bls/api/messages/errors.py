@@ -1,4 +1,4 @@
-"""Errors as the Messages API has them: its body, its types and statuses, and fields under its own names.
+"""Errors of the Messages API: its body, types and statuses, and its field names.
 
 There is no `param` in that body, hence every message names its field, in Anthropic's notation: `messages.0.content.1`.
 """

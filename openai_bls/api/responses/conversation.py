@@ -1,4 +1,4 @@
-"""From items to the messages of a chat completion.
+"""Conversation of a Responses request: items as chat messages.
 
 What a model wrote in one turn, reasoning, text and calls, is several items but one assistant message.
 """

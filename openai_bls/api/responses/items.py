@@ -1,4 +1,4 @@
-"""Input items: checked, and put in the one form in which a response lists them and a later one reads them.
+"""Input items: validated and put in the form in which a response lists them.
 
 That form is OpenAI's own, as plain objects: every item with `id`, `type` and `status`, content as an array of parts.
 Output items have it by nature, so that a conversation is one list of items.
@@ -13,7 +13,7 @@ import msgspec
 
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.faults import converted
-from openai_bls.api.common.unsupported import Neutral, refuse_unless_neutral
+from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.api.responses.refusals import fault_at
 from openai_bls.core.errors import InvalidRequestError
 
@@ -119,10 +119,10 @@ _KINDS: dict[str, Any] = {
     "item_reference": ItemReference,
 }
 
-_NEUTRAL = {
-    "caller": Neutral(({"type": "direct"},), "there is no programmatic tool calling here"),
-    "namespace": Neutral((), "tools have no namespaces here"),
-    "async": Neutral((False,), "calls are answered in the next request"),
+_UNSUPPORTED = {
+    "caller": Unsupported(({"type": "direct"},), "there is no programmatic tool calling here"),
+    "namespace": Unsupported((), "tools have no namespaces here"),
+    "async": Unsupported((False,), "calls are answered in the next request"),
 }
 
 
@@ -152,7 +152,7 @@ def _read(given: dict[str, Any], at: str, find: Find) -> Item:
         raise InvalidRequestError(
             f"Input items of type {kind!r} are not supported; supported are {known}.", param=f"{at}.type"
         )
-    refuse_unless_neutral(given, _NEUTRAL, f"{at}.")
+    refuse_unsupported(given, _UNSUPPORTED, f"{at}.")
     item = converted({**given, "type": kind}, struct, fault_at(at))
     if isinstance(item, Message):
         return _message(item, at)

@@ -1,4 +1,4 @@
-"""The output items of a response, growing event by event.
+"""Output items of a response, built event by event.
 
 Streams and whole answers both come from here, so they cannot differ: a stream is what `Events` is told meanwhile.
 """

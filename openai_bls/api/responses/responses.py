@@ -1,4 +1,4 @@
-"""`response` objects: what a request asked for, told back, and what came of it."""
+"""`response` objects: the request's fields and the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that clients may come back to, in memory: the least recently used ones go first.
+"""In-memory store of responses, bounded; the least recently used go first.
 
 A response keeps those before it in its conversation, for it could not be continued without them, even when they
 themselves can no longer be asked for. Their memory is counted once, however many continue them.

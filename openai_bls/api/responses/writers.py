@@ -1,4 +1,4 @@
-"""What the generation of a response writes into: a stream of events, or one whole response."""
+"""Writers of the Responses API: a stream of events, or one whole response."""
 
 from __future__ import annotations
 

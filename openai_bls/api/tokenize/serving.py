@@ -1,4 +1,4 @@
-"""Tokenize and detokenize: exactly the token ids that a generation would have, and exactly their text."""
+"""Serving of tokenize and detokenize: exactly the token ids of a generation, and exactly their text."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from openai_bls.api.chat.chunks import ChunkEncoder
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import TextEncoder
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
 
@@ -79,7 +79,7 @@ class Outbox:
         self._reply = reply
         self._sender = sender
         self._loop = loop
-        self._encoder: ChunkEncoder | None = None
+        self._encoder: TextEncoder | None = None
         # Appended to by the event loop, emptied by the sender.
         self._items: deque[bytes | _Text | _End] = deque()
         self._scheduled = False
@@ -91,7 +91,7 @@ class Outbox:
         self._ended = False
         sender.open.add(self)
 
-    def begin(self, encoder: ChunkEncoder) -> None:
+    def begin(self, encoder: TextEncoder) -> None:
         """Write text with `encoder`."""
         self._encoder = encoder
 

@@ -63,8 +63,8 @@ def test_groups_of_fields() -> None:
             names, verdict = row.split(" | ", 1)
             for name in re.findall(r"`([a-z_]+)`", names):
                 harmless = name in schema.Harmless.__struct_fields__
-                neutral = name in schema.NEUTRAL
+                neutral = name in schema.UNSUPPORTED
                 assert verdict.startswith("harmless") == harmless, name
                 assert (verdict.startswith(("neutral", "refused"))) == neutral, name
                 if verdict.startswith("refused"):
-                    assert schema.NEUTRAL[name].values == (), name
+                    assert schema.UNSUPPORTED[name].values == (), name

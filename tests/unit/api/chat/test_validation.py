@@ -202,7 +202,7 @@ BACKEND_ONLY = {"guided_decoding_backend", "guided_whitespace_pattern"}
 
 def test_the_table_of_bad_values_has_every_field() -> None:
     for endpoint in ENDPOINTS:
-        assert set(BAD[endpoint]) | set(schema.NEUTRAL) | BACKEND_ONLY >= set(SCHEMAS[endpoint].__struct_fields__)
+        assert set(BAD[endpoint]) | set(schema.UNSUPPORTED) | BACKEND_ONLY >= set(SCHEMAS[endpoint].__struct_fields__)
         assert set(BAD[endpoint]) <= set(SCHEMAS[endpoint].__struct_fields__)
 
 
@@ -323,13 +323,13 @@ def test_good_values(endpoint: Body, field: str, given: Any, name: str, value: A
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("field", schema.NEUTRAL)
+@pytest.mark.parametrize("field", schema.UNSUPPORTED)
 def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(endpoint: Body, field: str) -> None:
     if field not in SCHEMAS[endpoint].__struct_fields__:
         assert refused(endpoint, {**MINIMAL[endpoint], field: None}).code == "unknown_parameter"
         return
     plain = parse(endpoint, MINIMAL[endpoint])
-    neutral = schema.NEUTRAL[field].values
+    neutral = schema.UNSUPPORTED[field].values
     for value in (*neutral, None):
         assert parse(endpoint, {**MINIMAL[endpoint], field: value}) == plain
     candidates = [0, 1, 2, 0.5, -1, True, False, "", "x", "none", "high", [], ["text", "audio"], {}, {"50256": -100}]
@@ -344,9 +344,9 @@ def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(end
 
 def test_every_field_that_is_not_honoured_belongs_to_some_request() -> None:
     fields = {field for cls in SCHEMAS.values() for field in cls.__struct_fields__}
-    assert set(schema.NEUTRAL) <= fields
+    assert set(schema.UNSUPPORTED) <= fields
     untyped = {f.name for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls) if f.type is Any}
-    assert untyped == set(schema.NEUTRAL) | set(schema.STRUCTURED_FIELDS)
+    assert untyped == set(schema.UNSUPPORTED) | set(schema.STRUCTURED_FIELDS)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.http import write_batcher as pacer_module
+from openai_bls.api.http import write_batcher as write_batcher_module
 from openai_bls.api.http.write_batcher import WriteBatcher
 from tests.unit.core_support import WAIT_S
 
@@ -29,7 +29,7 @@ class Clock:
         self.later.append((delay, callback))
 
 
-def test_a_turn_is_at_once_unless_another_was_just_now() -> None:
+def test_a_batch_is_at_once_unless_another_was_just_now() -> None:
     clock = Clock()
     write_batcher = WriteBatcher(clock)  # type: ignore[arg-type]
     calls: list[str] = []
@@ -39,16 +39,16 @@ def test_a_turn_is_at_once_unless_another_was_just_now() -> None:
     assert (len(clock.soon), clock.later, calls) == (1, [], [])
     clock.soon.pop()()
     assert calls == ["a", "b"]
-    clock.now += pacer_module._TURN_S / 4
+    clock.now += write_batcher_module._INTERVAL_S / 4
     write_batcher.schedule(lambda: calls.append("c"))
     write_batcher.schedule(lambda: calls.append("d"))
     ((delay, turn),) = clock.later
-    assert delay == pytest.approx(pacer_module._TURN_S * 3 / 4)
+    assert delay == pytest.approx(write_batcher_module._INTERVAL_S * 3 / 4)
     assert clock.soon == []
     clock.now += delay
     turn()
     assert calls == ["a", "b", "c", "d"]
-    clock.now += pacer_module._TURN_S
+    clock.now += write_batcher_module._INTERVAL_S
     write_batcher.schedule(lambda: calls.append("e"))
     assert len(clock.soon) == 1
 
