@@ -10,6 +10,7 @@ import pytest
 from openai_bls.api.chat import schema
 from openai_bls.api.embeddings.schema import EmbeddingsBody
 from openai_bls.api.messages.schema import MessagesRequest
+from openai_bls.api.registry import ENDPOINTS
 from openai_bls.api.responses.schema import CreateRequest
 from openai_bls.core.engine import EngineStats
 from tests.unit.core_support import Bench
@@ -45,6 +46,16 @@ def test_every_field_has_its_row(titles: list[str], request_type: type) -> None:
     listed = [name for title in titles for name in fields(title)]
     assert len(listed) == len(set(listed))
     assert set(listed) == set(request_type.__struct_fields__)  # type: ignore[attr-defined]
+
+
+def test_every_endpoint_has_its_row() -> None:
+    text = section("Endpoints").replace("{id}", "{}")
+    named = set(re.findall(r"`([a-z._]+)`", text))
+    for endpoint in ENDPOINTS:
+        # One of its paths is enough: some have the same with and without /v1.
+        paths = [re.sub(r"\{.*?\}", "{}", path) for path in endpoint.paths]
+        assert any(path in text for path in paths), endpoint.name
+        assert endpoint.triton is None or endpoint.name in named
 
 
 def test_every_metric_has_its_row() -> None:
