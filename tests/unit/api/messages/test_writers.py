@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.messages.events import Message
-from openai_bls.api.messages.writers import StreamedMessage, WholeMessage, tool_input
+from openai_bls.api.messages.writers import Message, StreamedMessage, WholeMessage, tool_input
 from openai_bls.output.detect import ModelFormats, detect
 from tests.unit.api.messages.messages_support import WEATHER, converted
 from tests.unit.core_support import EOS, WAIT_S, Bench, FakeSink, token_ids
