@@ -180,7 +180,24 @@ class Harmless(msgspec.Struct, kw_only=True):
     prompt_cache_retention: str | None = None
 
 
-class Generation(Harmless, kw_only=True):
+class StructuredOutput(Harmless, kw_only=True):
+    """Structured output; `output.structured` reads these fields."""
+
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json_object: Any = None
+    guided_decoding_backend: Any = None
+    guided_whitespace_pattern: Any = None
+
+
+STRUCTURED_FIELDS = StructuredOutput.__struct_fields__[len(Harmless.__struct_fields__) :]
+
+
+class Generation(StructuredOutput, kw_only=True):
     """What chat completions and completions share."""
 
     model: str | None = None
@@ -196,7 +213,6 @@ class Generation(Harmless, kw_only=True):
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     """Token id, as JSON's keys are strings, → what is added to its score."""
-    response_format: Any = None
     # vLLM's additions
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Probability | None = None
@@ -209,33 +225,10 @@ class Generation(Harmless, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: PositiveInt | None = None
-    # Structured output: read by `openai_bls.output.structured`.
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json_object: Any = None
-    guided_decoding_backend: Any = None
-    guided_whitespace_pattern: Any = None
     # unsupported: see UNSUPPORTED
     priority: Any = UNSET
     use_beam_search: Any = UNSET
     length_penalty: Any = UNSET
-
-
-STRUCTURED_FIELDS = (
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json_object",
-    "guided_decoding_backend",
-    "guided_whitespace_pattern",
-)
-"""The fields that `openai_bls.output.structured` reads."""
 
 
 class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):

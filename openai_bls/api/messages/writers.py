@@ -164,10 +164,8 @@ class StreamedMessage(_MessageWriter):
         self._event("content_block_start", index=self._index, content_block=block)
         kind, field = _DELTAS[block["type"]]
         # There is one of these events per token, so all but the text is encoded once.
-        self._head = (
-            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":' % self._index
-        )
-        self._head = b"event: content_block_delta\ndata: " + encode(head)[: -len(b"\"\"}}")]
+        head = encode({"type": "content_block_delta", "index": self._index, "delta": {"type": kind, field: ""}})
+        self._head = b"event: content_block_delta\ndata: " + head.removesuffix(b'""}}')
 
     def _piece(self, text: str) -> None:
         self._sink.write(self._head + encode(text) + b"}}\n\n")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from openai_bls.api.responses.errors import Origin
 from openai_bls.api.responses.items import Item
-from openai_bls.api.responses.refusals import Origin
 from openai_bls.core.errors import InvalidRequestError
 
 

@@ -15,7 +15,7 @@ from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import Endpoint, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 from openai_bls.api.responses import parsing
-from openai_bls.api.responses.listing import page
+from openai_bls.api.responses.items import page
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.api.responses.writers import Keep, StreamedResponse, WholeResponse

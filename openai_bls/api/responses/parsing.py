@@ -8,12 +8,13 @@ import msgspec
 from msgspec import UNSET
 
 from openai_bls.api.chat.validation import parse_object
+from openai_bls.api.common.bodies import fault, fault_at
 from openai_bls.api.common.faults import converted, decoded
 from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.api.responses import schema
 from openai_bls.api.responses.conversation import Conversation
+from openai_bls.api.responses.errors import Origin, translate
 from openai_bls.api.responses.items import Item, read_input
-from openai_bls.api.responses.refusals import Origin, fault, fault_at, translate
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.request import ValidRequest

@@ -94,7 +94,16 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Padding against traffic analysis on OpenAI's own network: accepted, none is sent."""
 
 
-class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class PromptExtras(msgspec.Struct, kw_only=True):
+    """vLLM's additions that the prompt depends on, checked by chat completions."""
+
+    chat_template: Any = UNSET
+    chat_template_kwargs: Any = UNSET
+    add_special_tokens: Any = UNSET
+    documents: Any = UNSET
+
+
+class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/responses/input_tokens: what makes the prompt."""
 
     model: str | None = None
@@ -108,35 +117,17 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool | None = None
     text: Text | None = None
     reasoning: Reasoning | None = None
-    # vLLM's additions
-    chat_template: Any = UNSET
-    chat_template_kwargs: Any = UNSET
-    add_special_tokens: Any = UNSET
-    documents: Any = UNSET
     # unsupported: see UNSUPPORTED
     conversation: Any = UNSET
     truncation: Any = UNSET
     personality: Any = UNSET
 
 
-class CreateRequest(CountRequest, kw_only=True, forbid_unknown_fields=True):
-    """Body of /v1/responses."""
+class ChatFields(CountRequest, kw_only=True):
+    """Fields of the generation that are chat completions' too, and are checked there."""
 
-    max_output_tokens: PositiveInt | None = None
     temperature: Any = UNSET
     top_p: Any = UNSET
-    include: list[str] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    store: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    # harmless
-    metadata: Metadata | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    service_tier: str | None = None
     # OpenAI's chat completions have these, vLLM's responses too
     stop: Any = UNSET
     seed: Any = UNSET
@@ -156,6 +147,24 @@ class CreateRequest(CountRequest, kw_only=True, forbid_unknown_fields=True):
     truncate_prompt_tokens: Any = UNSET
     include_reasoning: Any = UNSET
     structured_outputs: Any = UNSET
+
+
+class CreateRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/responses."""
+
+    max_output_tokens: PositiveInt | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # harmless
+    metadata: Metadata | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
     # unsupported: see UNSUPPORTED
     background: Any = UNSET
     background_options: Any = UNSET
@@ -169,29 +178,8 @@ class CreateRequest(CountRequest, kw_only=True, forbid_unknown_fields=True):
 
 
 PASSED_ON = (
-    "temperature",
-    "top_p",
-    "stop",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "min_tokens",
-    "bad_words",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "truncate_prompt_tokens",
-    "include_reasoning",
-    "structured_outputs",
-    "chat_template",
-    "chat_template_kwargs",
-    "add_special_tokens",
-    "documents",
+    *PromptExtras.__struct_fields__,
+    *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :],
 )
 """Fields that mean the same to chat completions, which check them."""
 

@@ -496,7 +496,7 @@ def test_bad_messages_are_refused_by_place(message: dict[str, Any], param: str) 
 
 def test_other_media_are_refused_with_a_reason() -> None:
     for kind in ("image_url", "input_audio", "file"):
-        assert "text only" in bad_messages({"role": "user", "content": [{"type": kind}]}).message
+        assert "text is the only modality" in bad_messages({"role": "user", "content": [{"type": kind}]}).message
 
 
 # --- fields that belong together ---
