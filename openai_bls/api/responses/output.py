@@ -14,6 +14,7 @@ from openai_bls.api.responses.events import Delta, Events
 from openai_bls.api.responses.items import Item, Status
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason
+from openai_bls.pipeline.sequence import Sequence
 
 
 class _Growing:
@@ -134,7 +135,7 @@ class _Call(_Growing):
 
 
 class Output:
-    """All output items of one response.
+    """All output items of one response; takes the events of the request's one sequence.
 
     A message, reasoning or call is one item until something of another kind comes.
 
@@ -153,36 +154,38 @@ class Output:
         self._items: list[Item] = []
         self._growing: _Growing | None = None
         self._tokens: list[TokenLogprob] = []
+        self.reason: FinishReason = "stop"
 
-    def logprobs(self, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
         """Of the tokens whose text begins in what comes next.
 
         Those of reasoning and calls are not told; those of a marker are, with the message that follows it.
         """
         self._tokens += tokens
 
-    def text(self, text: str) -> None:
+    def text(self, sequence: Sequence, text: str) -> None:
         """A piece of the message."""
         self._extend(_Message, text, self._take())
 
-    def reasoning(self, text: str) -> None:
+    def reasoning(self, sequence: Sequence, text: str) -> None:
         """A piece of reasoning."""
         self._tokens.clear()
         self._extend(_Reasoning, text, [])
 
-    def tool_call(self, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """A call begins."""
         self._tokens.clear()
         self._open(_Call(self._next(), self._events, call_id, name))
 
-    def tool_arguments(self, fragment: str) -> None:
+    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
         """A piece of the call's arguments."""
         assert isinstance(self._growing, _Call)
         self._tokens.clear()
         self._growing.add(fragment, [])
 
-    def finish(self, reason: FinishReason) -> None:
+    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
         """There is no more. An answer without anything is an empty message."""
+        self.reason = reason
         if self._growing is None:
             self._open(_Message(self._next(), self._events))
         elif self._tokens and isinstance(self._growing, _Message):

@@ -11,61 +11,42 @@ from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import EventSink
-from openai_bls.api.responses.events import EventWriter, NoEvents
+from openai_bls.api.responses.events import Events, EventWriter, NoEvents
 from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft
 from openai_bls.core.errors import ApiError
-from openai_bls.core.logprobs import TokenLogprob
-from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.sequence import Sequence
+from openai_bls.core.usage import Usage
 
 Keep = Callable[[dict[str, Any], bytes], None]
 """Takes a response that has come to its end, and its JSON text."""
 
 
-class _ResponseWriter:
-    """Passes a sequence's events on to the output items.
+class _ResponseWriter(Output):
+    """Output items of a response that is kept at its end.
 
     Args:
-        output: the items.
+        events: are told what happens.
         draft: of the response.
+        renderer: writes log-probabilities, for requests that want them.
         keep: is given the response at its end.
+        on_begin: called once, before the first event.
     """
 
-    def __init__(self, output: Output, draft: Draft, keep: Keep) -> None:
-        self.output = output
+    def __init__(
+        self,
+        events: Events,
+        draft: Draft,
+        renderer: LogprobRenderer | None,
+        keep: Keep,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(events, renderer, on_begin)
         self._draft = draft
         self._keep = keep
-        self._reason: FinishReason = "stop"
-
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
-        """Log-probabilities of the tokens whose text begins in the event that comes next."""
-        self.output.logprobs(tokens)
-
-    def text(self, sequence: Sequence, text: str) -> None:
-        """A piece of content."""
-        self.output.text(text)
-
-    def reasoning(self, sequence: Sequence, text: str) -> None:
-        """A piece of what the model thinks."""
-        self.output.reasoning(text)
-
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
-        """A tool call begins."""
-        self.output.tool_call(call_id, name)
-
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
-        """A fragment of its arguments."""
-        self.output.tool_arguments(fragment)
-
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
-        """The one sequence has ended."""
-        self._reason = reason
-        self.output.finish(reason)
 
     def _finished(self, usage: Usage) -> tuple[str, Raw]:
         """The status and the JSON text of the response, which is encoded just once: it may be long."""
-        response = self._draft.finished(self.output.items, self._reason, usage)
+        response = self._draft.finished(self.items, self.reason, usage)
         encoded = encode(response)
         self._keep(response, encoded)
         return response["status"], Raw(encoded)
@@ -81,7 +62,7 @@ class WholeResponse(_ResponseWriter, AnswerFuture[Raw]):
     """
 
     def __init__(self, draft: Draft, renderer: LogprobRenderer | None, keep: Keep) -> None:
-        _ResponseWriter.__init__(self, Output(NoEvents(), renderer), draft, keep)
+        _ResponseWriter.__init__(self, NoEvents(), draft, renderer, keep)
         AnswerFuture.__init__(self)
 
     def make_answer(self, usage: Usage) -> Raw:
@@ -110,23 +91,23 @@ class StreamedResponse(_ResponseWriter):
     ) -> None:
         self._sink = sink
         self._told = told
-        self._events = EventWriter(sink.write)
-        super().__init__(Output(self._events, renderer, self._begin), draft, keep)
+        self._writer = EventWriter(sink.write)
+        super().__init__(self._writer, draft, renderer, keep, self._begin)
         self._begun = False
 
     def done(self, usage: Usage) -> None:
         """The last event."""
         status, response = self._finished(usage)
-        self._events.event(f"response.{status}", response=response)
+        self._writer.event(f"response.{status}", response=response)
         self._sink.end()
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream."""
         error = self._told(error)
-        encode = self._events.encode
+        encode = self._writer.encode
         opening = b"" if self._begun else self._opening()
         told = encode("error", code=error.code or error.type, message=error.message, param=error.param)
-        end = encode("response.failed", response=self._draft.failed(self.output.items, error))
+        end = encode("response.failed", response=self._draft.failed(self.items, error))
         self._sink.fail(error, opening + told + end)
 
     def _begin(self) -> None:
@@ -135,5 +116,5 @@ class StreamedResponse(_ResponseWriter):
 
     def _opening(self) -> bytes:
         response = self._draft.in_progress()
-        encode = self._events.encode
+        encode = self._writer.encode
         return encode("response.created", response=response) + encode("response.in_progress", response=response)

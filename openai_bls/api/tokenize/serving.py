@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.one_shot import admitted, prompt_token_ids
-from openai_bls.api.tokenize.schema import DetokenizeAnswer, TokenizeAnswer, parse_detokenize, parse_tokenize
+from openai_bls.api.tokenize.schema import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, parse_tokenize
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
 from openai_bls.pipeline.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
@@ -18,11 +19,11 @@ async def tokenize(service: Service, body: dict[str, Any]) -> TokenizeAnswer:
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
-    request = parse_tokenize(body)
-    tokens = await prompt_token_ids(service, request.generation, "tokenize")
-    model = service.models.find(request.generation.model).model
+    request, wants_strings = parse_tokenize(body)
+    tokens = await prompt_token_ids(service, request, "tokenize")
+    model = service.models.find(request.model).model
     strings = None
-    if request.return_token_strs:
+    if wants_strings:
         # A long text takes a while, and other requests' tokens must not wait for it.
         strings = await asyncio.to_thread(_strings, model.detokenizers, tokens)
     return TokenizeAnswer(len(tokens), model.info.max_model_len, tokens, strings)
@@ -34,7 +35,7 @@ async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer
     Raises:
         ApiError: the request is bad.
     """
-    request = parse_detokenize(body)
+    request = convert(body, DetokenizeBody)
     target = service.models.find(request.model)
     with admitted(service, "detokenize", target):
         check_token_ids([request.tokens], target.model, "tokens")

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.chat.validation import parse_json, parse_object
+from openai_bls.api.common.bodies import convert
 from openai_bls.api.embeddings.schema import parse_embeddings
 from openai_bls.api.registry import TRITON_ENTRIES
-from openai_bls.api.tokenize.schema import parse_detokenize, parse_tokenize
+from openai_bls.api.tokenize.schema import DetokenizeBody, parse_tokenize
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS
@@ -194,7 +195,7 @@ PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "chat.completions": functools.partial(parse_object, "chat.completions"),
     "completions": functools.partial(parse_object, "completions"),
     "tokenize": parse_tokenize,
-    "detokenize": parse_detokenize,
+    "detokenize": functools.partial(convert, schema=DetokenizeBody),
     "embeddings": parse_embeddings,
 }
 PARAMETERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
