@@ -11,7 +11,7 @@ from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import EventSink
-from openai_bls.api.responses.events import Events, EventWriter, NoEvents
+from openai_bls.api.responses.events import EventWriter
 from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft
 from openai_bls.core.errors import ApiError
@@ -25,7 +25,7 @@ class _ResponseWriter(Output):
     """Output items of a response that is kept at its end.
 
     Args:
-        events: are told what happens.
+        events: of the stream.
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
         keep: is given the response at its end.
@@ -34,7 +34,7 @@ class _ResponseWriter(Output):
 
     def __init__(
         self,
-        events: Events,
+        events: EventWriter,
         draft: Draft,
         renderer: LogprobRenderer | None,
         keep: Keep,
@@ -62,7 +62,7 @@ class WholeResponse(_ResponseWriter, AnswerFuture[Raw]):
     """
 
     def __init__(self, draft: Draft, renderer: LogprobRenderer | None, keep: Keep) -> None:
-        _ResponseWriter.__init__(self, NoEvents(), draft, renderer, keep)
+        _ResponseWriter.__init__(self, EventWriter(None), draft, renderer, keep)
         AnswerFuture.__init__(self)
 
     def make_answer(self, usage: Usage) -> Raw:
@@ -91,20 +91,19 @@ class StreamedResponse(_ResponseWriter):
     ) -> None:
         self._sink = sink
         self._told = told
-        self._writer = EventWriter(sink.write)
-        super().__init__(self._writer, draft, renderer, keep, self._begin)
+        super().__init__(EventWriter(sink.write), draft, renderer, keep, self._begin)
         self._begun = False
 
     def done(self, usage: Usage) -> None:
         """The last event."""
         status, response = self._finished(usage)
-        self._writer.event(f"response.{status}", response=response)
+        self._events.event(f"response.{status}", response=response)
         self._sink.end()
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream."""
         error = self._told(error)
-        encode = self._writer.encode
+        encode = self._events.encode
         opening = b"" if self._begun else self._opening()
         told = encode("error", code=error.code or error.type, message=error.message, param=error.param)
         end = encode("response.failed", response=self._draft.failed(self.items, error))
@@ -116,5 +115,5 @@ class StreamedResponse(_ResponseWriter):
 
     def _opening(self) -> bytes:
         response = self._draft.in_progress()
-        encode = self._writer.encode
+        encode = self._events.encode
         return encode("response.created", response=response) + encode("response.in_progress", response=response)
