@@ -140,27 +140,24 @@ def test_an_admitted_requests_error_is_not_counted_again_when_it_is_answered() -
     assert sum(value for key, value in found.items() if key.startswith("openai_bls_requests_total")) == 1
 
 
-def test_a_service_feeds_them() -> None:
-    async def main() -> None:
-        bench = Bench()
-        metrics = Metrics(bench.service)
-        bench.service.on_end = metrics.ended
-        answer = asyncio.create_task(serving.answer(bench.service, chat()))
-        while not bench.engine.requests:
-            await asyncio.sleep(0)
-        assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
-        bench.engine.deliver(0, "ab", cached_tokens=1)
-        bench.engine.deliver(0, "c", "stop", stop_token_id=EOS)
-        await answer
-        found = lines(await metrics.scrape())
-        assert found["openai_bls_requests_in_progress"] == 0
-        assert found[line("requests_total", **CHAT, outcome="done")] == 1
-        assert found[line("generation_tokens_total", **CHAT)] == 4
-        assert found[line("cached_prompt_tokens_total", **CHAT)] == 1
-        for name in ("time_to_first_token", "e2e_request_latency", "time_per_output_token"):
-            assert found[line(f"{name}_seconds_count", **CHAT)] == 1
-
-    asyncio.run(main())
+async def test_a_service_feeds_them() -> None:
+    bench = Bench()
+    metrics = Metrics(bench.service)
+    bench.service.on_end = metrics.ended
+    answer = asyncio.create_task(serving.answer(bench.service, chat()))
+    while not bench.engine.requests:
+        await asyncio.sleep(0)
+    assert lines(await metrics.scrape())["openai_bls_requests_in_progress"] == 1
+    bench.engine.deliver(0, "ab", cached_tokens=1)
+    bench.engine.deliver(0, "c", "stop", stop_token_id=EOS)
+    await answer
+    found = lines(await metrics.scrape())
+    assert found["openai_bls_requests_in_progress"] == 0
+    assert found[line("requests_total", **CHAT, outcome="done")] == 1
+    assert found[line("generation_tokens_total", **CHAT)] == 4
+    assert found[line("cached_prompt_tokens_total", **CHAT)] == 1
+    for name in ("time_to_first_token", "e2e_request_latency", "time_per_output_token"):
+        assert found[line(f"{name}_seconds_count", **CHAT)] == 1
 
 
 def test_the_engines_load_is_told_where_it_is_known() -> None:

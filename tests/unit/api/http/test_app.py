@@ -478,25 +478,22 @@ def test_silence_before_the_first_token_is_kept_alive() -> None:
     over_socket(test, keep_alive_interval_s=0.01)
 
 
-def test_stopping_lets_a_running_stream_end() -> None:
-    async def main() -> None:
-        bench = Bench()
-        port = free_port()
-        server = HttpServer(
-            bench.service, SharedListener("127.0.0.1", port, owner=1), WriteBatcher(asyncio.get_running_loop())
-        )
-        server.start()
-        reader, writer = await post(port, STREAM)
-        await until(lambda: bench.engine.requests)
-        bench.engine.deliver(0, "a")
-        await reader.readuntil(b'"a"')
-        stopping = asyncio.ensure_future(server.stop())
-        await asyncio.sleep(0)
-        bench.engine.deliver(0, "b", "length")
-        assert b"data: [DONE]\n\n" in await reader.read()
-        writer.close()
-        await asyncio.wait_for(stopping, WAIT_S)
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-
-    asyncio.run(main())
+async def test_stopping_lets_a_running_stream_end() -> None:
+    bench = Bench()
+    port = free_port()
+    server = HttpServer(
+        bench.service, SharedListener("127.0.0.1", port, owner=1), WriteBatcher(asyncio.get_running_loop())
+    )
+    server.start()
+    reader, writer = await post(port, STREAM)
+    await until(lambda: bench.engine.requests)
+    bench.engine.deliver(0, "a")
+    await reader.readuntil(b'"a"')
+    stopping = asyncio.ensure_future(server.stop())
+    await asyncio.sleep(0)
+    bench.engine.deliver(0, "b", "length")
+    assert b"data: [DONE]\n\n" in await reader.read()
+    writer.close()
+    await asyncio.wait_for(stopping, WAIT_S)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
