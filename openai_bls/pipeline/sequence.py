@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    """Where the events of a request go: a stream of chunks or one whole answer (see `writers`)."""
+    """Receiver of a request's events; each API has one for streams and one for whole answers."""
 
     def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of the tokens whose text begins in the event that comes next."""
@@ -188,7 +188,7 @@ class Sequence:
         self._owner = owner
 
     def on_delta(self, delta: TokenDelta) -> None:
-        """Take what an engine step brought; no exception leaves this."""
+        """Take a delta from the engine; no exception leaves this."""
         assert self._owner is not None
         try:
             self._take(self._owner, delta)

@@ -87,7 +87,7 @@ class Envelope(msgspec.Struct, frozen=True):
 class ChunkEncoder:
     """Writes the chunks of one stream, in Triton's form (bare JSON) or as server-sent events.
 
-    The text chunk, of which there is one a token, is two joins around one encoded string.
+    The text chunk, of which there is one per token, is two joins around one encoded string.
 
     Args:
         envelope: of the request.

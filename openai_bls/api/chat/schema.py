@@ -2,7 +2,7 @@
 
 A field is in one of four places, and nowhere else:
 
-- honoured: typed here and used in `requests`;
+- honoured: typed here and used in `validation`;
 - harmless: in `Harmless`, accepted and ignored since it cannot change the output;
 - unsupported: in `UNSUPPORTED`, accepted at its neutral value and otherwise refused by name;
 - unknown: refused by name.
@@ -96,7 +96,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     """What the model thought, which some chat templates show it again."""
     reasoning: str | None = None
     """The same under its newer name."""
-    # unsupported: null only, see `requests`
+    # unsupported: null only, see `tools`
     function_call: Any = None
     audio: Any = None
 
@@ -208,7 +208,7 @@ class Generation(StructuredOutput, kw_only=True):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     seed: int | None = None
-    """-2^63 to 2^64 - 1, checked in `requests`: msgspec's bounds end at 2^63."""
+    """-2^63 to 2^64 - 1, checked in `validation`: msgspec's bounds end at 2^63."""
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None

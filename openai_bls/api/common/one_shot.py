@@ -28,10 +28,10 @@ OneShot = Callable[[Service, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct
 
 @dataclass
 class Tally:
-    """What a request has used up to now."""
+    """Tokens of a request up to now."""
 
     prompt_tokens: int = 0
-    """That the engine has been given."""
+    """Given to the engine."""
 
 
 @contextmanager

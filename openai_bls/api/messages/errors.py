@@ -69,7 +69,7 @@ def fault(what: Fault) -> InvalidRequestError:
 
 
 def fault_at(where: str) -> Tell:
-    """Likewise, in what stands at `where`."""
+    """`fault` for a value that stands at `where`."""
     return lambda what: fault(what.below(where))
 
 

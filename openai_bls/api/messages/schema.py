@@ -52,7 +52,7 @@ class ToolUseBlock(Block, kw_only=True):
 
 
 class ToolResultBlock(Block, kw_only=True):
-    """What a tool call brought."""
+    """The result of a tool call."""
 
     tool_use_id: Name
     content: str | list[dict[str, Any]] | None = None

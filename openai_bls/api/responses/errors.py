@@ -15,7 +15,7 @@ class Origin(msgspec.Struct):
     param: str
     """A path in the body: `instructions`, `input`, `input[2]`, `previous_response_id`."""
     calls: list[str] = []
-    """Likewise of its tool calls."""
+    """Paths of its tool calls."""
 
 
 _FIELDS = {

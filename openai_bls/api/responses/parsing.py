@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateRequest(Request, frozen=True, kw_only=True):
-    """Likewise, to be answered."""
+    """A request for a response that is to be generated."""
 
     body: schema.CreateRequest
 

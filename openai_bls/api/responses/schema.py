@@ -213,4 +213,4 @@ UNSUPPORTED_IN_TOOLS: dict[str, Unsupported] = {
     "defer_loading": Unsupported((False,), "there is no tool search here"),
     "output_schema": Unsupported((), "a tool's results are not looked into"),
 }
-"""Likewise, for the fields of a tool."""
+"""The same for the fields of a tool."""
