@@ -52,20 +52,6 @@ def test_tokenize_and_detokenize(prefix: str) -> None:
     assert answered.json() == {"prompt": "hé"}
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/v1/detokenize", "/v1/embeddings"])
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 50_000, b'{"what": 1}', b"{}"])
-def test_what_is_no_request_is_a_400(path: str, body: bytes) -> None:
-    answered = one(path, body)
-    assert answered.status == 400
-    assert set(answered.json()["error"]) == {"message", "type", "param", "code"}
-
-
-@pytest.mark.parametrize("path", ["/tokenize", "/v1/detokenize", "/v1/embeddings"])
-def test_they_want_the_api_key(path: str) -> None:
-    assert one(path, {}, api_key="k").status == 401
-    assert one(path, {}, (("authorization", "Bearer k"),), api_key="k").status == 400
-
-
 @pytest.mark.parametrize(
     ("encoding", "read"),
     [
