@@ -1,4 +1,4 @@
-"""What a Hugging Face checkpoint says about itself, read without importing transformers."""
+"""Facts of a Hugging Face checkpoint, read from its JSON files without transformers."""
 
 from __future__ import annotations
 

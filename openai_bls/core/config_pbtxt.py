@@ -1,4 +1,4 @@
-"""Reads a config.pbtxt: protobuf's text format, as far as Triton's configurations use it."""
+"""Parser of config.pbtxt: protobuf's text format, as far as Triton's configurations use it."""
 
 from __future__ import annotations
 

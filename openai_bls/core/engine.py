@@ -1,4 +1,4 @@
-"""The one interface behind which every engine stands."""
+"""Interface of every engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 
 StepListener = Callable[[Sequence[TokenDelta]], None]
-"""Called once an engine step with what the step brought to all requests, from one thread of the engine's. It returns
+"""Called once per engine step with the deltas of all requests, from one thread of the engine's. It returns
 quickly and never raises."""
 
 

@@ -1,14 +1,14 @@
-"""The messages that travel between the models: one frozen struct per hop.
+"""Messages between the Triton models: one frozen struct per hop.
 
 All are msgspec structs, so the same class is the Python value, the validation and the wire format (MessagePack).
 
 ===========================  ======================================  ==================================================
 hop                          message                                 carried by
 ===========================  ======================================  ==================================================
-openai_bls → preprocessing   `PromptRequest`                         a frame of `exchange.prompts` for each request
-preprocessing → openai_bls   `PromptResult`                          likewise
-openai_bls → tensorrt_llm    `GenerationRequest`, cancelled ids      a frame of `exchange`, for all that come together
-tensorrt_llm → openai_bls    `TokenDelta`                            a frame for all requests, once a step
+openai_bls → preprocessing   `PromptRequest`                         a frame of `transport.ipc.prompts` per request
+preprocessing → openai_bls   `PromptResult`                          the same
+openai_bls → tensorrt_llm    `GenerationRequest`, cancelled ids      a frame of `transport.ipc` for all of a moment
+tensorrt_llm → openai_bls    `TokenDelta`                            a frame per step, for all requests
 ===========================  ======================================  ==================================================
 """
 
@@ -88,13 +88,13 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences not generated. Where they leave nothing of what a grammar allows, the grammar is followed."""
     min_tokens: int = 0
-    """No stop token is sampled, and no stop word ends it, before there are so many tokens. At most `max_tokens`. A
+    """No stop token is sampled, and no stop word ends it, before this many tokens. At most `max_tokens`. A
     grammar is followed all the same: the sequence ends where nothing else may follow in it."""
     logprobs: int | None = None
-    """Send `TokenDelta.logprobs` with so many likeliest tokens a place, at most `EngineInfo.max_logprobs`; 0 sends the
-    sampled tokens' own; None sends none."""
+    """Send `TokenDelta.logprobs` with this many likeliest tokens per position, at most `EngineInfo.max_logprobs`; 0
+    sends the sampled tokens' own; None sends none."""
     prompt_logprobs: int | None = None
-    """Likewise of the prompt, once, in the first delta."""
+    """The same for the prompt, once, in the first delta."""
     grammar: Grammar | None = None
     """A stop token may be sampled only where the grammar may end; where nothing else may follow the sequence ends by
     itself with finish_reason "stop"."""
@@ -106,7 +106,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """What one engine step brought to one request."""
+    """New tokens of one request from one engine step."""
 
     request_id: int
     token_ids: list[int]

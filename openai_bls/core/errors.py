@@ -1,4 +1,4 @@
-"""What can go wrong, and how a client is told.
+"""Errors that clients are told, with HTTP status and OpenAI body.
 
 ::
 
@@ -102,7 +102,7 @@ class EngineError(ApiError):
 
 
 def engine_failure(delta: TokenDelta, cancelled: str) -> ApiError | None:
-    """What a client is told of a delta that brings a failure; None if it brings tokens or a regular end.
+    """The error of a delta that reports a failure; None if it has tokens or a regular end.
 
     Args:
         cancelled: the message if the engine gave the request up without saying why.

@@ -1,4 +1,4 @@
-"""Which tokens' log-probabilities go out with which piece of text.
+"""Log-probabilities of a sequence, matched to the pieces of text that are sent.
 
 Text goes out later than its tokens come: incomplete characters and possible stop strings are held back. A token's
 log-probabilities go out with the piece in which its own text begins, and not at all if a stop string cut it off.

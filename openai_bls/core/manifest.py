@@ -1,4 +1,4 @@
-"""The manifest `engine.json`: what the builder left in `model_repository/tensorrt_llm/1/`.
+"""Engine manifest `engine.json`: the builder's record in `model_repository/tensorrt_llm/1/`.
 
 ::
 

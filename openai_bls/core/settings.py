@@ -1,4 +1,4 @@
-"""Settings of the models: parsed once, frozen, refusing what they do not know.
+"""Settings of the Triton models: parsed once, frozen, strict.
 
 Each comes from the `parameters` section of the model's config.pbtxt and may be overridden by the environment variable
 `OPENAI_BLS_<NAME IN CAPITALS>`; secrets come from the environment alone, for a config file is no place for them.
@@ -35,10 +35,10 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     model_aliases: str = "openai_bls"
     """Further names for the served model, separated by commas; if there are several, for the first."""
     tool_call_parser: str = "auto"
-    """How the model writes tool calls (`text.formats`): `auto` goes by its chat template, `none` turns them off. With
+    """How the model writes tool calls (`output.detect`): `auto` goes by its chat template, `none` turns them off. With
     several engines: `tensorrt_llm=<format>,tensorrt_llm_small=<format>`."""
     reasoning_parser: str = "auto"
-    """How the model writes what it thinks; likewise."""
+    """How the model writes its reasoning, in the same forms."""
     trust_chat_template: bool = False
     """Take `chat_template` from requests: it is a program that runs in `preprocessing`, in a sandbox, for as long as it
     likes."""

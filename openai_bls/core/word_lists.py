@@ -1,4 +1,4 @@
-"""The official encoding of stop and bad words: INT32 [2, n], row 0 the ids of all words, row 1 their end offsets."""
+"""Word-list tensors of TensorRT-LLM: INT32 [2, n], row 0 the token ids of all words, row 1 their end offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a valid request to the events of its answer: prompts, sequences, generation, metrics.
+"""Pipeline from a valid request to the events of its answer: prompts, sequences, generation, metrics.
 
 Imports transport, engines, output and core.
 """

@@ -1,4 +1,4 @@
-"""One request while it runs: its sequences, from submission to the last answer.
+"""Generation of one request: its sequences, from submission to the end of the answer.
 
 Everything here runs on the event loop's thread.
 """
@@ -7,48 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal, Protocol
 
-from openai_bls.api.chat.chunks import FinishReason, Usage
-from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import GenerationRequest, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.core.request_record import Outcome
+from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.model_registry import EngineClient
 from openai_bls.pipeline.sequence import Sequence, Writer
 
 logger = logging.getLogger(__name__)
-
-Outcome = Literal["done", "cancelled"] | ApiError
-"""How a request ended: with an answer, by its client's going, or with an error."""
-
-
-class EngineClient(Protocol):
-    """The way to an engine; see `exchange.client.ExchangeClient`."""
-
-    @property
-    def stats(self) -> EngineStats | None:
-        """The engine's load, about a second old; None if it is not known."""
-        ...
-
-    @property
-    def connected(self) -> bool:
-        """Whether the engine is there."""
-        ...
-
-    async def ready(self) -> None:
-        """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
-        ...
-
-    def new_request_id(self) -> int:
-        """An id that is unique among the engine's requests."""
-        ...
-
-    def submit(self, request: GenerationRequest, listener: Callable[[TokenDelta], None]) -> None:
-        """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
-        ...
-
-    def cancel(self, request_id: int) -> None:
-        """Stop a request; its listener hears nothing more."""
-        ...
 
 
 class Generation:
@@ -82,11 +48,15 @@ class Generation:
         """`time.monotonic()` of the first new token."""
 
     def start(self) -> None:
-        """Submit every sequence to the engine."""
-        for sequence in self._sequences:
-            sequence.start(self)
-        for sequence in self._sequences:
-            self._engine.submit(sequence.request, sequence.on_delta)
+        """Submit every sequence to the engine; if that fails, all are cancelled."""
+        try:
+            for sequence in self._sequences:
+                sequence.start(self)
+            for sequence in self._sequences:
+                self._engine.submit(sequence.request, sequence.on_delta)
+        except BaseException:
+            self.cancel()
+            raise
 
     @property
     def usage(self) -> Usage:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: counts and times of requests, taken when a request ends and never per token.
+"""Prometheus metrics: counts and times of requests, taken when a request ends and never per token.
 
 Names and meanings are near vLLM's, so that its dashboards need little change. Requests are summed over all
 `openai_bls` instances of the server (`metrics_directory`); the engines' load is the same from each.
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -20,27 +20,14 @@ from prometheus_client.registry import Collector
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import ApiError
+from openai_bls.core.request_record import RequestRecord
 from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
-
-if TYPE_CHECKING:
-    from openai_bls.pipeline.service import RequestRecord, Service
+from openai_bls.pipeline.model_registry import Models
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PREFIX = "openai_bls_"
 _LABELS = ("model", "endpoint")
-_ENDPOINTS = {
-    "chat.completions",
-    "completions",
-    "embeddings",
-    "tokenize",
-    "detokenize",
-    "responses",
-    "responses.input_tokens",
-    "messages",
-    "messages.count_tokens",
-    "models",
-}
 _OTHER = "other"
 
 _FIRST_TOKEN_S = (
@@ -71,6 +58,12 @@ _WHOLE_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0,
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
+class ServiceLoad(Protocol):
+    """The load of a service, asked for at each scrape."""
+
+    models: Models
+
+
 class Metrics(Collector):
     """Metrics of one `openai_bls` instance, in files that the others read if `metrics_directory.share` was called.
 
@@ -78,7 +71,7 @@ class Metrics(Collector):
         service: whose requests are counted, and whose engines' load is told.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceLoad) -> None:
         registry = self._registry = CollectorRegistry()
         self._requests = Counter(
             _PREFIX + "requests",
@@ -166,15 +159,12 @@ class Metrics(Collector):
         """A request was answered with an error.
 
         Args:
-            endpoint: its name (`chat.completions`) or path (`/v1/chat/completions`).
+            endpoint: its name; empty if the request named none.
             error: what it was answered with; one that ended an admitted request is counted already.
         """
         if error in self._counted:
             return
-        name = endpoint.removeprefix("/v1").strip("/").replace("/", ".")
-        # Paths are the client's choice, and each label is memory.
-        name = name if name in _ENDPOINTS else _OTHER
-        self._requests.labels("", name, str(error.status)).inc()
+        self._requests.labels("", endpoint or _OTHER, str(error.status)).inc()
 
     async def scrape(self) -> bytes:
         """The metrics of all instances together, in Prometheus's text format."""
@@ -207,7 +197,7 @@ class Metrics(Collector):
 class _Load(Collector):
     """Load of the engines, taken at each scrape."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceLoad) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:

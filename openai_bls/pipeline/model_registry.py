@@ -1,22 +1,52 @@
-"""The models that are served: each an engine with its tokenizer, under one or more names."""
+"""Registry of the served models: an engine with its tokenizer, under one or more names."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError
 from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
-from openai_bls.pipeline.generation import EngineClient
+
+
+class EngineClient(Protocol):
+    """Client of an engine: `transport.ipc.client` or `transport.grpc.client`."""
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """The engine's load, about a second old; None if it is not known."""
+        ...
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine is there."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait for an engine that is being reloaded; raises OverloadedError if it does not come back."""
+        ...
+
+    def new_request_id(self) -> int:
+        """An id that is unique among the engine's requests."""
+        ...
+
+    def submit(self, request: GenerationRequest, listener: Callable[[TokenDelta], None]) -> None:
+        """Start a request; `listener` gets its deltas, the last of which has a finish_reason."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request; its listener hears nothing more."""
+        ...
 
 
 class PromptClient(Protocol):
-    """The way to preprocessing."""
+    """Client of preprocessing: `transport.ipc.prompts`."""
 
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`; raises EngineError if preprocessing cannot be reached."""
@@ -68,7 +98,7 @@ class ServedModel:
         """Whether the engine honours the field of `SamplingParams` or `GenerationRequest`."""
         return field in self.info.supported
 
-    async def prepare(self, request: PromptRequest, param: str | None = None) -> PromptResult:
+    async def tokenize(self, request: PromptRequest, param: str | None = None) -> PromptResult:
         """Token ids for `request`.
 
         Args:
@@ -90,6 +120,11 @@ class Target(NamedTuple):
     model: ServedModel
     lora_name: str | None
     """The adapter, if the name is one's."""
+
+    @property
+    def name(self) -> str:
+        """Name in the metrics."""
+        return self.lora_name or self.model.info.model_name
 
 
 class Models:

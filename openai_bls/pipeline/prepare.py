@@ -1,19 +1,27 @@
-"""From a valid request and its prompt to what an engine and a sequence need."""
+"""Preparation of a request for the engine: check, tokenize, constrain, sequences."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from openai_bls.api.chat.tools import ToolUse
-from openai_bls.api.chat.validation import ValidRequest
-from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
+from openai_bls.core.engine_types import GenerationRequest, Grammar, PromptResult, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import Requested, ToolUse, ValidRequest
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detect import Reasoning
-from openai_bls.output.structured import Format, Requested, grammar, has_structural_tags
+from openai_bls.output.events import OutputParser
+from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.output.structured import Format, grammar, has_structural_tags
 from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either
 from openai_bls.pipeline.model_registry import ServedModel, Target
+from openai_bls.pipeline.sequence import Echo, Sequence, Writer
+
+WriterT = TypeVar("WriterT", bound=Writer)
 
 # A seed is not taken as it is.
 _SAMPLING_FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name != "seed")
@@ -21,6 +29,69 @@ _NEUTRAL_SAMPLING = SamplingParams()
 
 # Enough for a marker and the white space around it, whatever the tokenizer makes of them.
 _TAIL_TOKENS = 24
+
+# Grammars have threads of their own: slow ones hold up other grammars only.
+_GRAMMARS = ThreadPoolExecutor(2, thread_name_prefix="grammar")
+
+
+class Prompts(NamedTuple):
+    """Tokenized prompts of a request."""
+
+    token_ids: list[list[int]]
+    """One list per prompt."""
+    bad_words: list[list[int]]
+    """One list per token sequence that must not be generated."""
+    tail: str
+    """End of the (first) rendered prompt; see `prompt_tail`."""
+
+
+async def prepare(
+    request: ValidRequest,
+    target: Target,
+    settings: OpenAiBlsSettings,
+    make_writer: Callable[[Target], WriterT],
+) -> tuple[WriterT, list[Sequence], Prompts]:
+    """Everything between a valid request and its submission to the engine.
+
+    Args:
+        request: from an API.
+        target: the model that it names.
+        settings: limits of the server.
+        make_writer: called once the request is known to be acceptable, before anything is made per sequence.
+
+    Raises:
+        ApiError: the request cannot be honoured; nothing has been written.
+    """
+    check(request, target.model, settings)
+    writer = make_writer(target)
+    await target.model.engine.ready()
+    prompts = await tokenize(request, target.model)
+    constraint = await constrain(request, target.model, prompts.tail)
+    return writer, make_sequences(request, target, prompts, constraint, writer), prompts
+
+
+# --- check ---
+
+
+def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings) -> None:
+    """Check what can be told before there is a prompt.
+
+    Raises:
+        InvalidRequestError: the engine or the settings do not allow it; `param` names the field.
+    """
+    check_supported(request, model)
+    sequences = request.prompt_count * request.candidates
+    if sequences > settings.max_choices:
+        raise InvalidRequestError(
+            f"The request asks for {sequences} sequences; at most {settings.max_choices} are supported.",
+            param="n" if request.best_of is None else "best_of",
+        )
+    if request.prompt is not None and request.prompt.chat_template and not settings.trust_chat_template:
+        raise InvalidRequestError(
+            "'chat_template' is not taken from requests here: a template is a program. The parameter "
+            "'trust_chat_template' of the model openai_bls allows it.",
+            param="chat_template",
+        )
 
 
 def unsupported(model: ServedModel, param: str) -> InvalidRequestError:
@@ -54,7 +125,7 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
                 code="unsupported_parameter",
             )
         if request.logprobs > info.max_logprobs:
-            param = "top_logprobs" if request.endpoint == "chat.completions" else "logprobs"
+            param = "top_logprobs" if request.chat else "logprobs"
             raise InvalidRequestError(
                 f"'{param}' is {request.logprobs}; at most {info.max_logprobs} are supported.", param=param
             )
@@ -88,6 +159,25 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
         raise unsupported(model, "tools.function.strict")
 
 
+# --- tokenize ---
+
+
+async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
+    """The prompts as token ids, checked against vocabulary and context length.
+
+    Raises:
+        ApiError: a prompt is bad, or preprocessing cannot be reached.
+    """
+    result = PromptResult() if request.prompt is None else await model.tokenize(request.prompt)
+    prompts = request.prompt_token_ids or result.prompt_token_ids
+    check_token_ids(request.prompt_token_ids, model, "prompt")
+    if request.truncate_prompt_tokens is not None:
+        prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
+    for prompt in prompts:
+        check_length(request, model, prompt)
+    return Prompts(prompts, result.bad_words, prompt_tail(request, model, prompts[0]))
+
+
 def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
     """Whether token ids are in the vocabulary.
 
@@ -108,7 +198,7 @@ def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -
     Raises:
         InvalidRequestError: they do not.
     """
-    param = "messages" if request.endpoint == "chat.completions" else "prompt"
+    param = "messages" if request.chat else "prompt"
     if not prompt:
         raise InvalidRequestError(f"'{param}' gives an empty prompt.", param=param)
     limit = model.info.max_model_len
@@ -122,6 +212,156 @@ def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -
             param=param,
             code="context_length_exceeded",
         )
+
+
+def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
+    """The last words of a rendered prompt, special tokens included; nothing where no reasoning can have begun there."""
+    if not request.chat or model.formats.reasoning is None:
+        return ""
+    return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
+
+
+# --- constrain ---
+
+
+async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Grammar | None:
+    """The grammar that the output must match; None if anything goes.
+
+    Raises:
+        InvalidRequestError: no grammar library of the engine honours all of it.
+    """
+    found = wanted(request, model, tail)
+    if found is None:
+        return None
+    # A large schema takes a while, and other requests' tokens must not wait for it.
+    return await asyncio.get_running_loop().run_in_executor(_GRAMMARS, constraint, found, model)
+
+
+def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
+    """What the output must match; None if anything goes.
+
+    Args:
+        request: the request.
+        model: which it is for.
+        tail: of the rendered prompt.
+    """
+    found = _wanted(request, model)
+    reasoning = model.formats.reasoning
+    if found is None or not request.chat or reasoning is None:
+        return found
+    return Requested(_with_reasoning(found.format, reasoning, tail), found.param)
+
+
+def constraint(found: Requested, model: ServedModel) -> Grammar:
+    """The grammar that enforces what `wanted` found. Takes milliseconds, for a large schema more.
+
+    Raises:
+        InvalidRequestError: no grammar engine that the model's engine has honours all of it.
+    """
+    return grammar(found.format, model.info, param=found.param)
+
+
+def tool_format(request: ValidRequest, model: ServedModel) -> ToolFormat | None:
+    """The form of tool calls in answers to a request: the model's own, or a JSON array where the grammar that forces
+    them has no structural tags."""
+    own, tools = model.formats.tool_format, request.tools
+    if own is None or tools is None or not model.supports("grammar") or has_structural_tags(model.info):
+        return own
+    return as_json_array(own) if tools.required or request.structured is not None else own
+
+
+def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
+    structured, tools = request.structured, request.tools
+    calls: Format | None = None
+    written = tool_format(request, model)
+    if tools is not None and written is not None and model.supports("grammar"):
+        if tools.required or tools.checked or structured is not None:
+            calls = written.constraint(
+                tools.callable,
+                # Where the text must match something as well, it is that or calls, no mixture.
+                at_least_one=tools.required or structured is not None,
+                name=tools.name,
+                parallel=request.parallel_tool_calls,
+            )
+        if tools.required:
+            structured = None
+    if calls is None:
+        return structured
+    if structured is None:
+        return Requested(calls, "tools")
+    array = either(structured.format, calls) if not has_structural_tags(model.info) else None
+    return Requested(array or {"type": "or", "elements": [structured.format, calls]}, structured.param)
+
+
+def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:
+    """`answer` once the model has done its thinking, which nothing restricts."""
+    if tail.rstrip().endswith(reasoning.end):
+        # The prompt itself says that there is to be none.
+        return answer
+    return reasoning.constraint(answer, opened=reasoning.opened_by(tail))
+
+
+# --- sequences ---
+
+
+def make_sequences(
+    request: ValidRequest, target: Target, prompts: Prompts, constraint: Grammar | None, writer: Writer
+) -> list[Sequence]:
+    """All sequences of a request; those of one prompt follow each other.
+
+    Raises:
+        InvalidRequestError: a sampling parameter that the engine does not honour.
+    """
+    model, tools = target.model, request.tools
+    named_tool = tools is not None and tools.name is not None
+    kept: frozenset[str] = frozenset()
+    reasoning_open = False
+    if request.chat:
+        kept = model.formats.kept_special(tools is not None)
+        reasoning_open = model.formats.reasoning is not None and model.formats.reasoning.opened_by(prompts.tail)
+    result: list[Sequence] = []
+    for at, prompt in enumerate(prompts.token_ids):
+        echo = _echo(request, model, at, prompt) if request.echo else None
+        for index in range(len(result), len(result) + request.candidates):
+            sequence = Sequence(
+                index,
+                generation_request(request, target, index, prompt, prompts.bad_words, constraint),
+                model.detokenizers.new(
+                    skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
+                ),
+                writer,
+                stops=_stops(request),
+                parser=_parser(request, model, reasoning_open=reasoning_open),
+                reasoning_open=reasoning_open,
+                include_reasoning=request.include_reasoning,
+                parallel_tool_calls=request.parallel_tool_calls,
+                named_tool=named_tool,
+                echo=echo,
+            )
+            result.append(sequence)
+    return result
+
+
+def _stops(request: ValidRequest) -> StopMatcher | None:
+    if not request.stop:
+        return None
+    return StopMatcher(request.stop, include_stop_str_in_output=request.include_stop_str_in_output)
+
+
+def _parser(request: ValidRequest, model: ServedModel, *, reasoning_open: bool) -> OutputParser | None:
+    if not request.chat:
+        return None
+    offered = None if request.tools is None else request.tools.offered
+    return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=tool_format(request, model))
+
+
+def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int]) -> Echo:
+    """Prompt number `at` as it was given, or the text of its tokens where these count."""
+    texts = request.prompt.prompts if request.prompt is not None else None
+    if texts and request.logprobs is None and request.truncate_prompt_tokens is None:
+        return Echo(texts[at])
+    # Special tokens of a text are the tokenizer's additions, those among ids the client's own.
+    return Echo.decoded(prompt, model.detokenizers.new(skip_special_tokens=bool(texts)))
 
 
 def sampling(request: ValidRequest, model: ServedModel, index: int) -> SamplingParams:
@@ -180,74 +420,3 @@ def generation_request(
         grammar=constraint,
         lora_name=target.lora_name,
     )
-
-
-def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
-    """The last words of a rendered prompt, special tokens included; nothing where no reasoning can have begun there."""
-    if request.endpoint != "chat.completions" or model.formats.reasoning is None:
-        return ""
-    return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
-
-
-def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
-    """What the output must match; None if anything goes.
-
-    Args:
-        request: the request.
-        model: which it is for.
-        tail: of the rendered prompt.
-    """
-    found = _wanted(request, model)
-    reasoning = model.formats.reasoning
-    if found is None or request.endpoint != "chat.completions" or reasoning is None:
-        return found
-    return Requested(_with_reasoning(found.format, reasoning, tail), found.param)
-
-
-def constraint(found: Requested, model: ServedModel) -> Grammar:
-    """The grammar that enforces what `wanted` found. Takes milliseconds, for a large schema more.
-
-    Raises:
-        InvalidRequestError: no grammar engine that the model's engine has honours all of it.
-    """
-    return grammar(found.format, model.info, param=found.param)
-
-
-def tool_format(request: ValidRequest, model: ServedModel) -> ToolFormat | None:
-    """The form of tool calls in answers to a request: the model's own, or a JSON array where the grammar that forces
-    them has no structural tags."""
-    own, tools = model.formats.tool_format, request.tools
-    if own is None or tools is None or not model.supports("grammar") or has_structural_tags(model.info):
-        return own
-    return as_json_array(own) if tools.required or request.structured is not None else own
-
-
-def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
-    structured, tools = request.structured, request.tools
-    calls: Format | None = None
-    written = tool_format(request, model)
-    if tools is not None and written is not None and model.supports("grammar"):
-        if tools.required or tools.checked or structured is not None:
-            calls = written.constraint(
-                tools.callable,
-                # Where the text must match something as well, it is that or calls, no mixture.
-                at_least_one=tools.required or structured is not None,
-                name=tools.name,
-                parallel=request.parallel_tool_calls,
-            )
-        if tools.required:
-            structured = None
-    if calls is None:
-        return structured
-    if structured is None:
-        return Requested(calls, "tools")
-    array = either(structured.format, calls) if not has_structural_tags(model.info) else None
-    return Requested(array or {"type": "or", "elements": [structured.format, calls]}, structured.param)
-
-
-def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:
-    """`answer` once the model has done its thinking, which nothing restricts."""
-    if tail.rstrip().endswith(reasoning.end):
-        # The prompt itself says that there is to be none.
-        return answer
-    return reasoning.constraint(answer, opened=reasoning.opened_by(tail))

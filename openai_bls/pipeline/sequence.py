@@ -1,4 +1,4 @@
-"""One sequence of a request while it runs: token deltas come in, events for a writer go out.
+"""Sequence of a request: takes the engine's token deltas, calls the writer with events.
 
 Everything here runs on the event loop's thread, once per delta, with no await, task or lock.
 """
@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from openai_bls.api.chat.chunks import FinishReason, Usage
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, engine_failure
 from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
+from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.output.detokenizer.factory import Detokenizer
 from openai_bls.output.events import ContentDelta, Event, OutputParser, ReasoningDelta, ToolCallArguments, ToolCallStart
 from openai_bls.output.stop_strings import StopMatcher
-
-if TYPE_CHECKING:
-    from openai_bls.pipeline.generation import Generation
 
 logger = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    """Where the events of a request go: a stream of chunks or one whole answer (see `writers`)."""
+    """Receiver of a request's events; each API has one for streams and one for whole answers."""
 
     def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of the tokens whose text begins in the event that comes next."""
@@ -56,6 +53,25 @@ class Writer(Protocol):
 
     def failed(self, error: ApiError) -> None:
         """The request has failed; nothing more comes."""
+        ...
+
+
+class SequenceOwner(Protocol):
+    """The request of a sequence; `generation.Generation` is one."""
+
+    first_token_at: float | None
+    """`time.monotonic()` of the first new token."""
+
+    def fail(self, error: ApiError) -> None:
+        """End the whole request with `error`."""
+        ...
+
+    def cancel_sequence(self, sequence: Sequence) -> None:
+        """Stop the engine's work on a sequence that has ended by itself."""
+        ...
+
+    def sequence_ended(self) -> None:
+        """A sequence has written its finish_reason."""
         ...
 
 
@@ -109,9 +125,9 @@ class Sequence:
         "_decoded",
         "_detokenizer",
         "_echo",
-        "_generation",
         "_include_reasoning",
         "_named_tool",
+        "_owner",
         "_parallel_tool_calls",
         "_parser",
         "_reasoning_open",
@@ -165,32 +181,32 @@ class Sequence:
         self._track = LogprobTrack() if request.logprobs is not None else None
         # Characters decoded, and characters past the stop strings: they differ by what is held back.
         self._decoded = self._sent = 0 if echo is None else len(echo.text)
-        self._generation: Generation | None = None
+        self._owner: SequenceOwner | None = None
 
-    def start(self, generation: Generation) -> None:
-        """Become part of `generation`."""
-        self._generation = generation
+    def start(self, owner: SequenceOwner) -> None:
+        """Become part of `owner`."""
+        self._owner = owner
 
     def on_delta(self, delta: TokenDelta) -> None:
-        """Take what an engine step brought; no exception leaves this."""
-        assert self._generation is not None
+        """Take a delta from the engine; no exception leaves this."""
+        assert self._owner is not None
         try:
-            self._take(self._generation, delta)
+            self._take(self._owner, delta)
         except Exception:
             logger.exception("a request failed")
-            self._generation.fail(EngineError("The server had an error; see its log."))
+            self._owner.fail(EngineError("The server had an error; see its log."))
 
-    def _take(self, generation: Generation, delta: TokenDelta) -> None:
+    def _take(self, owner: SequenceOwner, delta: TokenDelta) -> None:
         # Cancelled, but not by this request's client, whose cancelling ends the listening: the engine is going away.
         failure = engine_failure(delta, cancelled="The engine is shutting down.")
         if failure is not None:
-            generation.fail(failure)
+            owner.fail(failure)
             return
         if self._echo is not None:
             self._write_echo(self._echo, delta)
         count = len(delta.token_ids)
-        if generation.first_token_at is None and count:
-            generation.first_token_at = time.monotonic()
+        if owner.first_token_at is None and count:
+            owner.first_token_at = time.monotonic()
         if delta.cached_tokens:
             self.cached_tokens = delta.cached_tokens
         if self._reasoning_open:
@@ -202,11 +218,11 @@ class Sequence:
         if reason is None and self._stops is None and self._track is None:
             # Nearly every delta.
             if text and self._emit(text):
-                self._stop(generation)
+                self._stop(owner)
             return
-        self._take_text(generation, text, reason)
+        self._take_text(owner, text, reason)
 
-    def _take_text(self, generation: Generation, text: str, reason: EngineFinishReason | None) -> None:
+    def _take_text(self, owner: SequenceOwner, text: str, reason: EngineFinishReason | None) -> None:
         """What is new in the text, which may be its end, or stop here."""
         if reason is not None:
             text += self._detokenizer.finish()
@@ -221,14 +237,14 @@ class Sequence:
         if text:
             stopped = self._emit(text) or stopped
         if stopped and reason is None:
-            self._stop(generation)
+            self._stop(owner)
         elif reason is not None:
-            self._end(generation, "length" if reason == "length" and not stopped else "stop")
+            self._end(owner, "length" if reason == "length" and not stopped else "stop")
 
-    def _stop(self, generation: Generation) -> None:
+    def _stop(self, owner: SequenceOwner) -> None:
         """End here; the engine would go on."""
-        generation.cancel_sequence(self)
-        self._end(generation, "stop")
+        owner.cancel_sequence(self)
+        self._end(owner, "stop")
 
     def _write_logprobs(self, track: LogprobTrack, text: str, *, whole: bool) -> None:
         """Of the tokens that begin in `text`, which goes out next; of all that are left if the text is whole."""
@@ -289,7 +305,7 @@ class Sequence:
                 self._writer.tool_arguments(self, event.index, event.fragment)
         return False
 
-    def _end(self, generation: Generation, reason: FinishReason) -> None:
+    def _end(self, owner: SequenceOwner, reason: FinishReason) -> None:
         if self._parser is not None:
             self._emit_events(self._parser.finish())
         # A stop string may have cut a call short.
@@ -297,4 +313,4 @@ class Sequence:
             reason = "tool_calls"
         self.finish_reason = reason
         self._writer.finished(self, reason)
-        generation.sequence_ended()
+        owner.sequence_ended()

@@ -1,55 +1,35 @@
-"""The pipeline that /v1 and Triton's endpoints share: request → prompt token ids → the engine → an answer."""
+"""Service shared by all APIs: admission, preparation and generation of requests."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from openai_bls.api.chat.chunks import Answer, ChunkEncoder, Envelope, FinishReason, Usage, new_id
-from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.chat.validation import ValidRequest
-from openai_bls.api.chat.writers import AnswerWriter, Sink, StreamWriter
-from openai_bls.core.engine_types import Grammar, PromptResult
-from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
+from openai_bls.core.errors import ApiError, OverloadedError
+from openai_bls.core.request import ValidRequest
+from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.pipeline import prepare, sequences
-from openai_bls.pipeline.generation import Generation, Outcome
+from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.metrics import Metrics
-from openai_bls.pipeline.model_registry import Models, ServedModel, Target
+from openai_bls.pipeline.model_registry import Models, Target
+from openai_bls.pipeline.prepare import WriterT, prepare
 from openai_bls.pipeline.sequence import Writer
 
 T = TypeVar("T")
 
 Health = Literal["ok", "draining", "engine failed", "engine not loaded"]
-"""All but the first mean that requests are not answered, or not for long."""
-
-# Grammars have threads of their own: a few that take long hold up other grammars only.
-_GRAMMARS = ThreadPoolExecutor(2, thread_name_prefix="grammar")
+"""All but the first mean that requests are not answered, or will soon not be."""
 
 
-class WholeWriter(Writer, Protocol[T]):
+class AnswerWriter(Writer, Protocol[T]):
     """A writer that makes one whole answer."""
 
     @property
     def answer(self) -> asyncio.Future[T]:
         """Resolved at the end, by the answer or an error."""
         ...
-
-
-class RequestRecord(NamedTuple):
-    """One request, looked back on. Times are of `time.monotonic()`, in seconds."""
-
-    endpoint: str
-    model: str
-    outcome: Outcome
-    finish_reasons: list[FinishReason]
-    usage: Usage
-    began_at: float
-    first_token_at: float | None
-    ended_at: float
 
 
 class Service:
@@ -72,9 +52,9 @@ class Service:
         self._on_busy = on_busy
         self.metrics = Metrics(self)
         self.on_end: Callable[[RequestRecord], None] = self.metrics.ended
-        """Called once for each request that got as far as the engine, when it ends."""
+        """Called once for each admitted request, when it ends."""
         self.on_refused: Callable[[str, ApiError], None] = self.metrics.refused
-        """Called with the endpoint and the error of each request that is answered with one."""
+        """Called with the endpoint's name and the error of each request that is answered with one."""
         self._in_progress = 0
         self.draining = False
 
@@ -96,71 +76,68 @@ class Service:
             return "engine failed"
         return "ok" if any(model.engine.connected for model in self.models) else "engine not loaded"
 
-    async def answer(self, request: ValidRequest) -> Answer:
-        """The whole answer to a request that is not streamed. Cancelling this coroutine cancels the generation.
+    async def complete(self, request: ValidRequest, make_writer: Callable[[Target], AnswerWriter[T]]) -> T:
+        """The whole answer to a request. Cancelling this coroutine cancels the generation.
 
         Raises:
             ApiError: it cannot be honoured, or the engine failed.
         """
-        target = self.check(request)
-        writer = AnswerWriter(
-            _envelope(request, target),
-            candidates=request.candidates,
-            n=request.n,
-            renderer=_renderer(request, target),
-        )
-        return await _whole(await self._prepare(request, target, writer), writer)
+        generation, writer = await self.prepare(request, make_writer)
+        try:
+            generation.start()
+            return await writer.answer
+        finally:
+            generation.cancel()
 
-    async def complete(self, request: ValidRequest, writer: WholeWriter[T]) -> T:
-        """What `writer` makes of the request; see `answer`."""
-        return await _whole(await self.prepare(request, writer), writer)
-
-    async def stream(self, request: ValidRequest, sink: Sink) -> Generation:
-        """Begin a streamed answer into `sink`; returns once it has begun, the rest comes by itself.
+    async def begin(self, request: ValidRequest, make_writer: Callable[[Target], Writer]) -> Generation:
+        """Begin a streamed answer; returns once the engine has the request.
 
         Raises:
-            ApiError: it cannot be honoured; nothing has been written to the sink.
+            ApiError: it cannot be honoured; the writer has not been called.
         """
-        target = self.check(request)
-        envelope = _envelope(request, target)
-        writer = StreamWriter(
-            ChunkEncoder(envelope, usage_null=request.include_usage, sse=sink.sse),
-            sink,
-            envelope,
-            include_usage=request.include_usage,
-            renderer=_renderer(request, target),
-        )
-        generation = await self._prepare(request, target, writer)
-        if request.continuous_usage_stats:
-            writer.usage = lambda: generation.usage
-        return _started(generation, writer.open if sink.opens_at_once else None)
+        generation, _ = await self.prepare(request, make_writer)
+        try:
+            generation.start()
+        except BaseException:
+            generation.cancel()
+            raise
+        return generation
 
-    async def begin(self, request: ValidRequest, writer: Writer) -> Generation:
-        """Begin to answer into `writer`, which has been told nothing if this raises; see `prepare`."""
-        return _started(await self.prepare(request, writer))
-
-    def check(self, request: ValidRequest) -> Target:
-        """What the request is for, if it can be taken at all; before anything is made for each of its sequences.
+    async def prepare(
+        self, request: ValidRequest, make_writer: Callable[[Target], WriterT]
+    ) -> tuple[Generation, WriterT]:
+        """A generation that is still to be started, and its writer; see `pipeline.prepare`.
 
         Raises:
-            ApiError: it cannot.
+            ApiError: the request cannot be honoured; the writer has not been called.
         """
         target = self.models.find(request.model)
-        prepare.check_supported(request, target.model)
-        sequences = request.prompt_count * request.candidates
-        if sequences > self.settings.max_choices:
-            raise InvalidRequestError(
-                f"The request asks for {sequences} sequences; at most {self.settings.max_choices} are supported.",
-                param="n" if request.best_of is None else "best_of",
-            )
-        if request.prompt is not None and request.prompt.chat_template and not self.settings.trust_chat_template:
-            raise InvalidRequestError(
-                "'chat_template' is not taken from requests here: a template is a program. The parameter "
-                "'trust_chat_template' of the model openai_bls allows it.",
-                param="chat_template",
-            )
         self.check_admission()
-        return target
+        began_at = time.monotonic()
+        self.count(1)
+        try:
+            writer, sequences, prompts = await prepare(request, target, self.settings, make_writer)
+        except BaseException:
+            self.count(-1)
+            raise
+
+        def ended(generation: Generation, outcome: Outcome) -> None:
+            self.count(-1)
+            self.on_end(
+                RequestRecord(
+                    endpoint=request.endpoint,
+                    model=target.name,
+                    outcome=outcome,
+                    finish_reasons=generation.finish_reasons,
+                    usage=generation.usage,
+                    began_at=began_at,
+                    first_token_at=generation.first_token_at,
+                    ended_at=time.monotonic(),
+                )
+            )
+
+        prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
+        return Generation(target.model.engine, sequences, writer, prompt_tokens, ended), writer
 
     def check_admission(self) -> None:
         """Whether the server takes one more request.
@@ -175,111 +152,8 @@ class Service:
                 f"The server has {self._in_progress} requests in progress, its maximum; try again later."
             )
 
-    async def prepare(self, request: ValidRequest, writer: Writer) -> Generation:
-        """Everything before the engine: the prompt, its length, the sequences. The generation is still to be started.
-
-        Raises:
-            ApiError: it cannot be honoured; nothing has been written.
-        """
-        return await self._prepare(request, self.check(request), writer)
-
-    async def _prepare(self, request: ValidRequest, target: Target, writer: Writer) -> Generation:
-        began_at = time.monotonic()
-        self.count(1)
-        try:
-            await target.model.engine.ready()
-            prompts, bad_words = await _prompt_token_ids(request, target.model)
-            tail = prepare.prompt_tail(request, target.model, prompts[0])
-            constraint = await _constraint(request, target.model, tail)
-            made = sequences.make(sequences.Prepared(request, target, prompts, bad_words, tail, constraint), writer)
-        except BaseException:
-            self.count(-1)
-            raise
-        return Generation(
-            target.model.engine,
-            made,
-            writer,
-            [len(prompt) for prompt in prompts],
-            on_end=lambda generation, outcome: self._ended(request, target, began_at, generation, outcome),
-        )
-
-    def _ended(
-        self, request: ValidRequest, target: Target, began_at: float, generation: Generation, outcome: Outcome
-    ) -> None:
-        self.count(-1)
-        self.on_end(
-            RequestRecord(
-                endpoint=request.api or request.endpoint,
-                model=target.lora_name or target.model.info.model_name,
-                outcome=outcome,
-                finish_reasons=generation.finish_reasons,
-                usage=generation.usage,
-                began_at=began_at,
-                first_token_at=generation.first_token_at,
-                ended_at=time.monotonic(),
-            )
-        )
-
     def count(self, change: int) -> None:
-        """So many more requests (or fewer) are in progress."""
+        """Change the number of requests in progress."""
         self._in_progress += change
         self.metrics.set_in_progress(self._in_progress)
         self._on_busy(self._in_progress)
-
-
-def _envelope(request: ValidRequest, target: Target) -> Envelope:
-    chat = request.endpoint == "chat.completions"
-    return Envelope(
-        chat=chat,
-        id=new_id("chatcmpl" if chat else "cmpl"),
-        created=int(time.time()),
-        model=request.model or target.model.info.model_name,
-        fingerprint=target.model.fingerprint,
-        choices=request.prompt_count * request.candidates,
-    )
-
-
-def _renderer(request: ValidRequest, target: Target) -> LogprobRenderer | None:
-    if request.logprobs is None:
-        return None
-    return LogprobRenderer(target.model.detokenizers, chat=request.endpoint == "chat.completions")
-
-
-def _started(generation: Generation, first: Callable[[], None] | None = None) -> Generation:
-    """`generation`, started after `first`; if that fails, nothing of it is left."""
-    try:
-        if first is not None:
-            first()
-        generation.start()
-    except BaseException:
-        generation.cancel()
-        raise
-    return generation
-
-
-async def _whole(generation: Generation, writer: WholeWriter[T]) -> T:
-    try:
-        generation.start()
-        return await writer.answer
-    finally:
-        generation.cancel()
-
-
-async def _prompt_token_ids(request: ValidRequest, model: ServedModel) -> tuple[list[list[int]], list[list[int]]]:
-    """The prompts, and the bad words."""
-    result = PromptResult() if request.prompt is None else await model.prepare(request.prompt)
-    prompts = request.prompt_token_ids or result.prompt_token_ids
-    prepare.check_token_ids(request.prompt_token_ids, model, "prompt")
-    if request.truncate_prompt_tokens is not None:
-        prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
-    for prompt in prompts:
-        prepare.check_length(request, model, prompt)
-    return prompts, result.bad_words
-
-
-async def _constraint(request: ValidRequest, model: ServedModel, tail: str) -> Grammar | None:
-    found = prepare.wanted(request, model, tail)
-    if found is None:
-        return None
-    # A large schema takes a while to be looked through, and other requests' tokens must not wait for it.
-    return await asyncio.get_running_loop().run_in_executor(_GRAMMARS, prepare.constraint, found, model)

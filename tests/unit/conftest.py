@@ -17,5 +17,5 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The event loop of tests that are coroutines (`pytest.mark.anyio`)."""
+    """The event loop of tests that are coroutines."""
     return "asyncio"

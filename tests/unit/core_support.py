@@ -15,8 +15,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from openai_bls.api.chat.chunks import ChunkEncoder, Usage
-from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.chat.validation import parse_object
+from openai_bls.api.common.event_sink import TextEncoder
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import (
     EngineInfo,
@@ -27,12 +27,15 @@ from openai_bls.core.engine_types import (
     TokenDelta,
 )
 from openai_bls.core.errors import ApiError
+from openai_bls.core.request import ValidRequest
+from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.core.usage import Usage
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.model_registry import Models, ServedModel
-from openai_bls.pipeline.service import RequestRecord, Service
+from openai_bls.pipeline.service import Service
 
 _numbers = itertools.count()
 
@@ -254,7 +257,7 @@ class FakeSink:
         self.ends = 0
         self.errors: list[ApiError] = []
 
-    def begin(self, encoder: ChunkEncoder) -> None:
+    def begin(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 
     def text(self, index: int, text: str, usage: Usage | None) -> None:
@@ -267,7 +270,9 @@ class FakeSink:
     def end(self) -> None:
         self.ends += 1
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, event: bytes | None = None) -> None:
+        if event is not None:
+            self.raw.append(event)
         self.errors.append(error)
 
     @property

@@ -1,4 +1,4 @@
-"""OpenAI answers: whole ones as structs, stream chunks with their constant part encoded once a request.
+"""Answers of chat completions and completions: structs of whole ones, encoder of stream chunks.
 
 Rules kept here (see docs/architecture.md): the role comes once, in a choice's first delta; the last delta is `{}` with
 the finish_reason; the usage chunk stands alone with `choices: []`, and the others then say `usage: null`; fields that
@@ -7,44 +7,12 @@ are not set are left out.
 
 from __future__ import annotations
 
-import secrets
 from typing import Any, Literal
 
 import msgspec
 
-FinishReason = Literal["stop", "length", "tool_calls"]
-
-_encode = msgspec.json.Encoder().encode
-
-
-class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """What the prompt's tokens were."""
-
-    cached_tokens: int
-    """Taken from the cache instead of being computed."""
-
-
-class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """What the new tokens were."""
-
-    reasoning_tokens: int
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Token counts of a request, summed over its choices; a prompt counts once."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
-
-    @classmethod
-    def of(cls, prompt: int, completion: int, *, cached: int = 0, reasoning: int = 0) -> Usage:
-        """The counts, of which `cached` are prompt tokens and `reasoning` new ones."""
-        return cls(
-            prompt, completion, prompt + completion, PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
-        )
+from openai_bls.api.common.encoding import encode
+from openai_bls.core.usage import FinishReason, Usage
 
 
 class FunctionText(msgspec.Struct, frozen=True):
@@ -116,20 +84,10 @@ class Envelope(msgspec.Struct, frozen=True):
     choices: int
 
 
-def new_id(prefix: str) -> str:
-    """An id, e.g. `chatcmpl-5f3c...` with 32 hexadecimal digits."""
-    return f"{prefix}-{secrets.token_hex(16)}"
-
-
-def encode(value: Any) -> bytes:
-    """Compact JSON in UTF-8."""
-    return _encode(value)
-
-
 class ChunkEncoder:
     """Writes the chunks of one stream, in Triton's form (bare JSON) or as server-sent events.
 
-    The text chunk, of which there is one a token, is two joins around one encoded string.
+    The text chunk, of which there is one per token, is two joins around one encoded string.
 
     Args:
         envelope: of the request.
@@ -139,7 +97,7 @@ class ChunkEncoder:
 
     def __init__(self, envelope: Envelope, *, usage_null: bool, sse: bool) -> None:
         chat = envelope.chat
-        head = _encode(
+        head = encode(
             {
                 "id": envelope.id,
                 "object": "chat.completion.chunk" if chat else "text_completion",
@@ -161,8 +119,8 @@ class ChunkEncoder:
     def text(self, index: int, text: str, usage: Usage | None = None) -> bytes:
         """A piece of text of choice `index`."""
         if usage is None:
-            return self._text_heads[index] + _encode(text) + self._text_tail
-        return self._text_heads[index] + _encode(text) + self._closing + self._with_usage(usage)
+            return self._text_heads[index] + encode(text) + self._text_tail
+        return self._text_heads[index] + encode(text) + self._closing + self._with_usage(usage)
 
     def text_with_logprobs(self, index: int, text: str, logprobs: dict[str, Any], usage: Usage | None = None) -> bytes:
         """A piece of text of choice `index` with the log-probabilities of its tokens."""
@@ -191,7 +149,7 @@ class ChunkEncoder:
         return self._head + self._with_usage(usage)
 
     def _choice(self, choice: dict[str, Any], usage: Usage | None) -> bytes:
-        return self._head + _encode(choice) + (self._tail if usage is None else self._with_usage(usage))
+        return self._head + encode(choice) + (self._tail if usage is None else self._with_usage(usage))
 
     def _with_usage(self, usage: Usage) -> bytes:
-        return b'],"usage":' + _encode(usage) + self._end
+        return b'],"usage":' + encode(usage) + self._end

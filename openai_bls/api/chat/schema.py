@@ -2,9 +2,9 @@
 
 A field is in one of four places, and nowhere else:
 
-- honoured: typed here and used in `requests`;
+- honoured: typed here and used in `validation`;
 - harmless: in `Harmless`, accepted and ignored since it cannot change the output;
-- not honoured: in `NEUTRAL`, accepted at its neutral value and otherwise refused by name;
+- unsupported: in `UNSUPPORTED`, accepted at its neutral value and otherwise refused by name;
 - unknown: refused by name.
 
 Sources: the OpenAI API reference for chat completions and completions; vLLM's names for the additions.
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from openai_bls.api.common.unsupported import Neutral
+from openai_bls.api.common.unsupported import Unsupported
 
 # The OpenAI SDKs leave unset fields out, other clients send null: both mean the default.
 NonNegativeInt = Annotated[int, Meta(ge=0)]
@@ -96,7 +96,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     """What the model thought, which some chat templates show it again."""
     reasoning: str | None = None
     """The same under its newer name."""
-    # not honoured: null only, see `requests`
+    # unsupported: null only, see `tools`
     function_call: Any = None
     audio: Any = None
 
@@ -180,7 +180,24 @@ class Harmless(msgspec.Struct, kw_only=True):
     prompt_cache_retention: str | None = None
 
 
-class Generation(Harmless, kw_only=True):
+class StructuredOutput(Harmless, kw_only=True):
+    """Structured output; `output.structured` reads these fields."""
+
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json_object: Any = None
+    guided_decoding_backend: Any = None
+    guided_whitespace_pattern: Any = None
+
+
+STRUCTURED_FIELDS = StructuredOutput.__struct_fields__[len(Harmless.__struct_fields__) :]
+
+
+class Generation(StructuredOutput, kw_only=True):
     """What chat completions and completions share."""
 
     model: str | None = None
@@ -191,12 +208,11 @@ class Generation(Harmless, kw_only=True):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     seed: int | None = None
-    """-2^63 to 2^64 - 1, checked in `requests`: msgspec's bounds end at 2^63."""
+    """-2^63 to 2^64 - 1, checked in `validation`: msgspec's bounds end at 2^63."""
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     """Token id, as JSON's keys are strings, → what is added to its score."""
-    response_format: Any = None
     # vLLM's additions
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Probability | None = None
@@ -209,33 +225,10 @@ class Generation(Harmless, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: PositiveInt | None = None
-    # Structured output: read by `openai_bls.output.structured`.
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json_object: Any = None
-    guided_decoding_backend: Any = None
-    guided_whitespace_pattern: Any = None
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     priority: Any = UNSET
     use_beam_search: Any = UNSET
     length_penalty: Any = UNSET
-
-
-STRUCTURED_FIELDS = (
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json_object",
-    "guided_decoding_backend",
-    "guided_whitespace_pattern",
-)
-"""The fields that `openai_bls.output.structured` reads."""
 
 
 class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
@@ -257,7 +250,7 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     continue_final_message: bool | None = None
     documents: list[dict[str, Any]] | None = None
     include_reasoning: bool | None = None
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     modalities: Any = UNSET
     audio: Any = UNSET
     prediction: Any = UNSET
@@ -276,21 +269,21 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     best_of: Choices | None = None
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     suffix: Any = UNSET
 
 
-NEUTRAL: dict[str, Neutral] = {
-    "modalities": Neutral((["text"], []), "text is the only modality"),
-    "audio": Neutral((), "text is the only modality"),
-    "prediction": Neutral((), "there are no predicted outputs here"),
-    "verbosity": Neutral(("medium",), "the served models have no such setting"),
-    "web_search_options": Neutral((), "there is no web search here"),
-    "functions": Neutral(([],), "use tools"),
-    "function_call": Neutral(("none", "auto"), "use tools and tool_choice"),
-    "suffix": Neutral(("",), "the served models do not fill in the middle"),
-    "priority": Neutral((0,), "requests are served in the order in which they come"),
-    "use_beam_search": Neutral((False,), "the engines sample; use n or best_of"),
-    "length_penalty": Neutral((1,), "it belongs to beam search, which there is not"),
+UNSUPPORTED: dict[str, Unsupported] = {
+    "modalities": Unsupported((["text"], []), "text is the only modality"),
+    "audio": Unsupported((), "text is the only modality"),
+    "prediction": Unsupported((), "there are no predicted outputs here"),
+    "verbosity": Unsupported(("medium",), "the served models have no such setting"),
+    "web_search_options": Unsupported((), "there is no web search here"),
+    "functions": Unsupported(([],), "use tools"),
+    "function_call": Unsupported(("none", "auto"), "use tools and tool_choice"),
+    "suffix": Unsupported(("",), "the served models do not fill in the middle"),
+    "priority": Unsupported((0,), "requests are served in the order in which they come"),
+    "use_beam_search": Unsupported((False,), "the engines sample; use n or best_of"),
+    "length_penalty": Unsupported((1,), "it belongs to beam search, which there is not"),
 }
 """Field name → the values at which it may be given; null always may."""

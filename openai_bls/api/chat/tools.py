@@ -1,4 +1,4 @@
-"""The chat part of a request: messages as chat templates know them, and the tools that may be called."""
+"""Messages as chat templates take them, and the tools that may be called."""
 
 from __future__ import annotations
 
@@ -9,21 +9,7 @@ import msgspec
 
 from openai_bls.api.chat import schema
 from openai_bls.core.errors import InvalidRequestError
-
-
-class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tools the model may call, and whether it must."""
-
-    offered: list[dict[str, Any]]
-    """All that the prompt shows."""
-    callable: list[dict[str, Any]]
-    """Those that `tool_choice` allows."""
-    required: bool = False
-    """Nothing but calls may be written."""
-    name: str | None = None
-    """The one function that must be called."""
-    checked: bool = False
-    """What is called must be `callable` and its arguments must fit the schema, even if nothing need be called."""
+from openai_bls.core.request import ToolUse
 
 
 def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:

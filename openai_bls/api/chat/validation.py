@@ -1,4 +1,4 @@
-"""From a request body to a `ValidRequest`: one frozen value that the rest of the program can rely on."""
+"""Validation of chat completion and completion bodies into `ValidRequest`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import msgspec
 from msgspec import UNSET
 
 from openai_bls.api.chat import schema
-from openai_bls.api.chat.tools import ToolUse, template_message, tool_use
+from openai_bls.api.chat.tools import template_message, tool_use
 from openai_bls.api.common.bodies import convert, fault, texts_or_token_ids
 from openai_bls.api.common.faults import TOO_DEEP, decoded
-from openai_bls.api.common.unsupported import refuse_unless_neutral
+from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import Requested, requested
+from openai_bls.core.request import ValidRequest
+from openai_bls.output.structured import requested
 
-Endpoint = Literal["chat.completions", "completions"]
+Body = Literal["chat.completions", "completions"]
+"""Which request body: the name of the endpoint that takes it."""
 
 # OpenAI's limit is 4; nothing here costs more with a few more.
 MAX_STOP_STRINGS = 16
@@ -27,69 +29,6 @@ MAX_BAD_WORDS = 256
 DEFAULT_COMPLETION_TOKENS = 16
 
 
-class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation request whose every field is in range; None means the engine's default."""
-
-    endpoint: Endpoint
-    api: str | None = None
-    """The API that it came through, in the metrics; None: `endpoint`."""
-    model: str | None
-    prompt: PromptRequest | None
-    """Text for preprocessing; None if the prompts came as token ids."""
-    prompt_token_ids: list[list[int]]
-    n: int = 1
-    max_tokens: int | None = None
-    """None: `default_max_tokens`, or fewer if the context has no room for them."""
-    default_max_tokens: int | None = None
-    """None: whatever the context has room for."""
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    bad_words: tuple[str, ...] = ()
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
-    skip_special_tokens: bool = True
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    seed: int | None = None
-    logprobs: int | None = None
-    """So many likeliest tokens a place; None: no log-probabilities at all."""
-    structured: Requested | None = None
-    """What the output must match."""
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
-    tools: ToolUse | None = None
-    """Set if tool calls in the output are to be parsed."""
-    parallel_tool_calls: bool = True
-    include_reasoning: bool = True
-    """Whether the answer tells what the model thought."""
-    echo: bool = False
-    best_of: int | None = None
-    """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""
-    truncate_prompt_tokens: int | None = None
-    """Keep only so many of the prompt's last tokens."""
-
-    @property
-    def prompt_count(self) -> int:
-        """How many prompts the request has."""
-        if self.prompt_token_ids:
-            return len(self.prompt_token_ids)
-        assert self.prompt is not None
-        return 1 if self.prompt.prompts is None else len(self.prompt.prompts)
-
-    @property
-    def candidates(self) -> int:
-        """Sequences for each prompt."""
-        return self.best_of or self.n
-
-
 _SCHEMAS: dict[str, type[schema.ChatCompletionRequest | schema.CompletionRequest]] = {
     "chat.completions": schema.ChatCompletionRequest,
     "completions": schema.CompletionRequest,
@@ -97,7 +36,7 @@ _SCHEMAS: dict[str, type[schema.ChatCompletionRequest | schema.CompletionRequest
 _DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in _SCHEMAS.items()}
 
 
-def parse_json(endpoint: Endpoint, body: bytes) -> ValidRequest:
+def parse_json(endpoint: Body, body: bytes) -> ValidRequest:
     """A `ValidRequest` from a request body.
 
     Raises:
@@ -107,7 +46,7 @@ def parse_json(endpoint: Endpoint, body: bytes) -> ValidRequest:
     return _checked(decoded(_DECODERS[endpoint], body, fault))
 
 
-def parse_object(endpoint: Endpoint, body: dict[str, Any]) -> ValidRequest:
+def parse_object(endpoint: Body, body: dict[str, Any]) -> ValidRequest:
     """A `ValidRequest` from a parsed body; raises as `parse_json` does."""
     return _checked(convert(body, _SCHEMAS[endpoint]))
 
@@ -121,7 +60,7 @@ def _checked(request: schema.ChatCompletionRequest | schema.CompletionRequest) -
 
 
 def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) -> ValidRequest:
-    refuse_unless_neutral({name: getattr(request, name, UNSET) for name in schema.NEUTRAL}, schema.NEUTRAL)
+    refuse_unsupported({name: getattr(request, name, UNSET) for name in schema.UNSUPPORTED}, schema.UNSUPPORTED)
     options = request.stream_options
     if options is not None and not request.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
@@ -184,6 +123,7 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
     _check_min_tokens(request, max_tokens)
     return ValidRequest(
         endpoint="chat.completions",
+        chat=True,
         prompt=PromptRequest(
             messages=[template_message(m, i) for i, m in enumerate(request.messages)],
             tools=tools.offered if tools is not None else None,
@@ -227,6 +167,7 @@ def _completion(request: schema.CompletionRequest, common: dict[str, Any]) -> Va
         )
     return ValidRequest(
         endpoint="completions",
+        chat=False,
         prompt=prompt,
         prompt_token_ids=token_ids,
         max_tokens=request.max_tokens,

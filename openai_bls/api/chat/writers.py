@@ -1,9 +1,10 @@
-"""The two shapes of an answer: a stream of chunks, written as they come, and one whole answer at the end."""
+"""Writers of chat completions and completions: a stream of chunks, or one whole answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -13,35 +14,17 @@ from openai_bls.api.chat.chunks import (
     ChatChoice,
     ChunkEncoder,
     Envelope,
-    FinishReason,
     FunctionText,
     TextChoice,
     ToolCall,
-    Usage,
 )
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.common.answer_future import Whole
-from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.common.answer_future import AnswerFuture
+from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.sequence import Sequence
-
-
-class Sink(EventSink, Protocol):
-    """Where a stream's chunks go: a /v1 connection or a Triton response stream. Never raises, never blocks."""
-
-    sse: bool
-    """Whether chunks are server-sent events instead of bare JSON."""
-    opens_at_once: bool
-    """Whether the role chunks are written before the first token."""
-
-    def begin(self, encoder: ChunkEncoder) -> None:
-        """Before everything else: what writes this stream's text."""
-        ...
-
-    def text(self, index: int, text: str, usage: Usage | None) -> None:
-        """A piece of text of choice `index`; one that has not gone out yet may be joined to the next."""
-        ...
 
 
 class StreamWriter:
@@ -58,7 +41,7 @@ class StreamWriter:
     def __init__(
         self,
         encoder: ChunkEncoder,
-        sink: Sink,
+        sink: ChunkSink,
         envelope: Envelope,
         *,
         include_usage: bool,
@@ -145,17 +128,18 @@ class StreamWriter:
         return self._renderer.render(tokens) if tokens and self._renderer is not None else None
 
 
-class Parts:
-    """What one choice has collected."""
+@dataclass
+class _Parts:
+    """Collected output of one choice."""
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.thoughts: list[str] = []
-        self.calls: list[tuple[str, str, list[str]]] = []
-        self.tokens: list[TokenLogprob] = []
-        self.echoed = 0
-        """How many of `tokens` are an echoed prompt's."""
-        self.reason: FinishReason = "stop"
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    """(id, name, fragments of the arguments)."""
+    tokens: list[TokenLogprob] = field(default_factory=list)
+    echoed: int = 0
+    """Number of `tokens` that are an echoed prompt's."""
+    reason: FinishReason = "stop"
 
     @property
     def likelihood(self) -> float:
@@ -164,19 +148,27 @@ class Parts:
         return sum(values) / len(values) if values else float("-inf")
 
 
-class Collector:
-    """Collects what the sequences of a request bring; the base of whatever answers it as a whole.
+class AnswerWriter(AnswerFuture[Answer]):
+    """Collects everything and resolves `answer` at the end.
 
     Args:
-        choices: how many sequences there are.
+        envelope: of the request.
+        candidates: sequences for each prompt.
+        n: number of them that are answered, the likeliest.
+        renderer: writes log-probabilities, for requests that want them.
     """
 
-    def __init__(self, choices: int) -> None:
-        self.parts = [Parts() for _ in range(choices)]
+    def __init__(self, envelope: Envelope, *, candidates: int, n: int, renderer: LogprobRenderer | None = None) -> None:
+        super().__init__()
+        self._parts = [_Parts() for _ in range(envelope.choices)]
+        self._envelope = envelope
+        self._candidates = candidates
+        self._n = n
+        self._renderer = renderer
 
     def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
         """Log-probabilities of tokens."""
-        parts = self.parts[sequence.index]
+        parts = self._parts[sequence.index]
         if tokens[0].logprob is None:
             # Only a prompt's first token has none.
             parts.echoed = len(tokens)
@@ -184,45 +176,26 @@ class Collector:
 
     def text(self, sequence: Sequence, text: str) -> None:
         """A piece of content."""
-        self.parts[sequence.index].texts.append(text)
+        self._parts[sequence.index].texts.append(text)
 
     def reasoning(self, sequence: Sequence, text: str) -> None:
         """A piece of what the model thinks."""
-        self.parts[sequence.index].thoughts.append(text)
+        self._parts[sequence.index].thoughts.append(text)
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
-        assert index == len(self.parts[sequence.index].calls)
-        self.parts[sequence.index].calls.append((call_id, name, []))
+        assert index == len(self._parts[sequence.index].calls)
+        self._parts[sequence.index].calls.append((call_id, name, []))
 
     def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
         """A fragment of a tool call's arguments."""
-        self.parts[sequence.index].calls[index][2].append(fragment)
+        self._parts[sequence.index].calls[index][2].append(fragment)
 
     def finished(self, sequence: Sequence, reason: FinishReason) -> None:
         """The choice has ended."""
-        self.parts[sequence.index].reason = reason
+        self._parts[sequence.index].reason = reason
 
-
-class AnswerWriter(Collector, Whole[Answer]):
-    """Collects everything and resolves `answer` at the end.
-
-    Args:
-        envelope: of the request.
-        candidates: sequences for each prompt.
-        n: how many of them are answered, the likeliest.
-        renderer: writes log-probabilities, for requests that want them.
-    """
-
-    def __init__(self, envelope: Envelope, *, candidates: int, n: int, renderer: LogprobRenderer | None = None) -> None:
-        Collector.__init__(self, envelope.choices)
-        Whole.__init__(self)
-        self._envelope = envelope
-        self._candidates = candidates
-        self._n = n
-        self._renderer = renderer
-
-    def whole(self, usage: Usage) -> Answer:
+    def make_answer(self, usage: Usage) -> Answer:
         """The answer."""
         envelope = self._envelope
         return Answer(
@@ -230,29 +203,29 @@ class AnswerWriter(Collector, Whole[Answer]):
             object="chat.completion" if envelope.chat else "text_completion",
             created=envelope.created,
             model=envelope.model,
-            choices=self._choices(self.parts if self._n == self._candidates else self._best()),
+            choices=self._choices(self._parts if self._n == self._candidates else self._best()),
             usage=usage,
             system_fingerprint=envelope.fingerprint,
         )
 
-    def _best(self) -> list[Parts]:
+    def _best(self) -> list[_Parts]:
         """The `n` likeliest answers to each prompt, the likeliest first."""
-        best: list[Parts] = []
-        for start in range(0, len(self.parts), self._candidates):
-            candidates = self.parts[start : start + self._candidates]
+        best: list[_Parts] = []
+        for start in range(0, len(self._parts), self._candidates):
+            candidates = self._parts[start : start + self._candidates]
             best += sorted(candidates, key=lambda parts: parts.likelihood, reverse=True)[: self._n]
         return best
 
-    def _choices(self, answers: list[Parts]) -> list[ChatChoice] | list[TextChoice]:
+    def _choices(self, answers: list[_Parts]) -> list[ChatChoice] | list[TextChoice]:
         if not self._envelope.chat:
             return [TextChoice(i, "".join(p.texts), self._logprobs(p), p.reason) for i, p in enumerate(answers)]
         return [ChatChoice(i, _message(p), self._logprobs(p), p.reason) for i, p in enumerate(answers)]
 
-    def _logprobs(self, parts: Parts) -> dict[str, Any] | None:
+    def _logprobs(self, parts: _Parts) -> dict[str, Any] | None:
         return self._renderer.render(parts.tokens) if self._renderer is not None else None
 
 
-def _message(parts: Parts) -> AnswerMessage:
+def _message(parts: _Parts) -> AnswerMessage:
     content: str | None = "".join(parts.texts)
     thoughts = "".join(parts.thoughts) or msgspec.UNSET
     calls = [

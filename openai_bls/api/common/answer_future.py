@@ -1,4 +1,4 @@
-"""The end of a writer that makes one whole answer, whatever that is: resolved once, by the answer or an error."""
+"""Future of one whole answer: the end of a writer that does not stream."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from openai_bls.api.chat.chunks import Usage
 from openai_bls.core.errors import ApiError
+from openai_bls.core.usage import Usage
 
 T = TypeVar("T")
 
 
-class Whole(ABC, Generic[T]):
+class AnswerFuture(ABC, Generic[T]):
     """Resolves `answer` at the end of a request. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        """Cancelled if nobody waits for it any more."""
+        """The answer or its error; cancelled if nobody waits for it any more."""
 
     @abstractmethod
-    def whole(self, usage: Usage) -> T:
+    def make_answer(self, usage: Usage) -> T:
         """The answer, all of whose sequences have ended."""
 
     def done(self, usage: Usage) -> None:
         """Resolve the answer."""
         if not self.answer.done():
-            self.answer.set_result(self.whole(usage))
+            self.answer.set_result(self.make_answer(usage))
 
     def failed(self, error: ApiError) -> None:
         """Resolve with the error."""

@@ -1,4 +1,4 @@
-"""What the bodies of OpenAI's endpoints share: JSON to an object, an object to a struct, a fault to an error."""
+"""Request bodies of OpenAI's endpoints: JSON to object, object to struct, fault to error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from openai_bls.api.common.faults import Fault, converted, decoded
+from openai_bls.api.common.faults import Fault, Tell, converted, decoded
 from openai_bls.core.errors import InvalidRequestError
 
 T = TypeVar("T")
@@ -20,16 +20,21 @@ def fault(what: Fault) -> InvalidRequestError:
     """A fault as an error, with the field's path as OpenAI's `param`."""
     param = what.field
     if what.kind == "unknown":
-        return InvalidRequestError(f"Unrecognized request argument: '{param}'", param=param, code="unknown_parameter")
+        return InvalidRequestError(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
     if what.kind == "missing":
         return InvalidRequestError(
             f"Missing required parameter: '{param}'", param=param, code="missing_required_parameter"
         )
     message = what.message
-    if re.search(r"\.content\[[^\]]*\]\.type$", what.path):
-        message += "; this model takes text only"
+    if re.search(r"\.(content|output)\[[^\]]*\]\.type$", what.path):
+        message += "; text is the only modality here"
     where = f" for '{param}'" if param else ""
-    return InvalidRequestError(f"Invalid value{where}: {message}", param=param or None)
+    return InvalidRequestError(f"Invalid value{where}: {message}.", param=param or None)
+
+
+def fault_at(at: str) -> Tell:
+    """`fault` for a value that stands at `at`, a path in the body."""
+    return lambda what: fault(what.below(at))
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""Where a stream of encoded events goes."""
+"""Sinks of streamed answers: a /v1 connection or a Triton response stream. They never raise and never block."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from openai_bls.core.errors import ApiError
+from openai_bls.core.usage import Usage
 
 
 class EventSink(Protocol):
-    """A stream's reader; `http.sse.EventStream` is one. Never raises, never blocks."""
+    """Sink of server-sent events."""
 
     def write(self, chunk: bytes) -> None:
         """One encoded event."""
@@ -18,6 +19,43 @@ class EventSink(Protocol):
         """The stream is complete."""
         ...
 
+    def fail(self, error: ApiError, event: bytes) -> None:
+        """The stream ends with an error, encoded as `event`."""
+        ...
+
+
+class TextEncoder(Protocol):
+    """Encoder of the chunk of which there is one per token; `chat.chunks.ChunkEncoder` is one."""
+
+    def text(self, index: int, text: str, usage: Usage | None = None) -> bytes:
+        """A piece of text of choice `index`."""
+        ...
+
+
+class ChunkSink(Protocol):
+    """Sink of chat completion chunks."""
+
+    sse: bool
+    """Whether chunks are server-sent events instead of bare JSON."""
+    opens_at_once: bool
+    """Whether the role chunks are written before the first token."""
+
+    def begin(self, encoder: TextEncoder) -> None:
+        """Called before anything else."""
+        ...
+
+    def text(self, index: int, text: str, usage: Usage | None) -> None:
+        """A piece of text of choice `index`; one that has not gone out yet may be joined to the next."""
+        ...
+
+    def write(self, chunk: bytes) -> None:
+        """Any other chunk."""
+        ...
+
+    def end(self) -> None:
+        """The stream is complete."""
+        ...
+
     def fail(self, error: ApiError) -> None:
-        """The stream ends with an error, which the sink knows how to tell."""
+        """The stream ends with an error."""
         ...

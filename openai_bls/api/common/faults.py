@@ -1,4 +1,4 @@
-"""Why a body is not what it should be: msgspec's sentence, taken apart for each API to tell in its own words."""
+"""Faults of a request body: msgspec's validation errors, parsed so that each API can word them."""
 
 from __future__ import annotations
 

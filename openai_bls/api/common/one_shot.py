@@ -1,4 +1,4 @@
-"""What the endpoints share that answer at once and generate nothing: admission, and a record of each request."""
+"""One-shot endpoints, which generate nothing: admission, a record of each request, prompt token ids."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.api.chat.chunks import Usage
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.pipeline.generation import Outcome
+from openai_bls.core.request import ValidRequest
+from openai_bls.core.request_record import Outcome, RequestRecord
+from openai_bls.core.usage import Usage
 from openai_bls.pipeline.model_registry import Target
-from openai_bls.pipeline.service import RequestRecord, Service
+from openai_bls.pipeline.prepare import check
+from openai_bls.pipeline.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +28,10 @@ OneShot = Callable[[Service, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct
 
 @dataclass
 class Tally:
-    """What a request has used up to now."""
+    """Tokens of a request up to now."""
 
     prompt_tokens: int = 0
-    """That the engine has been given."""
+    """Given to the engine."""
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]
         service.on_end(
             RequestRecord(
                 endpoint=endpoint,
-                model=target.lora_name or target.model.info.model_name,
+                model=target.name,
                 outcome=outcome,
                 finish_reasons=[],
                 usage=Usage.of(tally.prompt_tokens, 0),
@@ -82,3 +84,23 @@ def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]
         ended("done")
     finally:
         service.count(-1)
+
+
+async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: str) -> list[int]:
+    """The one prompt of `request`, as its generation would have it, however long it is.
+
+    Args:
+        service: takes the request.
+        request: with one prompt as text.
+        endpoint: its name in the metrics.
+
+    Raises:
+        ApiError: the request is bad, or preprocessing cannot be reached.
+    """
+    target = service.models.find(request.model)
+    check(request, target.model, service.settings)
+    with admitted(service, endpoint, target):
+        assert request.prompt is not None
+        result = await target.model.tokenize(request.prompt)
+    (tokens,) = result.prompt_token_ids
+    return tokens

@@ -1,4 +1,4 @@
-"""Fields that are not honoured: taken at the values at which they change nothing, and otherwise refused by name."""
+"""Unsupported fields: accepted at the values at which they change nothing, otherwise refused by name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from msgspec import UNSET
 from openai_bls.core.errors import InvalidRequestError
 
 
-class Neutral(msgspec.Struct, frozen=True):
-    """Values at which a field that is not honoured changes nothing; null always does."""
+class Unsupported(msgspec.Struct, frozen=True):
+    """An unsupported field."""
 
     values: tuple[Any, ...]
+    """At which the field changes nothing; null always does."""
     advice: str
+    """Reason, or what to do instead, for the refusal."""
 
     def allows(self, value: Any) -> bool:
         """Whether the field may be `value`; UNSET is one that was left out."""
@@ -26,33 +28,28 @@ class Neutral(msgspec.Struct, frozen=True):
         return any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in self.values)
 
 
-def not_honoured(values: Mapping[str, Any], neutral: Mapping[str, Neutral]) -> str | None:
-    """The first field that asks for something that is not done here, or None.
-
-    Args:
-        values: by the field's name.
-        neutral: the fields.
-    """
-    return next((name for name, known in neutral.items() if not known.allows(values.get(name, UNSET))), None)
+def first_unsupported(values: Mapping[str, Any], fields: Mapping[str, Unsupported]) -> str | None:
+    """Name of the first of `fields` whose value, of `values` by name, is not allowed; None if all are."""
+    return next((name for name, known in fields.items() if not known.allows(values.get(name, UNSET))), None)
 
 
-def refuse_unless_neutral(values: Mapping[str, Any], neutral: Mapping[str, Neutral], at: str = "") -> None:
+def refuse_unsupported(values: Mapping[str, Any], fields: Mapping[str, Unsupported], at: str = "") -> None:
     """Refuse a field that is neither left out, nor null, nor at a value that changes nothing.
 
     Args:
         values: by the field's name.
-        neutral: the fields.
-        at: where they stand, e.g. `tools[0].`.
+        fields: the unsupported ones, by name.
+        at: path of the object that has them, e.g. `tools[0].`.
 
     Raises:
         InvalidRequestError: `param` is the field.
     """
-    name = not_honoured(values, neutral)
+    name = first_unsupported(values, fields)
     if name is None:
         return
-    allowed = " or ".join(json.dumps(value) for value in (*neutral[name].values, None))
+    allowed = " or ".join(json.dumps(value) for value in (*fields[name].values, None))
     raise InvalidRequestError(
-        f"'{at}{name}' is not supported: {neutral[name].advice}. It may be left out, or be {allowed}.",
+        f"'{at}{name}' is not supported: {fields[name].advice}. It may be left out, or be {allowed}.",
         param=f"{at}{name}",
         code="unsupported_parameter",
     )

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from openai_bls.api.chat.chunks import encode
 from openai_bls.api.chat.schema import PositiveInt, TokenId
 from openai_bls.api.common.bodies import convert, texts_or_token_ids
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.errors import InvalidRequestError
 
 MAX_INPUTS = 2048
@@ -36,18 +36,6 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     pooling: Pooling | None = None
     """Which hidden states: the last token's (default) or the mean of all."""
     add_special_tokens: bool | None = None
-
-
-class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid request: either texts or rows of token ids, at least one."""
-
-    model: str | None
-    texts: list[str]
-    token_ids: list[list[int]]
-    encoding_format: EncodingFormat
-    dimensions: int | None
-    pooling: Pooling
-    add_special_tokens: bool
 
 
 class Embedding(msgspec.Struct, frozen=True):
@@ -75,8 +63,8 @@ class EmbeddingsAnswer(msgspec.Struct, frozen=True):
     usage: EmbeddingsUsage
 
 
-def parse_embeddings(body: dict[str, Any]) -> EmbeddingsRequest:
-    """A valid request for embeddings; token ids may still be outside the vocabulary.
+def parse_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsBody, list[str], list[list[int]]]:
+    """A valid request with its inputs: either texts or rows of token ids, which may be outside the vocabulary.
 
     Raises:
         InvalidRequestError: `param` names the field at fault.
@@ -86,18 +74,10 @@ def parse_embeddings(body: dict[str, Any]) -> EmbeddingsRequest:
     count = len(texts) + len(token_ids)
     if count > MAX_INPUTS:
         raise InvalidRequestError(f"'input' has {count} items; at most {MAX_INPUTS} are supported.", param="input")
-    return EmbeddingsRequest(
-        model=request.model,
-        texts=texts,
-        token_ids=token_ids,
-        encoding_format=request.encoding_format or "float",
-        dimensions=request.dimensions,
-        pooling=request.pooling or "last",
-        add_special_tokens=request.add_special_tokens is not False,
-    )
+    return request, texts, token_ids
 
 
-def encode_vector(vector: list[float], encoding_format: EncodingFormat) -> str | msgspec.Raw:
+def encode_vector(vector: list[float], encoding_format: EncodingFormat | None) -> str | msgspec.Raw:
     """A vector as its place in the answer has it."""
     if encoding_format == "base64":
         # The machines that Triton runs on are little-endian.

@@ -1,4 +1,4 @@
-"""Embeddings: hidden states of the model instead of text."""
+"""Serving of embeddings: pooled hidden states of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openai_bls.api.common.one_shot import admitted
 from openai_bls.api.embeddings.schema import (
     Embedding,
     EmbeddingsAnswer,
-    EmbeddingsRequest,
+    EmbeddingsBody,
     EmbeddingsUsage,
     encode_vector,
     parse_embeddings,
@@ -30,7 +30,7 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
     Raises:
         ApiError: the request is bad, the engine has no embeddings, or it failed.
     """
-    request = parse_embeddings(body)
+    request, texts, token_ids = parse_embeddings(body)
     target = service.models.find(request.model)
     model = target.model
     if not model.supports("pooling"):
@@ -41,7 +41,8 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
         )
     with admitted(service, "embeddings", target) as tally:
         await model.engine.ready()
-        prompts = await _prompt_token_ids(request, model)
+        prompts = token_ids if token_ids else await _tokenize(request, texts, model)
+        _check(prompts, model)
         tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
         vectors = await _Work(request, target, prompts).vectors()
     return EmbeddingsAnswer(
@@ -52,13 +53,13 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
     )
 
 
-async def _prompt_token_ids(request: EmbeddingsRequest, model: ServedModel) -> list[list[int]]:
-    prompts = request.token_ids
-    if request.texts:
-        texts = PromptRequest(prompts=request.texts, add_special_tokens=request.add_special_tokens)
-        prompts = (await model.prepare(texts, "input")).prompt_token_ids
-    else:
-        check_token_ids(prompts, model, "input")
+async def _tokenize(request: EmbeddingsBody, texts: list[str], model: ServedModel) -> list[list[int]]:
+    prompts = PromptRequest(prompts=texts, add_special_tokens=request.add_special_tokens is not False)
+    return (await model.tokenize(prompts, "input")).prompt_token_ids
+
+
+def _check(prompts: list[list[int]], model: ServedModel) -> None:
+    check_token_ids(prompts, model, "input")
     limit = model.info.max_model_len
     for index, prompt in enumerate(prompts):
         where = f" at index {index}" if len(prompts) > 1 else ""
@@ -70,13 +71,12 @@ async def _prompt_token_ids(request: EmbeddingsRequest, model: ServedModel) -> l
                 param="input",
                 code="context_length_exceeded",
             )
-    return prompts
 
 
 class _Work:
     """The engine's work on all inputs of one request."""
 
-    def __init__(self, request: EmbeddingsRequest, target: Target, prompts: list[list[int]]) -> None:
+    def __init__(self, request: EmbeddingsBody, target: Target, prompts: list[list[int]]) -> None:
         self._request = request
         self._target = target
         self._engine = target.model.engine
@@ -94,7 +94,7 @@ class _Work:
                     prompt_token_ids=prompt,
                     max_tokens=0,
                     lora_name=self._target.lora_name,
-                    pooling=self._request.pooling,
+                    pooling=self._request.pooling or "last",
                 )
                 self._engine.submit(request, functools.partial(self._take, index))
             await self._done

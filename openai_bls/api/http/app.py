@@ -1,4 +1,4 @@
-"""The /v1 application: its routes."""
+"""ASGI application of /v1: every registered endpoint, and the routes of probes and scrapes."""
 
 from __future__ import annotations
 
@@ -9,37 +9,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from openai_bls import __version__
-from openai_bls.api.chat import routes as chat
-from openai_bls.api.embeddings import routes as embeddings
-from openai_bls.api.http import metrics_route
 from openai_bls.api.http.handlers import Api, JsonResponse, error_response
-from openai_bls.api.http.write_batcher import Pacer
-from openai_bls.api.messages import routes as messages
-from openai_bls.api.responses import routes as responses
-from openai_bls.api.tokenize import routes as tokenize
+from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.api.registry import ENDPOINTS
 from openai_bls.core.errors import InvalidRequestError, NotFoundError
+from openai_bls.pipeline.metrics import CONTENT_TYPE
 from openai_bls.pipeline.service import Service
 
-_MODULES = (chat, embeddings, messages, responses, tokenize, metrics_route)
 
-
-def create_app(service: Service, pacer: Pacer) -> Starlette:
-    """The application for `service`; `pacer` belongs to the event loop that both run on."""
-    api = Api(service, pacer)
+def create_app(service: Service, write_batcher: WriteBatcher) -> Starlette:
+    """The application for `service`; `write_batcher` belongs to the event loop that both run on."""
+    api = Api(service, write_batcher)
     return Starlette(
-        routes=[route for module in _MODULES for route in module.routes(api)] + _server_routes(api),
+        routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)] + _server_routes(service),
         exception_handlers={HTTPException: _http_error},
     )
 
 
-def _server_routes(api: Api) -> list[Route]:
-    service = api.service
-
-    async def list_models(request: Request) -> Response:
-        return JsonResponse({"object": "list", "data": [service.models.card(name) for name in service.models.names]})
-
-    async def retrieve_model(request: Request) -> Response:
-        return JsonResponse(service.models.card(request.path_params["model"]))
+def _server_routes(service: Service) -> list[Route]:
+    """The routes of probes and scrapes, without authentication."""
 
     async def health(request: Request) -> Response:
         status = service.health
@@ -48,12 +36,10 @@ def _server_routes(api: Api) -> list[Route]:
     async def version(request: Request) -> Response:
         return JsonResponse({"version": __version__, "engine": service.models.default.info.version})
 
-    return [
-        Route("/v1/models", api.guarded(list_models), methods=["GET"]),
-        Route("/v1/models/{model:path}", api.guarded(retrieve_model), methods=["GET"]),
-        Route("/health", health, methods=["GET"]),
-        Route("/version", version, methods=["GET"]),
-    ]
+    async def metrics(request: Request) -> Response:
+        return Response(await service.metrics.scrape(), media_type=CONTENT_TYPE)
+
+    return [Route(f"/{handler.__name__}", handler, methods=["GET"]) for handler in (health, version, metrics)]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Server-sent events on one connection: what one step brings is written at once, a slow reader's piles up."""
+"""Server-sent event stream on one connection, buffered while the client does not read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from openai_bls.api.chat.chunks import ChunkEncoder, Usage, encode
+from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import TextEncoder
 from openai_bls.api.http.stream_connection import EXTENSION, StreamConnection
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError
+from openai_bls.core.usage import Usage
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -20,14 +22,13 @@ KEEP_ALIVE = b": keep-alive\n\n"
 class EventStream(Response):
     """The sink of a streamed generation and the response that sends it.
 
-    All that one turn of the pacer brings is written at once, straight to the connection where the server offers it (see
-    `connection`), else through ASGI. No task, timer or coroutine a token.
+    All events of one turn of the write batcher are written at once, straight to the connection where the server offers
+    it (see `stream_connection`), else through ASGI. No task, timer or coroutine per token.
 
     Args:
-        keep_alive_interval_s: a comment is sent after so many seconds of silence.
-        pacer: says when to write.
+        keep_alive_interval_s: seconds of silence after which a comment is sent.
+        write_batcher: says when to write.
         ending: written after the last event.
-        error_event: an error as an event.
     """
 
     sse = True
@@ -37,10 +38,9 @@ class EventStream(Response):
     def __init__(
         self,
         keep_alive_interval_s: float,
-        pacer: Pacer,
+        write_batcher: WriteBatcher,
         *,
         ending: bytes = DONE,
-        error_event: Callable[[ApiError], bytes] = lambda error: b"data: " + encode(error.body()) + b"\n\n",
     ) -> None:
         super().__init__(
             media_type="text/event-stream",
@@ -50,8 +50,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._interval = keep_alive_interval_s
         self._ending = ending
-        self._error_event = error_event
-        self._pacer = pacer
+        self._write_batcher = write_batcher
         self._pending: list[bytes] = []
         self._ended = False
         self._error: ApiError | None = None
@@ -61,7 +60,7 @@ class EventStream(Response):
         self._written_at = 0.0
         self.on_disconnect: Callable[[], None] = lambda: None
 
-    def begin(self, encoder: ChunkEncoder) -> None:
+    def begin(self, encoder: TextEncoder) -> None:
         """Write text with `encoder`."""
         self._encode_text = encoder.text
 
@@ -80,10 +79,10 @@ class EventStream(Response):
         self._ended = True
         self._wake()
 
-    def fail(self, error: ApiError) -> None:
-        """An error event; as the first of a stream it becomes the response's status instead."""
+    def fail(self, error: ApiError, event: bytes | None = None) -> None:
+        """An error event, OpenAI's unless given; as the first of a stream it becomes the response's status instead."""
         self._error = error
-        self._pending += (self._error_event(error), self._ending)
+        self._pending += (event or b"data: " + encode(error.body()) + b"\n\n", self._ending)
         self._ended = True
         self._wake()
 
@@ -174,7 +173,7 @@ class EventStream(Response):
         if self._connection is not None:
             if not self._flush_scheduled:
                 self._flush_scheduled = True
-                self._pacer.schedule(self._flush)
+                self._write_batcher.schedule(self._flush)
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

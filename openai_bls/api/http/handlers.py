@@ -1,4 +1,4 @@
-"""What the handlers of /v1 share: bodies, request ids, authentication, errors, streams."""
+"""Common parts of the /v1 handlers: bodies, request ids, authentication, errors, streams."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.http.event_stream import EventStream, disconnected
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Handler = Callable[[Request], Awaitable[Response]]
 ErrorAnswer = Callable[[ApiError, Request], Response]
@@ -50,29 +52,44 @@ class Api:
 
     Args:
         service: answers.
-        pacer: belongs to the event loop that everything runs on.
+        write_batcher: belongs to the event loop that everything runs on.
     """
 
-    def __init__(self, service: Service, pacer: Pacer) -> None:
+    def __init__(self, service: Service, write_batcher: WriteBatcher) -> None:
         self.service = service
-        self._pacer = pacer
+        self._write_batcher = write_batcher
+        self._shared: dict[Any, Any] = {}
+
+    def shared(self, make: Callable[[Api], T]) -> T:
+        """The one object of this application that `make` makes, for what several endpoints share."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        made: T = self._shared[make]
+        return made
 
     def guarded(
-        self, handler: Handler, *, answer_error: ErrorAnswer = error_response, id_header: str = "x-request-id"
+        self,
+        handler: Handler,
+        *,
+        endpoint: str,
+        answer_error: ErrorAnswer = error_response,
+        id_header: str = "x-request-id",
     ) -> Handler:
         """`handler` with authentication, a request id in and out, and every exception as an error body.
 
         Args:
             handler: raises ApiError for what a client is to be told.
+            endpoint: its name in the metrics.
             answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
             id_header: of the response, beside `x-request-id`.
         """
 
-        async def endpoint(request: Request) -> Response:
+        async def guard(request: Request) -> Response:
             request_id = request.headers.get("x-request-id", "")
             if not _REQUEST_ID.fullmatch(request_id):
                 request_id = "req_" + secrets.token_hex(16)
             request.state.request_id = request_id
+            request.state.endpoint = endpoint
             response = await answer(request, request_id)
             response.headers["x-request-id"] = request_id
             response.headers[id_header] = request_id
@@ -83,17 +100,17 @@ class Api:
                 _authenticate(request, self.service.settings.api_key)
                 return await handler(request)
             except ApiError as error:
-                self.service.on_refused(request.url.path, error)
+                self.service.on_refused(endpoint, error)
                 return answer_error(error, request)
             except ClientDisconnect:
                 return Response(status_code=499)
             except Exception:
                 logger.exception("%s %s failed (request %s)", request.method, request.url.path, request_id)
                 failure = EngineError("The server had an error; see its log.")
-                self.service.on_refused(request.url.path, failure)
+                self.service.on_refused(endpoint, failure)
                 return answer_error(failure, request)
 
-        return endpoint
+        return guard
 
     async def body(self, request: Request) -> bytes:
         """The request's body.
@@ -116,7 +133,7 @@ class Api:
 
     def event_stream(self, **options: Any) -> EventStream:
         """A new stream of events; `options` are `EventStream`'s."""
-        return EventStream(self.service.settings.keep_alive_interval_s, self._pacer, **options)
+        return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
         self,
@@ -132,7 +149,7 @@ class Api:
         stream.on_disconnect = generation.cancel
         error = await unless_disconnected(request, stream.first())
         if error is not None:
-            self.service.on_refused(request.url.path, error)
+            self.service.on_refused(request.state.endpoint, error)
             return answer_error(error, request)
         return stream
 

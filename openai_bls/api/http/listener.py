@@ -1,4 +1,4 @@
-"""The listening socket of /v1, shared by the instances of one server and by nobody else."""
+"""Listening socket of /v1, shared by the instances of one server and by nobody else."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP connection, with a short way for streams: from an event to the socket without a coroutine.
+"""HTTP connection of uvicorn with direct writes for streams: from an event to the socket without a coroutine.
 
-ASGI costs a coroutine's wake-up, a timer and three calls for each piece of a response. At one piece a step and stream
-that is more than all the rest of a token. So a stream's head and end go through ASGI, and what lies between them is
-written to the transport.
+ASGI costs a coroutine's wake-up, a timer and three calls for each piece of a response. At one piece per step and stream
+that is more than the rest of a token's cost. So a stream's head and end go through ASGI, and what lies between them
+is written to the transport.
 """
 
 from __future__ import annotations

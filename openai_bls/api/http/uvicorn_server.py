@@ -1,4 +1,4 @@
-"""Runs the /v1 application on an event loop that is already running."""
+"""uvicorn server of /v1 on a running event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uvicorn
 from openai_bls.api.http.app import create_app
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.stream_connection import StreamConnection
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.pipeline.service import Service
 
 # Seconds that connections get to finish once the model is being unloaded.
@@ -19,10 +19,10 @@ _GRACE_S = 5
 class HttpServer:
     """/v1 on one listening socket."""
 
-    def __init__(self, service: Service, listener: SharedListener, pacer: Pacer) -> None:
+    def __init__(self, service: Service, listener: SharedListener, write_batcher: WriteBatcher) -> None:
         self._listener = listener
         config = uvicorn.Config(
-            create_app(service, pacer),
+            create_app(service, write_batcher),
             http=StreamConnection,
             ws="none",
             lifespan="off",

@@ -1,4 +1,4 @@
-"""Writes together: what has something to write is called once a turn, and a turn is at most every millisecond."""
+"""Batcher of writes: streams with something to write are flushed together, at most once per millisecond."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
-# A write costs as much for one event as for ten. An engine whose steps are longer never waits for this; a faster one,
-# or many catching up, share a write.
-_TURN_S = 0.001
+# Seconds between two batches. A write costs as much for one event as for ten. An engine whose steps are longer never
+# waits for this; a faster one, or many catching up, share a write.
+_INTERVAL_S = 0.001
 
 
-class Pacer:
-    """Belongs to the event loop's thread. At most one call of each callback a turn is its caller's business."""
+class WriteBatcher:
+    """Belongs to the event loop's thread. A caller schedules each callback at most once per batch."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._due: list[Callable[[], None]] = []
-        self._last = -_TURN_S
+        self._last = -_INTERVAL_S
 
     def schedule(self, flush: Callable[[], None]) -> None:
-        """Have `flush` called with the next turn, which is at once if the last was long enough ago."""
+        """Call `flush` with the next batch: at once if the last one was long enough ago."""
         self._due.append(flush)
         if len(self._due) == 1:
-            wait = self._last + _TURN_S - self._loop.time()
+            wait = self._last + _INTERVAL_S - self._loop.time()
             if wait <= 0:
                 self._loop.call_soon(self.run)
             else:

@@ -1,4 +1,4 @@
-"""From a body of the Messages API to the `ValidRequest` of the chat completion that asks for the same."""
+"""Conversion of a Messages body to the `ValidRequest` of the equivalent chat completion."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.faults import converted, decoded
-from openai_bls.api.common.unsupported import not_honoured
+from openai_bls.api.common.unsupported import first_unsupported
 from openai_bls.api.messages.errors import fault, fault_at, refused
 from openai_bls.api.messages.schema import (
-    NEUTRAL,
+    UNSUPPORTED,
     AnyToolChoice,
     AutoToolChoice,
     JsonFormat,
@@ -26,6 +26,7 @@ from openai_bls.api.messages.schema import (
     ToolChoice,
 )
 from openai_bls.api.messages.turns import chat_messages
+from openai_bls.core.request import ValidRequest
 
 RequestT = TypeVar("RequestT", bound=PromptRequest)
 
@@ -51,9 +52,9 @@ def decode(body: bytes, kind: type[RequestT]) -> RequestT:
         InvalidRequestError: it is not JSON, or a field is unknown, missing, of the wrong type or not honoured.
     """
     request: RequestT = decoded(_DECODERS[kind], body, fault)
-    name = not_honoured({name: getattr(request, name, UNSET) for name in NEUTRAL}, NEUTRAL)
+    name = first_unsupported({name: getattr(request, name, UNSET) for name in UNSUPPORTED}, UNSUPPORTED)
     if name is not None:
-        raise refused(name, f"this is not supported: {NEUTRAL[name].advice}")
+        raise refused(name, f"this is not supported: {UNSUPPORTED[name].advice}")
     return request
 
 
@@ -89,7 +90,7 @@ def convert(request: PromptRequest, *, thinks: bool) -> Converted:
     if isinstance(request, MessagesRequest):
         max_tokens = request.max_tokens
         body |= _generation(request)
-    valid = msgspec.structs.replace(parse_object("chat.completions", body), api="messages")
+    valid = msgspec.structs.replace(parse_object("chat.completions", body), endpoint="messages")
     if max_tokens == 0:
         # Chat completions do not have it, the engines do.
         valid = msgspec.structs.replace(valid, max_tokens=0)

@@ -1,4 +1,4 @@
-"""Errors as the Messages API has them: its body, its types and statuses, and fields under its own names.
+"""Errors of the Messages API: its body, types and statuses, and its field names.
 
 There is no `param` in that body, hence every message names its field, in Anthropic's notation: `messages.0.content.1`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.faults import Fault, Tell
 from openai_bls.core.errors import ApiError, AuthenticationError, InvalidRequestError
 
@@ -69,7 +69,7 @@ def fault(what: Fault) -> InvalidRequestError:
 
 
 def fault_at(where: str) -> Tell:
-    """Likewise, in what stands at `where`."""
+    """`fault` for a value that stands at `where`."""
     return lambda what: fault(what.below(where))
 
 

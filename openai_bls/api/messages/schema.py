@@ -1,6 +1,6 @@
 """Bodies of /v1/messages and /v1/messages/count_tokens, field by field.
 
-As in `protocol.schema`, a field is honoured, harmless (`Harmless`), not honoured (`NEUTRAL`: refused by name except at
+As in `chat.schema`, a field is honoured, harmless (`Harmless`), unsupported (`UNSUPPORTED`: refused by name except at
 the values at which it changes nothing) or unknown (refused by name). Content blocks and tools are decoded by
 `conversion`, which can tell by their `type` what is refused.
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from openai_bls.api.common.unsupported import Neutral
+from openai_bls.api.common.unsupported import Unsupported
 
 Name = Annotated[str, Meta(min_length=1)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -52,7 +52,7 @@ class ToolUseBlock(Block, kw_only=True):
 
 
 class ToolResultBlock(Block, kw_only=True):
-    """What a tool call brought."""
+    """The result of a tool call."""
 
     tool_use_id: Name
     content: str | list[dict[str, Any]] | None = None
@@ -183,7 +183,7 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
     """The older place of `output_config.format`."""
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     mcp_servers: Any = UNSET
     context_management: Any = UNSET
     speed: Any = UNSET
@@ -202,19 +202,19 @@ class MessagesRequest(PromptRequest, kw_only=True, forbid_unknown_fields=True):
     # harmless
     metadata: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     container: Any = UNSET
     diagnostics: Any = UNSET
     inference_geo: Any = UNSET
 
 
-NEUTRAL: dict[str, Neutral] = {
-    "mcp_servers": Neutral(([],), "the server calls no tools by itself; call them where the answer asks for it"),
-    "context_management": Neutral(({}, {"edits": []}), "the server edits no context; leave out what is not wanted"),
-    "speed": Neutral(("standard",), "there is one speed"),
-    "container": Neutral((), "there are no containers here"),
-    "diagnostics": Neutral((), "nothing is kept of earlier requests"),
-    "inference_geo": Neutral((), "the server stands in one place"),
+UNSUPPORTED: dict[str, Unsupported] = {
+    "mcp_servers": Unsupported(([],), "the server calls no tools by itself; call them where the answer asks for it"),
+    "context_management": Unsupported(({}, {"edits": []}), "the server edits no context; leave out what is not wanted"),
+    "speed": Unsupported(("standard",), "there is one speed"),
+    "container": Unsupported((), "there are no containers here"),
+    "diagnostics": Unsupported((), "nothing is kept of earlier requests"),
+    "inference_geo": Unsupported((), "the server stands in one place"),
 }
 """Field name → the values at which it may be given; null always may."""
 

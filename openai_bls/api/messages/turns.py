@@ -1,4 +1,4 @@
-"""The conversation of a request: turns of content blocks become chat messages.
+"""Conversation of a Messages request: turns of content blocks as chat messages.
 
 Turns of the same role that follow each other are one turn. Of a user's turn each tool result becomes a message of its
 own, in the order of the blocks; of an assistant's the text is joined as it was written. If the last turn is the

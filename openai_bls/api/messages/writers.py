@@ -1,69 +1,70 @@
-"""From what a sequence brings to the events of a message; a whole answer is what the same events add up to."""
+"""Writers of the Messages API: a stream of events, or the message that they add up to.
+
+The events are of Anthropic's API reference: `message_start`, `ping`, for each content block `content_block_start`,
+`content_block_delta` and `content_block_stop`, then `message_delta` and `message_stop`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from openai_bls.api.chat.chunks import FinishReason
-from openai_bls.api.chat.chunks import Usage as ChatUsage
-from openai_bls.api.common.answer_future import Whole
+from openai_bls.api.common.answer_future import AnswerFuture
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.event_sink import EventSink
-from openai_bls.api.messages.events import (
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    ContentBlock,
-    Delta,
-    Event,
-    InputJsonDelta,
-    Message,
-    MessageDelta,
-    MessageStart,
-    MessageStop,
-    Ping,
-    SignatureDelta,
-    Stop,
-    StopReason,
-    Text,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolUse,
-    Usage,
-    encode_event,
-    new_message_id,
-)
+from openai_bls.api.messages.errors import error_event
 from openai_bls.api.messages.turns import tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.sequence import Sequence
 
+Message = dict[str, Any]
+Block = dict[str, Any]
 
-class MessageEvents:
-    """Turns what the one sequence of a request brings into events: content blocks, one after the other.
+# Type of a content block → type of its deltas, and their field.
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
 
-    A block goes on until something of another kind comes. The first event waits for the first output, so that an error
+
+class _MessageWriter:
+    """Turns the events of a request's one sequence into content blocks, one after the other.
+
+    A block goes on until something of another kind comes. The message starts with the first output, so that an error
     before it is no part of a message.
 
     Args:
         model: the name under which the client asked for the model.
-        omit_thinking: thinking blocks are told, what is in them is not.
+        omit_thinking: write thinking blocks without their text.
     """
 
     def __init__(self, model: str, *, omit_thinking: bool) -> None:
         self._model = model
         self._omit_thinking = omit_thinking
-        self._started = False
-        # Of the block that has begun last.
+        self._message: Message | None = None
+        # Type of the block that is open, and its index or that of the last one.
+        self._open: str | None = None
         self._index = -1
-        self._open: ContentBlock | None = None
         self._tool_uses = 0
-        self._stop: Stop | None = None
 
-    def emit(self, event: Event) -> None:
-        """Pass an event on."""
+    def _start(self, message: Message) -> None:
+        """The message starts; its content is empty."""
+        raise NotImplementedError
+
+    def _begin(self, block: Block) -> None:
+        """A block begins, empty."""
+        raise NotImplementedError
+
+    def _piece(self, text: str) -> None:
+        """The next piece of the open block."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """The open block is complete."""
         raise NotImplementedError
 
     def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
@@ -71,158 +72,142 @@ class MessageEvents:
 
     def text(self, sequence: Sequence, text: str) -> None:
         """A piece of content."""
-        if not isinstance(self._open, Text):
-            self._begin(sequence, Text(""))
-        self._delta(TextDelta(text))
+        if self._open != "text":
+            self._enter(sequence, {"type": "text", "text": ""})
+        self._piece(text)
 
     def reasoning(self, sequence: Sequence, text: str) -> None:
-        """A piece of what the model thinks."""
-        if not isinstance(self._open, Thinking):
-            self._begin(sequence, Thinking(""))
+        """A piece of the reasoning."""
+        if self._open != "thinking":
+            # Nothing needs to be proved when the block is fed back, so the signature is always empty.
+            self._enter(sequence, {"type": "thinking", "thinking": "", "signature": ""})
         if not self._omit_thinking:
-            self._delta(ThinkingDelta(text))
+            self._piece(text)
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """A tool call begins."""
         self._tool_uses += 1
-        self._begin(sequence, ToolUse(tool_use_id(call_id), name, {}))
+        self._enter(sequence, {"type": "tool_use", "id": tool_use_id(call_id), "name": name, "input": {}})
 
     def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
-        """A fragment of the input of the call that has begun last."""
-        self._delta(InputJsonDelta(fragment))
+        """A fragment of the input of the open call."""
+        self._piece(fragment)
 
     def finished(self, sequence: Sequence, reason: FinishReason) -> None:
         """The content is complete."""
-        self._start(sequence)
-        self._close()
-        self._stop = Stop(self._stop_reason(sequence, reason), sequence.matched_stop)
+        message = self._started(sequence)
+        self._leave()
+        message["stop_reason"] = self._stop_reason(sequence, reason)
+        message["stop_sequence"] = sequence.matched_stop
 
-    def end(self, usage: ChatUsage) -> None:
-        """Nothing more comes: the last events."""
-        assert self._stop is not None
-        self.emit(MessageDelta(self._stop, Usage.of_chat(usage)))
-        self.emit(MessageStop())
-
-    def _stop_reason(self, sequence: Sequence, reason: FinishReason) -> StopReason:
+    def _stop_reason(
+        self, sequence: Sequence, reason: FinishReason
+    ) -> Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]:
         if sequence.matched_stop is not None:
             return "stop_sequence"
         if reason == "length":
             return "max_tokens"
         return "tool_use" if self._tool_uses else "end_turn"
 
-    def _start(self, sequence: Sequence) -> None:
-        if self._started:
-            return
-        self._started = True
-        usage = Usage.of(len(sequence.request.prompt_token_ids), sequence.cached_tokens, 0, 0)
-        self.emit(MessageStart(Message(new_message_id(), "assistant", self._model, [], None, None, usage)))
-        self.emit(Ping())
+    def _started(self, sequence: Sequence) -> Message:
+        if self._message is None:
+            self._message = {
+                "type": "message",
+                "id": new_id("msg_", 12),
+                "role": "assistant",
+                "model": self._model,
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": _usage(Usage.of(len(sequence.request.prompt_token_ids), 0, cached=sequence.cached_tokens)),
+            }
+            self._start(self._message)
+        return self._message
 
-    def _begin(self, sequence: Sequence, block: ContentBlock) -> None:
-        self._start(sequence)
-        self._close()
+    def _enter(self, sequence: Sequence, block: Block) -> None:
+        self._started(sequence)
+        self._leave()
         self._index += 1
-        self._open = block
-        self.emit(BlockStart(self._index, block))
+        self._open = block["type"]
+        self._begin(block)
 
-    def _delta(self, delta: Delta) -> None:
-        self.emit(BlockDelta(self._index, delta))
-
-    def _close(self) -> None:
-        if self._open is None:
-            return
-        if isinstance(self._open, Thinking):
-            self._delta(SignatureDelta(""))
-        self._open = None
-        self.emit(BlockStop(self._index))
+    def _leave(self) -> None:
+        if self._open is not None:
+            self._close()
+            self._open = None
 
 
-class StreamedMessage(MessageEvents):
-    """Writes the events to a sink as they come."""
+class StreamedMessage(_MessageWriter):
+    """Writes events to a sink as they come."""
 
     def __init__(self, sink: EventSink, model: str, *, omit_thinking: bool) -> None:
         super().__init__(model, omit_thinking=omit_thinking)
         self._sink = sink
 
-    def emit(self, event: Event) -> None:
-        """Write it."""
-        self._sink.write(encode_event(event))
-
-    def done(self, usage: ChatUsage) -> None:
+    def done(self, usage: Usage) -> None:
         """The last events, and the end."""
-        self.end(usage)
+        assert self._message is not None
+        stop = {name: self._message[name] for name in ("stop_reason", "stop_sequence")}
+        self._event("message_delta", delta=stop, usage=_usage(usage))
+        self._event("message_stop")
         self._sink.end()
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream."""
-        self._sink.fail(error)
+        self._sink.fail(error, error_event(error))
+
+    def _start(self, message: Message) -> None:
+        self._event("message_start", message=message)
+        self._event("ping")
+
+    def _begin(self, block: Block) -> None:
+        self._event("content_block_start", index=self._index, content_block=block)
+        kind, field = _DELTAS[block["type"]]
+        # There is one of these events per token, so all but the text is encoded once.
+        head = encode({"type": "content_block_delta", "index": self._index, "delta": {"type": kind, field: ""}})
+        self._head = b"event: content_block_delta\ndata: " + head.removesuffix(b'""}}')
+
+    def _piece(self, text: str) -> None:
+        self._sink.write(self._head + encode(text) + b"}}\n\n")
+
+    def _close(self) -> None:
+        if self._open == "thinking":
+            self._event("content_block_delta", index=self._index, delta={"type": "signature_delta", "signature": ""})
+        self._event("content_block_stop", index=self._index)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        self._sink.write(b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **fields}) + b"\n\n")
 
 
-class WholeMessage(MessageEvents, Whole[Message]):
-    """Adds the events up and resolves `answer` at the end."""
+class WholeMessage(_MessageWriter, AnswerFuture[Message]):
+    """Collects the blocks and resolves `answer` at the end."""
 
     def __init__(self, model: str, *, omit_thinking: bool) -> None:
-        MessageEvents.__init__(self, model, omit_thinking=omit_thinking)
-        Whole.__init__(self)
-        self._sum = MessageSum()
-
-    def emit(self, event: Event) -> None:
-        """Add it."""
-        self._sum.add(event)
-
-    def whole(self, usage: ChatUsage) -> Message:
-        """What they add up to."""
-        self.end(usage)
-        return self._sum.message()
-
-
-class MessageSum:
-    """What the events of a stream add up to."""
-
-    def __init__(self) -> None:
-        self._message: Message | None = None
+        _MessageWriter.__init__(self, model, omit_thinking=omit_thinking)
+        AnswerFuture.__init__(self)
         self._pieces: list[str] = []
 
-    def add(self, event: Event) -> None:
-        """Take the next event."""
-        if isinstance(event, MessageStart):
-            self._message = event.message
-        elif isinstance(event, BlockStart):
-            self.message().content.append(event.content_block)
-            self._pieces = []
-        elif isinstance(event, BlockDelta):
-            self._pieces.append(_piece(event.delta))
-        elif isinstance(event, BlockStop):
-            _fill(self.message().content[event.index], "".join(self._pieces))
-        elif isinstance(event, MessageDelta):
-            message = self.message()
-            message.stop_reason = event.delta.stop_reason
-            message.stop_sequence = event.delta.stop_sequence
-            message.usage = event.usage
-
-    def message(self) -> Message:
-        """The message so far."""
+    def make_answer(self, usage: Usage) -> Message:
+        """The message."""
         assert self._message is not None
-        return self._message
+        return {**self._message, "usage": _usage(usage)}
 
+    def _start(self, message: Message) -> None:
+        self._content: list[Block] = message["content"]
 
-def _piece(delta: Delta) -> str:
-    if isinstance(delta, TextDelta):
-        return delta.text
-    if isinstance(delta, ThinkingDelta):
-        return delta.thinking
-    if isinstance(delta, InputJsonDelta):
-        return delta.partial_json
-    return delta.signature
+    def _begin(self, block: Block) -> None:
+        self._content.append(block)
+        self._pieces.clear()
 
+    def _piece(self, text: str) -> None:
+        self._pieces.append(text)
 
-def _fill(block: ContentBlock, text: str) -> None:
-    if isinstance(block, Text):
-        block.text = text
-    elif isinstance(block, Thinking):
-        block.thinking = text
-    else:
-        block.input = tool_input(text)
+    def _close(self) -> None:
+        block, text = self._content[-1], "".join(self._pieces)
+        if self._open == "tool_use":
+            block["input"] = tool_input(text)
+        else:
+            block[block["type"]] = text
 
 
 def tool_input(text: str) -> dict[str, Any] | msgspec.Raw:
@@ -236,3 +221,16 @@ def tool_input(text: str) -> dict[str, Any] | msgspec.Raw:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {"INVALID_JSON": text}
     return msgspec.Raw(text.encode())
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """The counts in this API's form. The three kinds of input tokens exclude each other; their sum is the prompt's."""
+    cached = usage.prompt_tokens_details.cached_tokens
+    return {
+        "input_tokens": usage.prompt_tokens - cached,
+        # What is written to the cache costs nothing extra here.
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.completion_tokens_details.reasoning_tokens},
+    }

@@ -1,4 +1,4 @@
-"""From items to the messages of a chat completion.
+"""Conversation of a Responses request: items as chat messages.
 
 What a model wrote in one turn, reasoning, text and calls, is several items but one assistant message.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from openai_bls.api.responses.errors import Origin
 from openai_bls.api.responses.items import Item
-from openai_bls.api.responses.refusals import Origin
 from openai_bls.core.errors import InvalidRequestError
 
 

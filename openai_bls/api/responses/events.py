@@ -3,72 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 
 Delta = Callable[[str, list[dict[str, Any]]], None]
 """Takes the next piece of a text, and the log-probabilities of its tokens."""
-
-
-class Events(Protocol):
-    """What is told of a response while it grows."""
-
-    def event(self, kind: str, **fields: Any) -> None:
-        """An event of type `kind`."""
-        ...
-
-    def deltas(self, kind: str, *, logprobs: bool = False, **fields: Any) -> Delta:
-        """What tells the pieces of one text: an event of type `kind` each, with `fields` and the piece as `delta`.
-
-        Args:
-            kind: of the events.
-            logprobs: whether these events have log-probabilities.
-            fields: what is the same in all of them.
-        """
-        ...
-
-
-class NoEvents:
-    """For whole answers."""
-
-    def event(self, kind: str, **fields: Any) -> None:
-        """Nothing."""
-
-    def deltas(self, kind: str, *, logprobs: bool = False, **fields: Any) -> Delta:
-        """Tells nothing."""
-        return lambda text, logprobs: None
 
 
 class EventWriter:
     """Encodes events and writes them one by one.
 
     Args:
-        write: takes an encoded event.
+        write: takes an encoded event; None, for whole answers, writes none.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
+    def __init__(self, write: Callable[[bytes], None] | None) -> None:
         self._write = write
         self._number = 0
 
     def event(self, kind: str, **fields: Any) -> None:
         """Write an event of type `kind`."""
-        self._write(self.encode(kind, **fields))
+        if self._write is not None:
+            self._write(self.encode(kind, **fields))
 
     def encode(self, kind: str, **fields: Any) -> bytes:
         """The next event, which the caller writes."""
         return _frame(kind) + encode({"type": kind, "sequence_number": self._next(), **fields}) + b"\n\n"
 
     def deltas(self, kind: str, *, logprobs: bool = False, **fields: Any) -> Delta:
-        """See `Events`. There is one of these events a token, so all but the text is encoded once."""
+        """Writer of the pieces of one text: an event of type `kind` each, with `fields` and the piece as `delta`.
+
+        There is one of these events per token, so all but the text is encoded once.
+
+        Args:
+            kind: of the events.
+            logprobs: whether these events have log-probabilities.
+            fields: what is the same in all of them.
+        """
+        write = self._write
+        if write is None:
+            return lambda text, tokens: None
         head = _frame(kind) + encode({"type": kind, **fields})[:-1] + b',"delta":'
 
         def plain(text: str, tokens: list[dict[str, Any]]) -> None:
-            self._write(head + encode(text) + b',"sequence_number":%d}\n\n' % self._next())
+            write(head + encode(text) + b',"sequence_number":%d}\n\n' % self._next())
 
         def with_logprobs(text: str, tokens: list[dict[str, Any]]) -> None:
             listed = encode(tokens) if tokens else b"[]"
-            self._write(head + encode(text) + b',"logprobs":' + listed + b',"sequence_number":%d}\n\n' % self._next())
+            write(head + encode(text) + b',"logprobs":' + listed + b',"sequence_number":%d}\n\n' % self._next())
 
         return with_logprobs if logprobs else plain
 

@@ -1,4 +1,4 @@
-"""Input items: checked, and put in the one form in which a response lists them and a later one reads them.
+"""Input items: validated and put in the form in which a response lists them.
 
 That form is OpenAI's own, as plain objects: every item with `id`, `type` and `status`, content as an array of parts.
 Output items have it by nature, so that a conversation is one list of items.
@@ -6,21 +6,27 @@ Output items have it by nature, so that a conversation is one list of items.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from openai_bls.api.common.bodies import fault_at
+from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.faults import converted
-from openai_bls.api.common.unsupported import Neutral, refuse_unless_neutral
-from openai_bls.api.responses.refusals import fault_at
+from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
 from openai_bls.core.errors import InvalidRequestError
 
 Item = dict[str, Any]
 Find = Callable[[str, str], Item]
 """The stored item of an id, for a reference whose path in the body is given too; raises InvalidRequestError."""
 Status = Literal["in_progress", "completed", "incomplete"]
+
+
+MAX_LIMIT = 100
+"""Items of one page."""
+DEFAULT_LIMIT = 20
 
 
 class InputText(msgspec.Struct, tag_field="type", tag="input_text", forbid_unknown_fields=True):
@@ -119,16 +125,11 @@ _KINDS: dict[str, Any] = {
     "item_reference": ItemReference,
 }
 
-_NEUTRAL = {
-    "caller": Neutral(({"type": "direct"},), "there is no programmatic tool calling here"),
-    "namespace": Neutral((), "tools have no namespaces here"),
-    "async": Neutral((False,), "calls are answered in the next request"),
+_UNSUPPORTED = {
+    "caller": Unsupported(({"type": "direct"},), "there is no programmatic tool calling here"),
+    "namespace": Unsupported((), "tools have no namespaces here"),
+    "async": Unsupported((False,), "calls are answered in the next request"),
 }
-
-
-def new_id(prefix: str) -> str:
-    """An id, e.g. `msg_5f3c...` with 32 hexadecimal digits."""
-    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Item]:
@@ -157,13 +158,13 @@ def _read(given: dict[str, Any], at: str, find: Find) -> Item:
         raise InvalidRequestError(
             f"Input items of type {kind!r} are not supported; supported are {known}.", param=f"{at}.type"
         )
-    refuse_unless_neutral(given, _NEUTRAL, f"{at}.")
+    refuse_unsupported(given, _UNSUPPORTED, f"{at}.")
     item = converted({**given, "type": kind}, struct, fault_at(at))
     if isinstance(item, Message):
         return _message(item, at)
     if isinstance(item, FunctionCall):
         return {
-            "id": item.id or new_id("fc"),
+            "id": item.id or new_id("fc_"),
             "type": "function_call",
             "status": item.status or "completed",
             "call_id": item.call_id,
@@ -194,7 +195,7 @@ def _message(message: Message, at: str) -> Item:
         else:
             content.append({"type": "input_text", "text": part.text})
     return {
-        "id": message.id or new_id("msg"),
+        "id": message.id or new_id("msg_"),
         "type": "message",
         "status": message.status or "completed",
         "role": message.role,
@@ -205,7 +206,7 @@ def _message(message: Message, at: str) -> Item:
 def _output(item: FunctionCallOutput) -> Item:
     output = item.output
     result: Item = {
-        "id": item.id or new_id("fco"),
+        "id": item.id or new_id("fco_"),
         "type": "function_call_output",
         "status": item.status or "completed",
         "call_id": item.call_id,
@@ -223,9 +224,43 @@ def _reasoning(item: Reasoning, at: str) -> Item:
             code="unsupported_parameter",
         )
     return {
-        "id": item.id or new_id("rs"),
+        "id": item.id or new_id("rs_"),
         "type": "reasoning",
         "status": item.status or "completed",
         "summary": [{"type": "summary_text", "text": part.text} for part in item.summary],
         "content": [{"type": "reasoning_text", "text": part.text} for part in item.content or ()],
+    }
+
+
+def page(items: list[Item], query: Mapping[str, str]) -> dict[str, Any]:
+    """A `list` object.
+
+    Args:
+        items: all of them, the oldest first.
+        query: `limit`, `order` and `after`.
+
+    Raises:
+        InvalidRequestError: one of them has a bad value.
+    """
+    limit = query.get("limit", str(DEFAULT_LIMIT))
+    if not re.fullmatch(r"[0-9]{1,3}", limit) or not 1 <= int(limit) <= MAX_LIMIT:
+        raise InvalidRequestError(f"'limit' must be an integer from 1 to {MAX_LIMIT}.", param="limit")
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise InvalidRequestError("'order' must be 'asc' or 'desc'.", param="order")
+    ordered = items if order == "asc" else items[::-1]
+    after = query.get("after")
+    start = 0
+    if after is not None:
+        places = [at for at, item in enumerate(ordered) if item["id"] == after]
+        if not places:
+            raise InvalidRequestError(f"'after' is {after!r}, which is no item of this response.", param="after")
+        start = places[0] + 1
+    data = ordered[start : start + int(limit)]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": start + len(data) < len(ordered),
     }

@@ -1,6 +1,6 @@
-"""The output items of a response, growing event by event.
+"""Output items of a response, built event by event.
 
-Streams and whole answers both come from here, so they cannot differ: a stream is what `Events` is told meanwhile.
+Streams and whole answers both come from here, so they cannot differ: a stream is what goes to `EventWriter` meanwhile.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from openai_bls.api.chat.chunks import FinishReason
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.responses.events import Delta, Events
-from openai_bls.api.responses.items import Item, Status, new_id
+from openai_bls.api.common.encoding import new_id
+from openai_bls.api.responses.events import Delta, EventWriter
+from openai_bls.api.responses.items import Item, Status
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason
+from openai_bls.pipeline.sequence import Sequence
 
 
 class _Growing:
@@ -20,7 +22,7 @@ class _Growing:
 
     prefix = ""
 
-    def __init__(self, index: int, events: Events) -> None:
+    def __init__(self, index: int, events: EventWriter) -> None:
         self.id = new_id(self.prefix)
         self._pieces: list[str] = []
         self._events = events
@@ -64,12 +66,40 @@ class _Growing:
         raise NotImplementedError
 
 
-class _Message(_Growing):
-    prefix = "msg"
+class _Content(_Growing):
+    """An item with one content part."""
 
-    def __init__(self, index: int, events: Events) -> None:
+    kind = ""
+    """Name of the part's events."""
+
+    def __init__(self, index: int, events: EventWriter) -> None:
         super().__init__(index, events)
         self._place["content_index"] = 0
+
+    def _part(self, text: str) -> dict[str, Any]:
+        """The content part with that text."""
+        raise NotImplementedError
+
+    def _content(self, status: Status, text: str) -> list[dict[str, Any]]:
+        return [] if status == "in_progress" else [self._part(text)]
+
+    def _begin(self) -> Delta:
+        self._events.event("response.content_part.added", **self._place, part=self._part(""))
+        return self._events.deltas(f"response.{self.kind}.delta", logprobs=self.kind == "output_text", **self._place)
+
+    def _end(self, text: str) -> None:
+        part = self._part(text)
+        more = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
+        self._events.event(f"response.{self.kind}.done", **self._place, text=text, **more)
+        self._events.event("response.content_part.done", **self._place, part=part)
+
+
+class _Message(_Content):
+    prefix = "msg_"
+    kind = "output_text"
+
+    def __init__(self, index: int, events: EventWriter) -> None:
+        super().__init__(index, events)
         self._logprobs: list[dict[str, Any]] = []
 
     def add(self, text: str, logprobs: list[dict[str, Any]]) -> None:
@@ -77,48 +107,29 @@ class _Message(_Growing):
         super().add(text, logprobs)
 
     def item(self, status: Status, text: str) -> Item:
-        content = [] if status == "in_progress" else [self._part(text)]
+        content = self._content(status, text)
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": content}
 
     def _part(self, text: str) -> dict[str, Any]:
         return {"type": "output_text", "annotations": [], "logprobs": list(self._logprobs), "text": text}
 
-    def _begin(self) -> Delta:
-        self._events.event("response.content_part.added", **self._place, part=self._part(""))
-        return self._events.deltas("response.output_text.delta", logprobs=True, **self._place)
 
-    def _end(self, text: str) -> None:
-        self._events.event("response.output_text.done", **self._place, text=text, logprobs=self._logprobs)
-        self._events.event("response.content_part.done", **self._place, part=self._part(text))
-
-
-class _Reasoning(_Growing):
-    prefix = "rs"
-
-    def __init__(self, index: int, events: Events) -> None:
-        super().__init__(index, events)
-        self._place["content_index"] = 0
+class _Reasoning(_Content):
+    prefix = "rs_"
+    kind = "reasoning_text"
 
     def item(self, status: Status, text: str) -> Item:
-        content = [] if status == "in_progress" else [self._part(text)]
+        content = self._content(status, text)
         return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": content}
 
     def _part(self, text: str) -> dict[str, Any]:
         return {"type": "reasoning_text", "text": text}
 
-    def _begin(self) -> Delta:
-        self._events.event("response.content_part.added", **self._place, part=self._part(""))
-        return self._events.deltas("response.reasoning_text.delta", **self._place)
-
-    def _end(self, text: str) -> None:
-        self._events.event("response.reasoning_text.done", **self._place, text=text)
-        self._events.event("response.content_part.done", **self._place, part=self._part(text))
-
 
 class _Call(_Growing):
-    prefix = "fc"
+    prefix = "fc_"
 
-    def __init__(self, index: int, events: Events, call_id: str, name: str) -> None:
+    def __init__(self, index: int, events: EventWriter, call_id: str, name: str) -> None:
         super().__init__(index, events)
         self._call = {"call_id": call_id, "name": name}
 
@@ -133,7 +144,7 @@ class _Call(_Growing):
 
 
 class Output:
-    """All output items of one response.
+    """All output items of one response; takes the events of the request's one sequence.
 
     A message, reasoning or call is one item until something of another kind comes.
 
@@ -144,7 +155,7 @@ class Output:
     """
 
     def __init__(
-        self, events: Events, renderer: LogprobRenderer | None = None, on_begin: Callable[[], None] = lambda: None
+        self, events: EventWriter, renderer: LogprobRenderer | None = None, on_begin: Callable[[], None] = lambda: None
     ) -> None:
         self._events = events
         self._renderer = renderer
@@ -152,36 +163,38 @@ class Output:
         self._items: list[Item] = []
         self._growing: _Growing | None = None
         self._tokens: list[TokenLogprob] = []
+        self.reason: FinishReason = "stop"
 
-    def logprobs(self, tokens: list[TokenLogprob]) -> None:
+    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
         """Of the tokens whose text begins in what comes next.
 
         Those of reasoning and calls are not told; those of a marker are, with the message that follows it.
         """
         self._tokens += tokens
 
-    def text(self, text: str) -> None:
+    def text(self, sequence: Sequence, text: str) -> None:
         """A piece of the message."""
         self._extend(_Message, text, self._take())
 
-    def reasoning(self, text: str) -> None:
+    def reasoning(self, sequence: Sequence, text: str) -> None:
         """A piece of reasoning."""
         self._tokens.clear()
         self._extend(_Reasoning, text, [])
 
-    def tool_call(self, call_id: str, name: str) -> None:
+    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """A call begins."""
         self._tokens.clear()
         self._open(_Call(self._next(), self._events, call_id, name))
 
-    def tool_arguments(self, fragment: str) -> None:
+    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
         """A piece of the call's arguments."""
         assert isinstance(self._growing, _Call)
         self._tokens.clear()
         self._growing.add(fragment, [])
 
-    def finish(self, reason: FinishReason) -> None:
+    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
         """There is no more. An answer without anything is an empty message."""
+        self.reason = reason
         if self._growing is None:
             self._open(_Message(self._next(), self._events))
         elif self._tokens and isinstance(self._growing, _Message):

@@ -1,4 +1,4 @@
-"""From a request body to what the rest of the program works with: a chat completion, and what it is made for."""
+"""Parsing of a Responses body into the equivalent chat completion."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.chat.validation import parse_object
+from openai_bls.api.common.bodies import fault, fault_at
 from openai_bls.api.common.faults import converted, decoded
-from openai_bls.api.common.unsupported import refuse_unless_neutral
+from openai_bls.api.common.unsupported import refuse_unsupported
 from openai_bls.api.responses import schema
 from openai_bls.api.responses.conversation import Conversation
+from openai_bls.api.responses.errors import Origin, translate
 from openai_bls.api.responses.items import Item, read_input
-from openai_bls.api.responses.refusals import Origin, fault, fault_at, translate
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.core.errors import ApiError, InvalidRequestError
+from openai_bls.core.request import ValidRequest
 
 BodyT = TypeVar("BodyT", bound=schema.CountRequest)
 
@@ -44,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateRequest(Request, frozen=True, kw_only=True):
-    """Likewise, to be answered."""
+    """A request for a response that is to be generated."""
 
     body: schema.CreateRequest
 
@@ -73,9 +75,9 @@ def parse_count(body: bytes, references: References) -> Request:
 def _decode(body: bytes, cls: type[BodyT]) -> BodyT:
     given: BodyT = decoded(_DECODERS[cls], body, fault)
     reasoning = given.reasoning or schema.Reasoning()
-    values = {name: getattr(given, name, UNSET) for name in schema.NEUTRAL}
+    values = {name: getattr(given, name, UNSET) for name in schema.UNSUPPORTED}
     values |= {f"reasoning.{name}": getattr(reasoning, name) for name in schema.Reasoning.__struct_fields__}
-    refuse_unless_neutral(values, schema.NEUTRAL)
+    refuse_unsupported(values, schema.UNSUPPORTED)
     return given
 
 
@@ -105,7 +107,7 @@ def _request(
     chat |= _prompt(given, tools)
     chat["messages"] = conversation.messages
     try:
-        valid = msgspec.structs.replace(parse_object("chat.completions", chat), api="responses")
+        valid = msgspec.structs.replace(parse_object("chat.completions", chat), endpoint="responses")
     except ApiError as error:
         translate(error, conversation.origins)
         raise
@@ -137,7 +139,7 @@ def _tools(given: list[dict[str, Any]]) -> list[schema.FunctionTool]:
                 param=f"tools[{at}].type",
                 code="unsupported_parameter",
             )
-        refuse_unless_neutral(tool, schema.TOOL_NEUTRAL, f"tools[{at}].")
+        refuse_unsupported(tool, schema.UNSUPPORTED_IN_TOOLS, f"tools[{at}].")
         tools.append(converted(tool, schema.FunctionTool, fault_at(f"tools[{at}]")))
     return tools
 

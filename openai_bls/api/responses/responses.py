@@ -1,4 +1,4 @@
-"""`response` objects: what a request asked for, told back, and what came of it."""
+"""`response` objects: the request's fields and the outcome."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import time
 from typing import Any, Literal
 
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
-from openai_bls.api.chat.chunks import FinishReason, Usage, encode
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.faults import TOO_DEEP
 from openai_bls.api.responses import schema
-from openai_bls.api.responses.items import Item, new_id
+from openai_bls.api.responses.items import Item
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.errors import ApiError, InvalidRequestError
+from openai_bls.core.usage import FinishReason, Usage
 
 
 class Draft:
@@ -31,7 +33,7 @@ class Draft:
     def __init__(
         self, body: schema.CreateRequest, tools: list[schema.FunctionTool], model: str, defaults: SamplingParams
     ) -> None:
-        self.id = new_id("resp")
+        self.id = new_id("resp_")
         self._created_at = int(time.time())
         reasoning = body.reasoning or schema.Reasoning()
         echo: dict[str, Any] = {
@@ -51,7 +53,7 @@ class Draft:
             "store": body.store is not False,
             "temperature": _number(body.temperature, defaults.temperature),
             "text": _text(body.text or schema.Text()),
-            "tool_choice": _choice(body.tool_choice),
+            "tool_choice": body.tool_choice or "auto",
             "tools": [_tool(tool) for tool in tools],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": _number(body.top_p, defaults.top_p),
@@ -109,28 +111,10 @@ def _number(given: Any, default: float) -> Any:
 
 
 def _text(text: schema.Text) -> dict[str, Any]:
-    form = text.format
-    told: dict[str, Any] = {"type": "text"}
-    if isinstance(form, schema.JsonObjectFormat):
-        told = {"type": "json_object"}
-    elif isinstance(form, schema.JsonSchemaFormat):
-        told = {
-            "type": "json_schema",
-            "name": form.name,
-            "description": form.description,
-            "schema": form.schema,
-            "strict": bool(form.strict),
-        }
-    return {"format": told, "verbosity": text.verbosity or "medium"}
-
-
-def _choice(choice: str | schema.FunctionChoice | schema.AllowedToolsChoice | None) -> Any:
-    if isinstance(choice, schema.FunctionChoice):
-        return {"type": "function", "name": choice.name}
-    if isinstance(choice, schema.AllowedToolsChoice):
-        tools = [{"type": "function", "name": tool.name} for tool in choice.tools]
-        return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
-    return choice or "auto"
+    form = text.format or schema.TextFormat()
+    if isinstance(form, schema.JsonSchemaFormat):
+        form = replace(form, strict=bool(form.strict))
+    return {"format": form, "verbosity": text.verbosity or "medium"}
 
 
 def _tool(tool: schema.FunctionTool) -> dict[str, Any]:

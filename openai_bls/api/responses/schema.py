@@ -1,6 +1,6 @@
-"""The bodies of /v1/responses and /v1/responses/input_tokens, field by field.
+"""Bodies of /v1/responses and /v1/responses/input_tokens, field by field.
 
-As in `protocol.schema`, a field is honoured, harmless, refused unless neutral, or unknown. Honoured ones that chat
+As in `chat.schema`, a field is honoured, harmless, refused unless neutral, or unknown. Honoured ones that chat
 completions has too are checked there; only what differs is typed here. Source: the OpenAI API reference.
 """
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from openai_bls.api.chat.schema import FunctionName, PositiveInt
-from openai_bls.api.common.unsupported import Neutral
+from openai_bls.api.common.unsupported import Unsupported
 
 FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
 Metadata = Annotated[
@@ -30,7 +30,7 @@ class FunctionTool(msgspec.Struct, tag_field="type", tag="function", forbid_unkn
     """JSON schema."""
     strict: bool | None = None
     """None is false: OpenAI would rewrite the schema until it can be enforced."""
-    # not honoured: see TOOL_NEUTRAL
+    # unsupported: see UNSUPPORTED_IN_TOOLS
     allowed_callers: Any = UNSET
     background: Any = msgspec.field(default=UNSET, name="async")
     defer_loading: Any = UNSET
@@ -80,7 +80,7 @@ class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
 
     effort: str | None = None
     """Checked by chat completions and the chat template."""
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     summary: Any = UNSET
     generate_summary: Any = UNSET
     context: Any = UNSET
@@ -94,7 +94,16 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Padding against traffic analysis on OpenAI's own network: accepted, none is sent."""
 
 
-class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class PromptExtras(msgspec.Struct, kw_only=True):
+    """vLLM's additions that the prompt depends on, checked by chat completions."""
+
+    chat_template: Any = UNSET
+    chat_template_kwargs: Any = UNSET
+    add_special_tokens: Any = UNSET
+    documents: Any = UNSET
+
+
+class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/responses/input_tokens: what makes the prompt."""
 
     model: str | None = None
@@ -108,35 +117,17 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool | None = None
     text: Text | None = None
     reasoning: Reasoning | None = None
-    # vLLM's additions
-    chat_template: Any = UNSET
-    chat_template_kwargs: Any = UNSET
-    add_special_tokens: Any = UNSET
-    documents: Any = UNSET
-    # not honoured: see NEUTRAL
+    # unsupported: see UNSUPPORTED
     conversation: Any = UNSET
     truncation: Any = UNSET
     personality: Any = UNSET
 
 
-class CreateRequest(CountRequest, kw_only=True, forbid_unknown_fields=True):
-    """Body of /v1/responses."""
+class ChatFields(CountRequest, kw_only=True):
+    """Fields of the generation that are chat completions' too, and are checked there."""
 
-    max_output_tokens: PositiveInt | None = None
     temperature: Any = UNSET
     top_p: Any = UNSET
-    include: list[str] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    store: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    # harmless
-    metadata: Metadata | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    service_tier: str | None = None
     # OpenAI's chat completions have these, vLLM's responses too
     stop: Any = UNSET
     seed: Any = UNSET
@@ -156,7 +147,25 @@ class CreateRequest(CountRequest, kw_only=True, forbid_unknown_fields=True):
     truncate_prompt_tokens: Any = UNSET
     include_reasoning: Any = UNSET
     structured_outputs: Any = UNSET
-    # not honoured: see NEUTRAL
+
+
+class CreateRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/responses."""
+
+    max_output_tokens: PositiveInt | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # harmless
+    metadata: Metadata | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
+    # unsupported: see UNSUPPORTED
     background: Any = UNSET
     background_options: Any = UNSET
     prompt: Any = UNSET
@@ -169,60 +178,39 @@ class CreateRequest(CountRequest, kw_only=True, forbid_unknown_fields=True):
 
 
 PASSED_ON = (
-    "temperature",
-    "top_p",
-    "stop",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "min_tokens",
-    "bad_words",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "truncate_prompt_tokens",
-    "include_reasoning",
-    "structured_outputs",
-    "chat_template",
-    "chat_template_kwargs",
-    "add_special_tokens",
-    "documents",
+    *PromptExtras.__struct_fields__,
+    *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :],
 )
 """Fields that mean the same to chat completions, which check them."""
 
 LOGPROBS = "message.output_text.logprobs"
 """The one value of `include` that there is something to give for."""
 
-NEUTRAL: dict[str, Neutral] = {
-    "background": Neutral((False,), "a response is made while its client waits"),
-    "background_options": Neutral((), "a response is made while its client waits"),
-    "conversation": Neutral((), "use previous_response_id, or send the items in input"),
-    "prompt": Neutral((), "there are no stored prompts here; use instructions and input"),
-    "truncation": Neutral(("disabled",), "an input that is too long is refused, not cut"),
-    "max_tool_calls": Neutral((), "it limits built-in tools, of which there are none"),
-    "context_management": Neutral(([],), "there is no compaction here"),
-    "moderation": Neutral((), "there is no moderation model here"),
-    "access_programs": Neutral((), "it belongs to OpenAI's own service"),
-    "image": Neutral((), "text is the only modality"),
-    "prompt_cache_options": Neutral((), "the engine decides by itself what it keeps"),
-    "personality": Neutral((), "the served models have no such setting; use instructions"),
+UNSUPPORTED: dict[str, Unsupported] = {
+    "background": Unsupported((False,), "a response is made while its client waits"),
+    "background_options": Unsupported((), "a response is made while its client waits"),
+    "conversation": Unsupported((), "use previous_response_id, or send the items in input"),
+    "prompt": Unsupported((), "there are no stored prompts here; use instructions and input"),
+    "truncation": Unsupported(("disabled",), "an input that is too long is refused, not cut"),
+    "max_tool_calls": Unsupported((), "it limits built-in tools, of which there are none"),
+    "context_management": Unsupported(([],), "there is no compaction here"),
+    "moderation": Unsupported((), "there is no moderation model here"),
+    "access_programs": Unsupported((), "it belongs to OpenAI's own service"),
+    "image": Unsupported((), "text is the only modality"),
+    "prompt_cache_options": Unsupported((), "the engine decides by itself what it keeps"),
+    "personality": Unsupported((), "the served models have no such setting; use instructions"),
     # OpenAI's "auto" may give none either.
-    "reasoning.summary": Neutral(("auto",), "reasoning is given as it is, in reasoning_text parts"),
-    "reasoning.generate_summary": Neutral(("auto",), "reasoning is given as it is, in reasoning_text parts"),
-    "reasoning.context": Neutral(("auto",), "which reasoning the model sees is for its chat template to say"),
-    "reasoning.mode": Neutral(("standard",), "the served models have no such setting"),
+    "reasoning.summary": Unsupported(("auto",), "reasoning is given as it is, in reasoning_text parts"),
+    "reasoning.generate_summary": Unsupported(("auto",), "reasoning is given as it is, in reasoning_text parts"),
+    "reasoning.context": Unsupported(("auto",), "which reasoning the model sees is for its chat template to say"),
+    "reasoning.mode": Unsupported(("standard",), "the served models have no such setting"),
 }
 """Field → the values at which it may be given; null always may."""
 
-TOOL_NEUTRAL: dict[str, Neutral] = {
-    "allowed_callers": Neutral((["direct"],), "there is no programmatic tool calling here"),
-    "async": Neutral((False,), "calls are answered in the next request"),
-    "defer_loading": Neutral((False,), "there is no tool search here"),
-    "output_schema": Neutral((), "a tool's results are not looked into"),
+UNSUPPORTED_IN_TOOLS: dict[str, Unsupported] = {
+    "allowed_callers": Unsupported((["direct"],), "there is no programmatic tool calling here"),
+    "async": Unsupported((False,), "calls are answered in the next request"),
+    "defer_loading": Unsupported((False,), "there is no tool search here"),
+    "output_schema": Unsupported((), "a tool's results are not looked into"),
 }
-"""Likewise, for the fields of a tool."""
+"""The same for the fields of a tool."""

@@ -1,4 +1,4 @@
-"""Responses that clients may come back to, in memory: the least recently used ones go first.
+"""In-memory store of responses, bounded; the least recently used go first.
 
 A response keeps those before it in its conversation, for it could not be continued without them, even when they
 themselves can no longer be asked for. Their memory is counted once, however many continue them.
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.responses.items import Item
 from openai_bls.core.errors import InvalidRequestError
 

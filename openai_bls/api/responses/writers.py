@@ -1,4 +1,4 @@
-"""What the generation of a response writes into: a stream of events, or one whole response."""
+"""Writers of the Responses API: a stream of events, or one whole response."""
 
 from __future__ import annotations
 
@@ -7,70 +7,52 @@ from typing import Any
 
 from msgspec import Raw
 
-from openai_bls.api.chat.chunks import FinishReason, Usage, encode
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.common.answer_future import Whole
+from openai_bls.api.common.answer_future import AnswerFuture
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import EventSink
-from openai_bls.api.responses.events import EventWriter, NoEvents
+from openai_bls.api.responses.events import EventWriter
 from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft
 from openai_bls.core.errors import ApiError
-from openai_bls.core.logprobs import TokenLogprob
-from openai_bls.pipeline.sequence import Sequence
+from openai_bls.core.usage import Usage
 
 Keep = Callable[[dict[str, Any], bytes], None]
 """Takes a response that has come to its end, and its JSON text."""
 
 
-class _ResponseWriter:
-    """Passes a sequence's events on to the output items.
+class _ResponseWriter(Output):
+    """Output items of a response that is kept at its end.
 
     Args:
-        output: the items.
+        events: of the stream.
         draft: of the response.
+        renderer: writes log-probabilities, for requests that want them.
         keep: is given the response at its end.
+        on_begin: called once, before the first event.
     """
 
-    def __init__(self, output: Output, draft: Draft, keep: Keep) -> None:
-        self.output = output
+    def __init__(
+        self,
+        events: EventWriter,
+        draft: Draft,
+        renderer: LogprobRenderer | None,
+        keep: Keep,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(events, renderer, on_begin)
         self._draft = draft
         self._keep = keep
-        self._reason: FinishReason = "stop"
-
-    def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
-        """Log-probabilities of the tokens whose text begins in the event that comes next."""
-        self.output.logprobs(tokens)
-
-    def text(self, sequence: Sequence, text: str) -> None:
-        """A piece of content."""
-        self.output.text(text)
-
-    def reasoning(self, sequence: Sequence, text: str) -> None:
-        """A piece of what the model thinks."""
-        self.output.reasoning(text)
-
-    def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
-        """A tool call begins."""
-        self.output.tool_call(call_id, name)
-
-    def tool_arguments(self, sequence: Sequence, index: int, fragment: str) -> None:
-        """A fragment of its arguments."""
-        self.output.tool_arguments(fragment)
-
-    def finished(self, sequence: Sequence, reason: FinishReason) -> None:
-        """The one sequence has ended."""
-        self._reason = reason
-        self.output.finish(reason)
 
     def _finished(self, usage: Usage) -> tuple[str, Raw]:
         """The status and the JSON text of the response, which is encoded just once: it may be long."""
-        response = self._draft.finished(self.output.items, self._reason, usage)
+        response = self._draft.finished(self.items, self.reason, usage)
         encoded = encode(response)
         self._keep(response, encoded)
         return response["status"], Raw(encoded)
 
 
-class WholeResponse(_ResponseWriter, Whole[Raw]):
+class WholeResponse(_ResponseWriter, AnswerFuture[Raw]):
     """Resolves `answer` with the `response` object, as JSON text, at the end.
 
     Args:
@@ -80,10 +62,10 @@ class WholeResponse(_ResponseWriter, Whole[Raw]):
     """
 
     def __init__(self, draft: Draft, renderer: LogprobRenderer | None, keep: Keep) -> None:
-        _ResponseWriter.__init__(self, Output(NoEvents(), renderer), draft, keep)
-        Whole.__init__(self)
+        _ResponseWriter.__init__(self, EventWriter(None), draft, renderer, keep)
+        AnswerFuture.__init__(self)
 
-    def whole(self, usage: Usage) -> Raw:
+    def make_answer(self, usage: Usage) -> Raw:
         """The response."""
         return self._finished(usage)[1]
 
@@ -92,42 +74,44 @@ class StreamedResponse(_ResponseWriter):
     """Writes events. The first ones wait for the first output, so that an error before it can have its own status.
 
     Args:
+        sink: where they go.
+        told: an error of the chat completion with this API's names.
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
         keep: is given the response at its end.
     """
 
-    sink: EventSink
-    """Set before the generation is started."""
-
-    def __init__(self, draft: Draft, renderer: LogprobRenderer | None, keep: Keep) -> None:
-        self._events = EventWriter(self._write)
-        super().__init__(Output(self._events, renderer, self._begin), draft, keep)
+    def __init__(
+        self,
+        sink: EventSink,
+        told: Callable[[ApiError], ApiError],
+        draft: Draft,
+        renderer: LogprobRenderer | None,
+        keep: Keep,
+    ) -> None:
+        self._sink = sink
+        self._told = told
+        super().__init__(EventWriter(sink.write), draft, renderer, keep, self._begin)
         self._begun = False
 
     def done(self, usage: Usage) -> None:
         """The last event."""
         status, response = self._finished(usage)
         self._events.event(f"response.{status}", response=response)
-        self.sink.end()
+        self._sink.end()
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream."""
-        self.sink.fail(error)
-
-    def failure(self, error: ApiError) -> bytes:
-        """The events that end a stream with an error."""
+        error = self._told(error)
         encode = self._events.encode
         opening = b"" if self._begun else self._opening()
         told = encode("error", code=error.code or error.type, message=error.message, param=error.param)
-        return opening + told + encode("response.failed", response=self._draft.failed(self.output.items, error))
+        end = encode("response.failed", response=self._draft.failed(self.items, error))
+        self._sink.fail(error, opening + told + end)
 
     def _begin(self) -> None:
         self._begun = True
-        self._write(self._opening())
-
-    def _write(self, chunk: bytes) -> None:
-        self.sink.write(chunk)
+        self._sink.write(self._opening())
 
     def _opening(self) -> bytes:
         response = self._draft.in_progress()

@@ -8,9 +8,10 @@ import msgspec
 from msgspec import UNSET
 
 from openai_bls.api.chat.schema import TokenId
-from openai_bls.api.chat.validation import ValidRequest, parse_object
+from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
 
 
 class PromptBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -46,14 +47,6 @@ class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tokens: list[TokenId]
 
 
-class TokenizeRequest(msgspec.Struct, frozen=True):
-    """A valid request to tokenize."""
-
-    generation: ValidRequest
-    """The chat completion or completion that would have this prompt."""
-    return_token_strs: bool
-
-
 class TokenizeAnswer(msgspec.Struct, frozen=True):
     """What a prompt is in tokens."""
 
@@ -70,8 +63,8 @@ class DetokenizeAnswer(msgspec.Struct, frozen=True):
     prompt: str
 
 
-def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
-    """A valid request to tokenize `prompt` or `messages`.
+def parse_tokenize(body: dict[str, Any]) -> tuple[ValidRequest, bool]:
+    """The generation whose prompt is to be tokenized, and whether the text of each token is wanted.
 
     Raises:
         InvalidRequestError: `param` names the field at fault.
@@ -83,19 +76,10 @@ def parse_tokenize(body: dict[str, Any]) -> TokenizeRequest:
             "prompt": raw.prompt,
             "add_special_tokens": raw.add_special_tokens,
         }
-        return TokenizeRequest(parse_object("completions", completion), bool(raw.return_token_strs))
+        return parse_object("completions", completion), bool(raw.return_token_strs)
     if "prompt" in body:
         raise InvalidRequestError("Give 'prompt' or 'messages', not both.", param="prompt")
     chat = convert(body, ChatBody)
     given = {name: value for name, value in msgspec.structs.asdict(chat).items() if value is not UNSET}
     wants_strings = bool(given.pop("return_token_strs"))
-    return TokenizeRequest(parse_object("chat.completions", given), wants_strings)
-
-
-def parse_detokenize(body: dict[str, Any]) -> DetokenizeBody:
-    """A request to detokenize `tokens`, which may still be outside the vocabulary.
-
-    Raises:
-        InvalidRequestError: `param` names the field at fault.
-    """
-    return convert(body, DetokenizeBody)
+    return parse_object("chat.completions", given), wants_strings

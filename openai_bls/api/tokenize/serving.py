@@ -1,13 +1,13 @@
-"""Tokenize and detokenize: exactly the token ids that a generation would have, and exactly their text."""
+"""Serving of tokenize and detokenize: exactly the token ids of a generation, and exactly their text."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from openai_bls.api.chat.validation import ValidRequest
-from openai_bls.api.common.one_shot import admitted
-from openai_bls.api.tokenize.schema import DetokenizeAnswer, TokenizeAnswer, parse_detokenize, parse_tokenize
+from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.one_shot import admitted, prompt_token_ids
+from openai_bls.api.tokenize.schema import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, parse_tokenize
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
 from openai_bls.pipeline.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
@@ -19,29 +19,14 @@ async def tokenize(service: Service, body: dict[str, Any]) -> TokenizeAnswer:
     Raises:
         ApiError: the request is bad, or preprocessing cannot be reached.
     """
-    request = parse_tokenize(body)
-    tokens = await prompt_token_ids(service, request.generation, "tokenize")
-    model = service.models.find(request.generation.model).model
+    request, wants_strings = parse_tokenize(body)
+    tokens = await prompt_token_ids(service, request, "tokenize")
+    model = service.models.find(request.model).model
     strings = None
-    if request.return_token_strs:
+    if wants_strings:
         # A long text takes a while, and other requests' tokens must not wait for it.
         strings = await asyncio.to_thread(_strings, model.detokenizers, tokens)
     return TokenizeAnswer(len(tokens), model.info.max_model_len, tokens, strings)
-
-
-async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: str) -> list[int]:
-    """The one prompt of `request`, as its generation would have it, however long it is.
-
-    Raises:
-        ApiError: the request is bad, or preprocessing cannot be reached.
-    """
-    service.check(request)
-    target = service.models.find(request.model)
-    with admitted(service, endpoint, target):
-        assert request.prompt is not None
-        result = await target.model.prepare(request.prompt)
-    (tokens,) = result.prompt_token_ids
-    return tokens
 
 
 async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer:
@@ -50,7 +35,7 @@ async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer
     Raises:
         ApiError: the request is bad.
     """
-    request = parse_detokenize(body)
+    request = convert(body, DetokenizeBody)
     target = service.models.find(request.model)
     with admitted(service, "detokenize", target):
         check_token_ids([request.tokens], target.model, "tokens")

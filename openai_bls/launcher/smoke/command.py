@@ -15,12 +15,12 @@ import msgspec
 from openai_bls.launcher.checks import check_engine, check_repository
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.smoke import openai_checks, triton_checks
+from openai_bls.launcher.smoke import openai_checks, registry_checks, triton_checks
 from openai_bls.launcher.smoke.check import Outcome, Status, run
 from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import run_server
 
-CHECKS = (*openai_checks.CHECKS, *triton_checks.CHECKS)
+CHECKS = (*openai_checks.CHECKS, *triton_checks.CHECKS, *registry_checks.CHECKS)
 
 _DESCRIPTION = """\
 Check every endpoint of a server: one it starts for a model repository and stops again, or one that runs.

@@ -13,7 +13,7 @@ white space, and tool calls are in that form in the prompts of most. TensorRT-LL
 """
 
 from openai_bls.output.structured.formats import Format
-from openai_bls.output.structured.request import Requested, requested
+from openai_bls.output.structured.request import requested
 from openai_bls.output.structured.selection import grammar, has_structural_tags
 
-__all__ = ["Format", "Requested", "grammar", "has_structural_tags", "requested"]
+__all__ = ["Format", "grammar", "has_structural_tags", "requested"]

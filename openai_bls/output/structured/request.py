@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import Requested
 from openai_bls.output.structured.errors import FormatError, shown
 from openai_bls.output.structured.formats import Format, unwrapped
 
@@ -29,16 +30,6 @@ _KNOBS = (
     "backend",
 )
 _GUIDED = ("json", "regex", "choice", "grammar", "json_object")
-
-
-class Requested(msgspec.Struct, frozen=True):
-    """A wanted form of output."""
-
-    format: Format
-    """Its outside checked; `grammar` checks the rest. In a structural tag's stead what that holds, so that formats can
-    be put together."""
-    param: str
-    """The request's field, in OpenAI's notation."""
 
 
 def requested(fields: Mapping[str, Any]) -> Requested | None:

@@ -8,19 +8,15 @@ field as a request parameter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
-from openai_bls.api.chat.validation import Endpoint
 from openai_bls.api.common.bodies import fault
 from openai_bls.api.common.faults import decoded
+from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.tensors import JSON_INPUTS
-
-TritonEndpoint = Literal[Endpoint, "tokenize", "detokenize", "embeddings"]
-
-ENDPOINTS: tuple[str, ...] = get_args(TritonEndpoint)
 
 # JSON text in these may also be a plain word, as OpenAI allows: tool_choice "auto".
 _PLAIN_TEXT = {"tool_choice"}
@@ -35,9 +31,7 @@ _TRITON_PARAMETERS = {"id"}
 _ANY = msgspec.json.Decoder()
 
 
-def assemble(
-    tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any]
-) -> tuple[TritonEndpoint, dict[str, Any]]:
+def assemble(tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The endpoint a request is meant for, and its body.
 
     Args:
@@ -86,15 +80,15 @@ def _field(name: str, values: Sequence[bytes]) -> Any:
     return texts[0] if len(texts) == 1 and name not in _STRING_ARRAYS else texts
 
 
-def _endpoint(tensors: Mapping[str, Sequence[bytes]], body: Mapping[str, Any]) -> TritonEndpoint:
+def _endpoint(tensors: Mapping[str, Sequence[bytes]], body: Mapping[str, Any]) -> str:
     if "endpoint" in tensors:
         name = _text("endpoint", _single("endpoint", tensors["endpoint"]))
-        if name not in ENDPOINTS:
+        if name not in TRITON_ENTRIES:
             raise InvalidRequestError(
-                f"'endpoint' {name!r} is not served here; there are {', '.join(ENDPOINTS)}.",
+                f"'endpoint' {name!r} is not served here; there are {', '.join(TRITON_ENTRIES)}.",
                 param="endpoint",
             )
-        return name  # type: ignore[return-value]  # narrowed by the check above
+        return name
     if "messages" in body and "prompt" in body:
         raise InvalidRequestError(
             "Give 'messages' (chat) or 'prompt' (completion), not both; or name the 'endpoint'.",

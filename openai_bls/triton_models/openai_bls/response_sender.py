@@ -16,8 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from openai_bls.api.chat.chunks import ChunkEncoder, Usage, encode
+from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import TextEncoder
 from openai_bls.core.errors import ApiError
+from openai_bls.core.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class ResponseSender:
         self._reply = reply
         self._thread = thread
         self._loop = loop
-        self._encoder: ChunkEncoder | None = None
+        self._encoder: TextEncoder | None = None
         # Appended to by the event loop, emptied by the sender.
         self._items: deque[bytes | _Text | _End] = deque()
         self._scheduled = False
@@ -90,7 +92,7 @@ class ResponseSender:
         self._ended = False
         thread.open.add(self)
 
-    def begin(self, encoder: ChunkEncoder) -> None:
+    def begin(self, encoder: TextEncoder) -> None:
         """Write text with `encoder`."""
         self._encoder = encoder
 

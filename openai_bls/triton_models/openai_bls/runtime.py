@@ -11,18 +11,14 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from openai_bls.api.chat.chunks import encode
-from openai_bls.api.chat.validation import Endpoint, parse_object
-from openai_bls.api.common.one_shot import OneShot
-from openai_bls.api.embeddings.serving import embed
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
-from openai_bls.api.http.write_batcher import Pacer
-from openai_bls.api.tokenize.serving import detokenize, tokenize
+from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError
 from openai_bls.core.settings import OpenAiBlsSettings
@@ -47,9 +43,6 @@ logger = logging.getLogger(__name__)
 _SERVER_RETRY_S = 0.1
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
-
-_ONE_SHOTS: Mapping[str, OneShot] = {"tokenize": tokenize, "detokenize": detokenize, "embeddings": embed}
-"""The endpoints beside chat.completions and completions: one response each, never streamed."""
 
 
 class _UnreachableEngineError(Exception):
@@ -149,7 +142,7 @@ class Runtime:
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._loop = uvloop.new_event_loop()
         self._service: asyncio.Future[Service] = self._loop.create_future()
-        self._pacer = Pacer(self._loop)
+        self._write_batcher = WriteBatcher(self._loop)
         self._senders = SenderThreads(settings.sender_threads, self._loop)
         self._closing = threading.Event()
         self._http: HttpServer | None = None
@@ -230,7 +223,7 @@ class Runtime:
         service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
         self._service.set_result(service)
         if self._listener is not None:
-            self._http = HttpServer(service, self._listener, self._pacer)
+            self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
             logger.info(
                 "/v1 listens on %s:%d for %s",
@@ -274,17 +267,12 @@ class Runtime:
         sender.fail(error)
 
     async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], sender: ResponseSender) -> None:
-        one_shot = _ONE_SHOTS.get(endpoint)
-        if one_shot is not None:
-            sender.answer(encode(await one_shot(await self._ready_service(), body)))
-            return
-        request = parse_object(cast("Endpoint", endpoint), body)
-        service = await self._ready_service()
-        if request.stream:
-            generation = await service.stream(request, sender)
-            sender.when_cancelled(generation.cancel)
+        respond = TRITON_ENTRIES[endpoint](body)
+        answer = await respond(await self._ready_service(), sender)
+        if isinstance(answer, bytes):
+            sender.answer(answer)
         else:
-            sender.answer(encode(await service.answer(request)))
+            sender.when_cancelled(answer.cancel)
 
     async def _ready_service(self) -> Service:
         if not self._service.done():

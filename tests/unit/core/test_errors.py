@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.core import errors
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import OverloadedError
 from tests.unit.core_support import WAIT_S, Bench, free_port
@@ -59,7 +59,7 @@ def probing(tmp_path: Path, test: Callable[[Probed], Awaitable[None]], **setting
         bench = Bench(**settings)
         port = free_port()
         listener = SharedListener("127.0.0.1", port, owner=1)
-        server = HttpServer(bench.service, listener, Pacer(asyncio.get_running_loop()))
+        server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
         server.start()
         try:
             await test(Probed(bench, port, tmp_path / "state.json"))

@@ -10,6 +10,7 @@ import pytest
 from openai_bls.api.chat import schema
 from openai_bls.api.embeddings.schema import EmbeddingsBody
 from openai_bls.api.messages.schema import MessagesRequest
+from openai_bls.api.registry import ENDPOINTS
 from openai_bls.api.responses.schema import CreateRequest
 from openai_bls.core.engine import EngineStats
 from tests.unit.core_support import Bench
@@ -47,6 +48,16 @@ def test_every_field_has_its_row(titles: list[str], request_type: type) -> None:
     assert set(listed) == set(request_type.__struct_fields__)  # type: ignore[attr-defined]
 
 
+def test_every_endpoint_has_its_row() -> None:
+    text = section("Endpoints").replace("{id}", "{}")
+    named = set(re.findall(r"`([a-z._]+)`", text))
+    for endpoint in ENDPOINTS:
+        # One of its paths is enough: some have the same with and without /v1.
+        paths = [re.sub(r"\{.*?\}", "{}", path) for path in endpoint.paths]
+        assert any(path in text for path in paths), endpoint.name
+        assert endpoint.triton is None or endpoint.name in named
+
+
 def test_every_metric_has_its_row() -> None:
     listed = re.findall(r"`(openai_bls_[a-z0-9_]+)`", section("Health and metrics"))
     assert len(listed) == len(set(listed))
@@ -63,8 +74,8 @@ def test_groups_of_fields() -> None:
             names, verdict = row.split(" | ", 1)
             for name in re.findall(r"`([a-z_]+)`", names):
                 harmless = name in schema.Harmless.__struct_fields__
-                neutral = name in schema.NEUTRAL
+                neutral = name in schema.UNSUPPORTED
                 assert verdict.startswith("harmless") == harmless, name
                 assert (verdict.startswith(("neutral", "refused"))) == neutral, name
                 if verdict.startswith("refused"):
-                    assert schema.NEUTRAL[name].values == (), name
+                    assert schema.UNSUPPORTED[name].values == (), name

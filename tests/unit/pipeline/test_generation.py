@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.chat.chunks import FinishReason, Usage
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.core.logprobs import TokenLogprob
+from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.output.detokenizer.factory import from_tokenizer
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.tool_parsers.parser import ToolCallParser

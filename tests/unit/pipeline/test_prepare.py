@@ -6,9 +6,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from openai_bls.api.chat.validation import ValidRequest
 from openai_bls.core.engine_types import EngineInfo, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.output.detokenizer.factory import from_tokenizer
@@ -82,15 +82,18 @@ def test_what_the_engine_does_not_honour_is_refused_by_name(request_: ValidReque
 
 
 @pytest.mark.parametrize(
-    "field", ["repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "min_p", "seed"]
+    ("field", "value"),
+    [
+        *(("repetition_penalty", 1.5), ("presence_penalty", 1), ("frequency_penalty", 1), ("logit_bias", {"7": 1})),
+        *(("temperature", 0.5), ("top_p", 0.5), ("top_k", 1), ("min_p", 0.5), ("seed", 1)),
+    ],
 )
-def test_sampling_that_the_engine_does_not_honour(field: str) -> None:
-    value = {"7": 1} if field == "logit_bias" else 1
-    request = chat(**{field: value if field != "repetition_penalty" else 1.5})
+def test_sampling_that_the_engine_does_not_honour(field: str, value: Any) -> None:
+    request = chat(**{field: value})
     prepare.sampling(request, model(), 0)
     with pytest.raises(InvalidRequestError) as info:
         prepare.sampling(request, without(field), 0)
-    assert info.value.param == field
+    assert (info.value.param, info.value.code) == (field, "unsupported_parameter")
 
 
 def test_neutral_sampling_is_no_reason_to_refuse() -> None:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.chat.chunks import encode
-from openai_bls.api.chat.validation import ValidRequest
+from openai_bls.api.chat import serving
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.engine_types import Logprobs, PromptResult, SamplingParams
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, OverloadedError
+from openai_bls.core.request import ValidRequest
 from openai_bls.output.detect import detect
 from tests.unit.core_support import (
     EOS,
@@ -38,7 +39,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
     """A whole answer whose sequences have reached the engine."""
     before = len(bench.engine.requests)
-    task = asyncio.ensure_future(bench.service.answer(request))
+    task = asyncio.ensure_future(serving.answer(bench.service, request))
     while len(bench.engine.requests) == before and not task.done():
         await asyncio.sleep(0)
     return task
@@ -46,17 +47,17 @@ async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
 
 async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = False) -> FakeSink:
     sink = FakeSink(opens_at_once=open_at_once)
-    await bench.service.stream(request, sink)
+    await serving.stream(bench.service, request, sink)
     return sink
 
 
 async def refused(bench: Bench, request: ValidRequest) -> ApiError:
     """The same error streamed and not; nothing stays behind."""
     with pytest.raises(ApiError) as whole:
-        await bench.service.answer(request)
+        await serving.answer(bench.service, request)
     sink = FakeSink(opens_at_once=True)
     with pytest.raises(ApiError) as streamed:
-        await bench.service.stream(request, sink)
+        await serving.stream(bench.service, request, sink)
     assert sink.raw == []
     assert whole.value.body() == streamed.value.body()
     assert bench.service.in_progress == 0
@@ -68,145 +69,118 @@ def body_of(answer: Any) -> Any:
     return json.loads(encode(answer))
 
 
-def test_a_whole_answer() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, chat())
-        assert bench.service.in_progress == 1
-        bench.engine.deliver(0, "hé")
-        bench.engine.deliver(0, "y", "stop", stop_token_id=EOS)
-        body = body_of(await task)
-        assert body["object"] == "chat.completion"
-        assert body["id"].startswith("chatcmpl-")
-        assert body["model"] == "tiny"
-        assert body["choices"][0]["message"]["content"] == "héy"
-        assert body["usage"] == usage_body(2, 5)
-        assert bench.busy == [1, 0]
-        assert bench.engine.cancelled == []
-
-    run(test())
+async def test_a_whole_answer() -> None:
+    bench = Bench()
+    task = await begin(bench, chat())
+    assert bench.service.in_progress == 1
+    bench.engine.deliver(0, "hé")
+    bench.engine.deliver(0, "y", "stop", stop_token_id=EOS)
+    body = body_of(await task)
+    assert body["object"] == "chat.completion"
+    assert body["id"].startswith("chatcmpl-")
+    assert body["model"] == "tiny"
+    assert body["choices"][0]["message"]["content"] == "héy"
+    assert body["usage"] == usage_body(2, 5)
+    assert bench.busy == [1, 0]
+    assert bench.engine.cancelled == []
 
 
-def test_the_engines_request() -> None:
-    async def test() -> None:
-        bench = Bench(engine_info(sampling_defaults=SamplingParams(temperature=0.7, top_k=20, min_p=0.1)))
-        await stream(
-            bench,
-            completion(prompt="abc", n=2, max_tokens=9, top_p=0.5, top_k=-1, seed=2**64 - 1, stop_token_ids=[3, 3]),
-        )
-        first, second = bench.engine.requests
-        assert first.prompt_token_ids == second.prompt_token_ids == token_ids("abc")
-        assert first.max_tokens == 9
-        assert first.stop_token_ids == (3, EOS)
-        assert first.sampling == SamplingParams(temperature=0.7, top_p=0.5, top_k=0, min_p=0.1, seed=2**64 - 1)
-        # Every choice has a seed of its own.
-        assert second.sampling.seed == 0
-        assert first.request_id != second.request_id
-
-    run(test())
+async def test_the_engines_request() -> None:
+    bench = Bench(engine_info(sampling_defaults=SamplingParams(temperature=0.7, top_k=20, min_p=0.1)))
+    await stream(
+        bench,
+        completion(prompt="abc", n=2, max_tokens=9, top_p=0.5, top_k=-1, seed=2**64 - 1, stop_token_ids=[3, 3]),
+    )
+    first, second = bench.engine.requests
+    assert first.prompt_token_ids == second.prompt_token_ids == token_ids("abc")
+    assert first.max_tokens == 9
+    assert first.stop_token_ids == (3, EOS)
+    assert first.sampling == SamplingParams(temperature=0.7, top_p=0.5, top_k=0, min_p=0.1, seed=2**64 - 1)
+    # Every choice has a seed of its own.
+    assert second.sampling.seed == 0
+    assert first.request_id != second.request_id
 
 
-def test_another_engine_after_a_reload() -> None:
-    async def test() -> None:
-        bench = Bench()
-        before = bench.model.fingerprint
-        bench.model.use_engine(engine_info(model_name="new", max_model_len=30, eos_token_ids=(9,)))
-        assert bench.service.models.names == ["new", "openai_bls"]
-        assert bench.model.fingerprint != before
-        with pytest.raises(ModelNotFoundError):
-            bench.service.models.card("tiny")
-        await stream(bench, chat())
-        assert bench.engine.requests[0].max_tokens == 28
-        assert bench.engine.requests[0].stop_token_ids == (9,)
-
-    run(test())
+async def test_another_engine_after_a_reload() -> None:
+    bench = Bench()
+    before = bench.model.fingerprint
+    bench.model.use_engine(engine_info(model_name="new", max_model_len=30, eos_token_ids=(9,)))
+    assert bench.service.models.names == ["new", "openai_bls"]
+    assert bench.model.fingerprint != before
+    with pytest.raises(ModelNotFoundError):
+        bench.service.models.card("tiny")
+    await stream(bench, chat())
+    assert bench.engine.requests[0].max_tokens == 28
+    assert bench.engine.requests[0].stop_token_ids == (9,)
 
 
-def test_max_tokens_default_to_what_has_room_and_eos_may_be_ignored() -> None:
-    async def test() -> None:
-        bench = Bench(engine_info(max_model_len=50))
-        await stream(bench, chat(ignore_eos=True))
-        assert bench.engine.requests[0].max_tokens == 48
-        assert bench.engine.requests[0].stop_token_ids == ()
-        await stream(bench, completion())
-        assert bench.engine.requests[1].max_tokens == 16
-
-    run(test())
+async def test_max_tokens_default_to_what_has_room_and_eos_may_be_ignored() -> None:
+    bench = Bench(engine_info(max_model_len=50))
+    await stream(bench, chat(ignore_eos=True))
+    assert bench.engine.requests[0].max_tokens == 48
+    assert bench.engine.requests[0].stop_token_ids == ()
+    await stream(bench, completion())
+    assert bench.engine.requests[1].max_tokens == 16
 
 
-def test_prompts_times_n_in_order() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt=["a", "bc"], n=2))
-        assert [r.prompt_token_ids for r in bench.engine.requests] == [token_ids(p) for p in ("a", "a", "bc", "bc")]
-        for at in (2, 0, 3, 1):
-            bench.engine.deliver(at, str(at), "length")
-        body = body_of(await task)
-        assert [(c["index"], c["text"]) for c in body["choices"]] == [(i, str(i)) for i in range(4)]
-        # A prompt counts once.
-        assert body["usage"] == usage_body(3, 4)
-
-    run(test())
+async def test_prompts_times_n_in_order() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt=["a", "bc"], n=2))
+    assert [r.prompt_token_ids for r in bench.engine.requests] == [token_ids(p) for p in ("a", "a", "bc", "bc")]
+    for at in (2, 0, 3, 1):
+        bench.engine.deliver(at, str(at), "length")
+    body = body_of(await task)
+    assert [(c["index"], c["text"]) for c in body["choices"]] == [(i, str(i)) for i in range(4)]
+    # A prompt counts once.
+    assert body["usage"] == usage_body(3, 4)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_echo(streamed: bool) -> None:
-    async def test() -> None:
-        bench = Bench()
-        request = completion(prompt=["aé", "b"], n=2, echo=True, stream=streamed)
-        if streamed:
-            sink = await stream(bench, request)
-        else:
-            task = await begin(bench, request)
-        for at in range(4):
-            bench.engine.deliver(at, "!", "length")
-        if streamed:
-            texts = ["", "", "", ""]
-            for chunk in sink.chunks:
-                texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
-        else:
-            texts = [choice["text"] for choice in body_of(await task)["choices"]]
-        assert texts == ["aé!", "aé!", "b!", "b!"]
-
-    run(test())
+async def test_echo(streamed: bool) -> None:
+    bench = Bench()
+    request = completion(prompt=["aé", "b"], n=2, echo=True, stream=streamed)
+    if streamed:
+        sink = await stream(bench, request)
+    else:
+        task = await begin(bench, request)
+    for at in range(4):
+        bench.engine.deliver(at, "!", "length")
+    if streamed:
+        texts = ["", "", "", ""]
+        for chunk in sink.chunks:
+            texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    else:
+        texts = [choice["text"] for choice in body_of(await task)["choices"]]
+    assert texts == ["aé!", "aé!", "b!", "b!"]
 
 
-def test_echo_of_token_ids() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt=[*token_ids("é"), EOS], echo=True))
-        bench.engine.deliver(0, "!", "length")
-        assert body_of(await task)["choices"][0]["text"] == "é<|im_end|>!"
-        assert bench.prompts.requests == []
-
-    run(test())
+async def test_echo_of_token_ids() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt=[*token_ids("é"), EOS], echo=True))
+    bench.engine.deliver(0, "!", "length")
+    assert body_of(await task)["choices"][0]["text"] == "é<|im_end|>!"
+    assert bench.prompts.requests == []
 
 
 # --- refusals ---
 
 
-def test_an_unknown_model() -> None:
-    async def test() -> None:
-        bench = Bench(model_aliases="gpt-4, tiny")
-        error = await refused(bench, chat(model="gpt-5"))
-        assert isinstance(error, ModelNotFoundError)
-        assert error.param == "model"
-        assert bench.service.models.names == ["tiny", "gpt-4"]
-        await stream(bench, chat(model="gpt-4"))
-        assert bench.service.models.card("gpt-4")["id"] == "gpt-4"
-        with pytest.raises(ModelNotFoundError):
-            bench.service.models.card("gpt-5")
-
-    run(test())
+async def test_an_unknown_model() -> None:
+    bench = Bench(model_aliases="gpt-4, tiny")
+    error = await refused(bench, chat(model="gpt-5"))
+    assert isinstance(error, ModelNotFoundError)
+    assert error.param == "model"
+    assert bench.service.models.names == ["tiny", "gpt-4"]
+    await stream(bench, chat(model="gpt-4"))
+    assert bench.service.models.card("gpt-4")["id"] == "gpt-4"
+    with pytest.raises(ModelNotFoundError):
+        bench.service.models.card("gpt-5")
 
 
 @pytest.mark.parametrize("fields", [{"n": 5}, {"n": 2**31 - 1}, {"prompt": ["a"] * 3, "n": 2}])
-def test_too_many_choices_are_refused_before_anything_is_made_for_them(fields: dict[str, Any]) -> None:
-    async def test() -> None:
-        error = await refused(Bench(max_choices=4), completion(**fields))
-        assert (error.status, error.param) == (400, "n")
-
-    run(test())
+async def test_too_many_choices_are_refused_before_anything_is_made_for_them(fields: dict[str, Any]) -> None:
+    error = await refused(Bench(max_choices=4), completion(**fields))
+    assert (error.status, error.param) == (400, "n")
 
 
 @pytest.mark.parametrize(
@@ -222,37 +196,20 @@ def test_too_many_choices_are_refused_before_anything_is_made_for_them(fields: d
         ({"prompt": [[1], [2**31 - 1]]}, None),
     ],
 )
-def test_bad_prompts(fields: dict[str, Any], code: str | None) -> None:
-    async def test() -> None:
-        error = await refused(Bench(engine_info(max_model_len=50)), completion(**fields))
-        assert (error.status, error.param, error.code) == (400, "prompt", code)
-
-    run(test())
+async def test_bad_prompts(fields: dict[str, Any], code: str | None) -> None:
+    error = await refused(Bench(engine_info(max_model_len=50)), completion(**fields))
+    assert (error.status, error.param, error.code) == (400, "prompt", code)
 
 
-def test_a_prompt_that_just_fits() -> None:
-    async def test() -> None:
-        bench = Bench(engine_info(max_model_len=50))
-        await stream(bench, completion(prompt="x" * 30, max_tokens=20))
-        await stream(bench, chat(messages=[{"role": "user", "content": "x" * 49}]))
-        assert bench.engine.requests[1].max_tokens == 1
-        sink = FakeSink()
-        with pytest.raises(InvalidRequestError) as info:
-            await bench.service.stream(chat(messages=[{"role": "user", "content": "x" * 50}]), sink)
-        assert info.value.param == "messages"
-
-    run(test())
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("temperature", 0.5), ("top_p", 0.5), ("top_k", 1), ("min_p", 0.5), ("seed", 1)]
-)
-def test_what_the_engine_does_not_support_is_refused_by_name(field: str, value: float) -> None:
-    async def test() -> None:
-        error = await refused(Bench(engine_info(supported=())), completion(**{field: value}))
-        assert (error.status, error.param, error.code) == (400, field, "unsupported_parameter")
-
-    run(test())
+async def test_a_prompt_that_just_fits() -> None:
+    bench = Bench(engine_info(max_model_len=50))
+    await stream(bench, completion(prompt="x" * 30, max_tokens=20))
+    await stream(bench, chat(messages=[{"role": "user", "content": "x" * 49}]))
+    assert bench.engine.requests[1].max_tokens == 1
+    sink = FakeSink()
+    with pytest.raises(InvalidRequestError) as info:
+        await serving.stream(bench.service, chat(messages=[{"role": "user", "content": "x" * 50}]), sink)
+    assert info.value.param == "messages"
 
 
 @pytest.mark.parametrize(
@@ -262,62 +219,50 @@ def test_what_the_engine_does_not_support_is_refused_by_name(field: str, value: 
         (EngineError("preprocessing cannot be reached"), EngineError, None),
     ],
 )
-def test_preprocessing_may_fail(result: Any, kind: type[ApiError], param: str | None) -> None:
-    async def test() -> None:
-        bench = Bench()
-        bench.prompts.result = result
-        error = await refused(bench, chat())
-        assert type(error) is kind
-        assert error.param == param
-        assert bench.busy == [1, 0, 1, 0]
-
-    run(test())
+async def test_preprocessing_may_fail(result: Any, kind: type[ApiError], param: str | None) -> None:
+    bench = Bench()
+    bench.prompts.result = result
+    error = await refused(bench, chat())
+    assert type(error) is kind
+    assert error.param == param
+    assert bench.busy == [1, 0, 1, 0]
 
 
-def test_an_unexpected_exception_of_preprocessing_leaves_no_count_behind() -> None:
-    async def test() -> None:
-        bench = Bench()
-        bench.prompts.result = RuntimeError("bug")
-        with pytest.raises(RuntimeError):
-            await bench.service.answer(chat())
-        assert bench.service.in_progress == 0
-
-    run(test())
+async def test_an_unexpected_exception_of_preprocessing_leaves_no_count_behind() -> None:
+    bench = Bench()
+    bench.prompts.result = RuntimeError("bug")
+    with pytest.raises(RuntimeError):
+        await serving.answer(bench.service, chat())
+    assert bench.service.in_progress == 0
 
 
-def test_admission() -> None:
-    async def test() -> None:
-        bench = Bench(max_concurrent_requests=2)
-        await stream(bench, chat())
-        # A request counts from its beginning, also while it is prepared.
-        bench.prompts.hold = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(bench.service.answer(chat()))
-        await asyncio.sleep(0)
-        with pytest.raises(OverloadedError) as info:
-            await bench.service.answer(chat())
-        assert info.value.status == 503
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert bench.service.in_progress == 1
-        bench.prompts.hold = None
-        await stream(bench, chat())
-        assert bench.service.in_progress == 2
-
-    run(test())
+async def test_admission() -> None:
+    bench = Bench(max_concurrent_requests=2)
+    await stream(bench, chat())
+    # A request counts from its beginning, also while it is prepared.
+    bench.prompts.hold = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(serving.answer(bench.service, chat()))
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError) as info:
+        await serving.answer(bench.service, chat())
+    assert info.value.status == 503
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert bench.service.in_progress == 1
+    bench.prompts.hold = None
+    await stream(bench, chat())
+    assert bench.service.in_progress == 2
 
 
-def test_draining_takes_no_more_and_ends_what_runs() -> None:
-    async def test() -> None:
-        bench = Bench()
-        sink = await stream(bench, chat())
-        bench.service.draining = True
-        with pytest.raises(OverloadedError):
-            await bench.service.answer(chat())
-        bench.engine.deliver(0, "a", "length")
-        assert sink.ends == 1
-        assert bench.service.in_progress == 0
-
-    run(test())
+async def test_draining_takes_no_more_and_ends_what_runs() -> None:
+    bench = Bench()
+    sink = await stream(bench, chat())
+    bench.service.draining = True
+    with pytest.raises(OverloadedError):
+        await serving.answer(bench.service, chat())
+    bench.engine.deliver(0, "a", "length")
+    assert sink.ends == 1
+    assert bench.service.in_progress == 0
 
 
 # --- ends ---
@@ -331,108 +276,90 @@ def test_draining_takes_no_more_and_ends_what_runs() -> None:
         ({"finish_reason": "cancelled"}, 503),
     ],
 )
-def test_an_engine_error(delta: dict[str, Any], status: int) -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, chat(n=2))
-        bench.engine.deliver(1, "x", **delta)
-        with pytest.raises(ApiError) as info:
-            await task
-        assert info.value.status == status
-        assert bench.service.in_progress == 0
-        assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
-        sink = await stream(bench, chat())
-        bench.engine.deliver(2, "x", **delta)
-        assert [error.status for error in sink.errors] == [status]
-        assert bench.service.in_progress == 0
-
-    run(test())
+async def test_an_engine_error(delta: dict[str, Any], status: int) -> None:
+    bench = Bench()
+    task = await begin(bench, chat(n=2))
+    bench.engine.deliver(1, "x", **delta)
+    with pytest.raises(ApiError) as info:
+        await task
+    assert info.value.status == status
+    assert bench.service.in_progress == 0
+    assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
+    sink = await stream(bench, chat())
+    bench.engine.deliver(2, "x", **delta)
+    assert [error.status for error in sink.errors] == [status]
+    assert bench.service.in_progress == 0
 
 
-def test_cancelling_an_answer_cancels_the_generation() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, chat(n=2))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert bench.engine.cancelled == [request.request_id for request in bench.engine.requests]
-        assert bench.service.in_progress == 0
-
-    run(test())
+async def test_cancelling_an_answer_cancels_the_generation() -> None:
+    bench = Bench()
+    task = await begin(bench, chat(n=2))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert bench.engine.cancelled == [request.request_id for request in bench.engine.requests]
+    assert bench.service.in_progress == 0
 
 
-def test_cancelling_a_stream() -> None:
-    async def test() -> None:
-        bench = Bench()
-        sink = FakeSink()
-        generation = await bench.service.stream(chat(), sink)
-        generation.cancel()
-        assert bench.engine.cancelled == [1]
-        assert bench.service.in_progress == 0
-        assert (sink.raw, sink.ended) == ([], False)
-
-    run(test())
+async def test_cancelling_a_stream() -> None:
+    bench = Bench()
+    sink = FakeSink()
+    generation = await serving.stream(bench.service, chat(), sink)
+    generation.cancel()
+    assert bench.engine.cancelled == [1]
+    assert bench.service.in_progress == 0
+    assert (sink.raw, sink.ended) == ([], False)
 
 
-def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> None:
+async def test_a_sink_that_raises_at_the_beginning_leaves_no_count_behind() -> None:
     class Broken(FakeSink):
         def write(self, chunk: bytes) -> None:
             raise RuntimeError("gone")
 
-    async def test() -> None:
-        bench = Bench()
-        with pytest.raises(RuntimeError):
-            await bench.service.stream(chat(stream=True), Broken(opens_at_once=True))
-        assert bench.service.in_progress == 0
-        assert bench.engine.listeners == {}
-
-    run(test())
+    bench = Bench()
+    with pytest.raises(RuntimeError):
+        await serving.stream(bench.service, chat(stream=True), Broken(opens_at_once=True))
+    assert bench.service.in_progress == 0
+    assert bench.engine.listeners == {}
 
 
 # --- streams ---
 
 
-def test_the_order_of_a_stream() -> None:
-    async def test() -> None:
-        bench = Bench()
-        request = chat(n=2, stream=True, stream_options={"include_usage": True})
-        sink = await stream(bench, request, open_at_once=True)
-        # Roles at once.
-        assert [c["choices"][0]["index"] for c in sink.chunks] == [0, 1]
-        bench.engine.deliver(1, "b", "length")
-        bench.engine.deliver(0, "a")
-        bench.engine.deliver(0, "a", "stop", stop_token_id=EOS)
-        chunks = sink.chunks
-        assert len({(c["id"], c["created"], c["model"], c["system_fingerprint"]) for c in chunks}) == 1
-        for index, texts, reason in ((0, ["a", "a"], "stop"), (1, ["b"], "length")):
-            own = [c["choices"][0] for c in chunks if c["choices"] and c["choices"][0]["index"] == index]
-            assert [c["delta"] for c in own] == [
-                {"role": "assistant", "content": ""},
-                *({"content": text} for text in texts),
-                {},
-            ]
-            assert [c["finish_reason"] for c in own] == [None] * (len(own) - 1) + [reason]
-        assert [c["usage"] for c in chunks[:-1]] == [None] * (len(chunks) - 1)
-        assert chunks[-1]["choices"] == []
-        assert chunks[-1]["usage"] == usage_body(2, 4)
-        assert sink.ends == 1
-
-    run(test())
+async def test_the_order_of_a_stream() -> None:
+    bench = Bench()
+    request = chat(n=2, stream=True, stream_options={"include_usage": True})
+    sink = await stream(bench, request, open_at_once=True)
+    # Roles at once.
+    assert [c["choices"][0]["index"] for c in sink.chunks] == [0, 1]
+    bench.engine.deliver(1, "b", "length")
+    bench.engine.deliver(0, "a")
+    bench.engine.deliver(0, "a", "stop", stop_token_id=EOS)
+    chunks = sink.chunks
+    assert len({(c["id"], c["created"], c["model"], c["system_fingerprint"]) for c in chunks}) == 1
+    for index, texts, reason in ((0, ["a", "a"], "stop"), (1, ["b"], "length")):
+        own = [c["choices"][0] for c in chunks if c["choices"] and c["choices"][0]["index"] == index]
+        assert [c["delta"] for c in own] == [
+            {"role": "assistant", "content": ""},
+            *({"content": text} for text in texts),
+            {},
+        ]
+        assert [c["finish_reason"] for c in own] == [None] * (len(own) - 1) + [reason]
+    assert [c["usage"] for c in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"] == usage_body(2, 4)
+    assert sink.ends == 1
 
 
-def test_usage_with_every_chunk() -> None:
-    async def test() -> None:
-        bench = Bench()
-        options = {"include_usage": True, "continuous_usage_stats": True}
-        sink = await stream(bench, chat(stream=True, stream_options=options))
-        bench.engine.deliver(0, "ab")
-        bench.engine.deliver(0, "c", "length")
-        counts = [c["usage"]["completion_tokens"] for c in sink.chunks if c["choices"] and c["usage"]]
-        assert counts[0] == 2
-        assert counts == sorted(counts)
-        assert sink.chunks[-1]["usage"]["completion_tokens"] == 3
-
-    run(test())
+async def test_usage_with_every_chunk() -> None:
+    bench = Bench()
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    sink = await stream(bench, chat(stream=True, stream_options=options))
+    bench.engine.deliver(0, "ab")
+    bench.engine.deliver(0, "c", "length")
+    counts = [c["usage"]["completion_tokens"] for c in sink.chunks if c["choices"] and c["usage"]]
+    assert counts[0] == 2
+    assert counts == sorted(counts)
+    assert sink.chunks[-1]["usage"]["completion_tokens"] == 3
 
 
 PIECES = st.sampled_from(["a", "b", "é", "中", "👍", " ", "\n", "<", CALL, "<tool_call>", "stop", "\0"])
@@ -504,132 +431,108 @@ THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_log_probabilities_of_a_chat(streamed: bool) -> None:
-    async def test() -> None:
-        bench = Bench()
-        request = chat(logprobs=True, top_logprobs=1, stream=streamed, stop=["!"])
-        if streamed:
-            sink = await stream(bench, request)
-        else:
-            task = await begin(bench, request)
-        assert bench.engine.requests[0].logprobs == 1
-        first, second = token_ids("é")
-        bench.engine.deliver(0, [first])
-        bench.engine.deliver(0, [second, *token_ids("a!")])
-        if streamed:
-            parts = [c["choices"][0]["logprobs"] for c in sink.chunks if c["choices"][0]["logprobs"]]
-            content = [entry for part in parts for entry in part["content"]]
-            assert sink.ends == 1
-        else:
-            content = body_of(await task)["choices"][0]["logprobs"]["content"]
-        # Not of the stop string.
-        assert [entry["bytes"] for entry in content] == [[0xC3], [0xA9], [97]]
-        assert content[2] == {
-            "token": "a",
-            "logprob": -0.5,
-            "bytes": [97],
-            "top_logprobs": [{"token": "b", "logprob": -0.1, "bytes": [98]}],
-        }
-
-    run(test())
+async def test_log_probabilities_of_a_chat(streamed: bool) -> None:
+    bench = Bench()
+    request = chat(logprobs=True, top_logprobs=1, stream=streamed, stop=["!"])
+    if streamed:
+        sink = await stream(bench, request)
+    else:
+        task = await begin(bench, request)
+    assert bench.engine.requests[0].logprobs == 1
+    first, second = token_ids("é")
+    bench.engine.deliver(0, [first])
+    bench.engine.deliver(0, [second, *token_ids("a!")])
+    if streamed:
+        parts = [c["choices"][0]["logprobs"] for c in sink.chunks if c["choices"][0]["logprobs"]]
+        content = [entry for part in parts for entry in part["content"]]
+        assert sink.ends == 1
+    else:
+        content = body_of(await task)["choices"][0]["logprobs"]["content"]
+    # Not of the stop string.
+    assert [entry["bytes"] for entry in content] == [[0xC3], [0xA9], [97]]
+    assert content[2] == {
+        "token": "a",
+        "logprob": -0.5,
+        "bytes": [97],
+        "top_logprobs": [{"token": "b", "logprob": -0.1, "bytes": [98]}],
+    }
 
 
-def test_log_probabilities_of_an_echoed_prompt() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt="aé", echo=True, logprobs=1, max_tokens=2))
-        assert bench.engine.requests[0].prompt_logprobs == 1
-        bench.engine.deliver(0, "xy", "length", prompt_logprobs=Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]]))
-        choice = body_of(await task)["choices"][0]
-        assert choice["text"] == "aéxy"
-        logprobs = choice["logprobs"]
-        assert logprobs["tokens"] == ["a", "bytes:\\xc3", "bytes:\\xa9", "x", "y"]
-        assert logprobs["token_logprobs"] == [None, -1.0, -2.0, -0.5, -0.5]
-        assert logprobs["text_offset"] == [0, 1, 1, 2, 3]
-        assert logprobs["top_logprobs"][0] is None
-
-    run(test())
+async def test_log_probabilities_of_an_echoed_prompt() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt="aé", echo=True, logprobs=1, max_tokens=2))
+    assert bench.engine.requests[0].prompt_logprobs == 1
+    bench.engine.deliver(0, "xy", "length", prompt_logprobs=Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]]))
+    choice = body_of(await task)["choices"][0]
+    assert choice["text"] == "aéxy"
+    logprobs = choice["logprobs"]
+    assert logprobs["tokens"] == ["a", "bytes:\\xc3", "bytes:\\xa9", "x", "y"]
+    assert logprobs["token_logprobs"] == [None, -1.0, -2.0, -0.5, -0.5]
+    assert logprobs["text_offset"] == [0, 1, 1, 2, 3]
+    assert logprobs["top_logprobs"][0] is None
 
 
-def test_nothing_but_the_prompts_log_probabilities() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, max_tokens=0))
-        assert bench.engine.requests[0].max_tokens == 0
-        bench.engine.deliver(0, "", "length", prompt_logprobs=Logprobs([-1.0], [[]], [[]]))
-        body = body_of(await task)
-        assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == ("ab", "length")
-        assert body["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.0]
-        assert body["usage"] == usage_body(2, 0)
-
-    run(test())
+async def test_nothing_but_the_prompts_log_probabilities() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, max_tokens=0))
+    assert bench.engine.requests[0].max_tokens == 0
+    bench.engine.deliver(0, "", "length", prompt_logprobs=Logprobs([-1.0], [[]], [[]]))
+    body = body_of(await task)
+    assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == ("ab", "length")
+    assert body["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.0]
+    assert body["usage"] == usage_body(2, 0)
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}])
-def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt="abcdef", echo=True, truncate_prompt_tokens=2, **fields))
-        assert bench.engine.requests[0].prompt_token_ids == token_ids("ef")
-        more: dict[str, Any] = {"prompt_logprobs": Logprobs([-1.0], [[]], [[]])} if fields else {}
-        bench.engine.deliver(0, "X", "length", **more)
-        assert body_of(await task)["choices"][0]["text"] == "efX"
-
-    run(test())
+async def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt="abcdef", echo=True, truncate_prompt_tokens=2, **fields))
+    assert bench.engine.requests[0].prompt_token_ids == token_ids("ef")
+    more: dict[str, Any] = {"prompt_logprobs": Logprobs([-1.0], [[]], [[]])} if fields else {}
+    bench.engine.deliver(0, "X", "length", **more)
+    assert body_of(await task)["choices"][0]["text"] == "efX"
 
 
-def test_the_prompt_has_no_part_in_which_answer_is_best() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, best_of=2))
-        prompt = Logprobs([-10.0], [[]], [[]])
-        for at, values in enumerate(([-1.0], [-1.5, -1.5, -1.5])):
-            logprobs = Logprobs(values, [[]] * len(values), [[]] * len(values))
-            bench.engine.deliver(at, str(at) * len(values), "length", logprobs=logprobs, prompt_logprobs=prompt)
-        assert body_of(await task)["choices"][0]["text"] == "ab0"
-
-    run(test())
+async def test_the_prompt_has_no_part_in_which_answer_is_best() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, best_of=2))
+    prompt = Logprobs([-10.0], [[]], [[]])
+    for at, values in enumerate(([-1.0], [-1.5, -1.5, -1.5])):
+        logprobs = Logprobs(values, [[]] * len(values), [[]] * len(values))
+        bench.engine.deliver(at, str(at) * len(values), "length", logprobs=logprobs, prompt_logprobs=prompt)
+    assert body_of(await task)["choices"][0]["text"] == "ab0"
 
 
-def test_thoughts_that_are_not_told_have_no_log_probabilities() -> None:
-    async def test() -> None:
-        bench = Bench(formats=THINKING)
-        request = chat(messages=[{"role": "user", "content": "<think>"}], include_reasoning=False, logprobs=True)
-        task = await begin(bench, request)
-        for piece in ("hmm", "</think>", "yes"):
-            bench.engine.deliver(0, piece)
-        bench.engine.deliver(0, "", "length")
-        choice = body_of(await task)["choices"][0]
-        assert choice["message"]["content"] == "yes"
-        assert [entry["token"] for entry in choice["logprobs"]["content"]] == list("yes")
-
-    run(test())
+async def test_thoughts_that_are_not_told_have_no_log_probabilities() -> None:
+    bench = Bench(formats=THINKING)
+    request = chat(messages=[{"role": "user", "content": "<think>"}], include_reasoning=False, logprobs=True)
+    task = await begin(bench, request)
+    for piece in ("hmm", "</think>", "yes"):
+        bench.engine.deliver(0, piece)
+    bench.engine.deliver(0, "", "length")
+    choice = body_of(await task)["choices"][0]
+    assert choice["message"]["content"] == "yes"
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == list("yes")
 
 
-def test_an_engine_that_keeps_log_probabilities_back_fails_the_request() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0))
-        bench.engine.deliver(0, "x")
-        with pytest.raises(EngineError):
-            await task
-
-    run(test())
+async def test_an_engine_that_keeps_log_probabilities_back_fails_the_request() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0))
+    bench.engine.deliver(0, "x")
+    with pytest.raises(EngineError):
+        await task
 
 
-def test_the_likeliest_of_several() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt=["a", "b"], n=1, best_of=3))
-        assert [r.logprobs for r in bench.engine.requests] == [0] * 6
-        for at, value in enumerate([-3.0, -1.0, -2.0, -1.0, -5.0, -0.5]):
-            bench.engine.deliver(at, str(at), "length", logprobs=Logprobs([value], [[]], [[]]))
-        body = body_of(await task)
-        assert [(c["index"], c["text"], c["logprobs"]) for c in body["choices"]] == [(0, "1", None), (1, "5", None)]
-        # All that was generated counts.
-        assert body["usage"] == usage_body(2, 6)
-
-    run(test())
+async def test_the_likeliest_of_several() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt=["a", "b"], n=1, best_of=3))
+    assert [r.logprobs for r in bench.engine.requests] == [0] * 6
+    for at, value in enumerate([-3.0, -1.0, -2.0, -1.0, -5.0, -0.5]):
+        bench.engine.deliver(at, str(at), "length", logprobs=Logprobs([value], [[]], [[]]))
+    body = body_of(await task)
+    assert [(c["index"], c["text"], c["logprobs"]) for c in body["choices"]] == [(0, "1", None), (1, "5", None)]
+    # All that was generated counts.
+    assert body["usage"] == usage_body(2, 6)
 
 
 # --- reasoning and tools ---
@@ -637,145 +540,121 @@ def test_the_likeliest_of_several() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("opened", [False, True])
-def test_what_the_model_thinks_is_told_apart_and_counted(streamed: bool, opened: bool) -> None:
-    async def test() -> None:
-        bench = Bench(formats=THINKING)
-        prompt = "hi<think>\n" if opened else "hi"
-        request = chat(messages=[{"role": "user", "content": prompt}], stream=streamed, tools=TOOLS)
-        if streamed:
-            sink = await stream(bench, request)
-        else:
-            task = await begin(bench, request)
-        for piece in ("" if opened else "<think>", "hm", "m", "</think>", "\n\nyes", CALL):
-            bench.engine.deliver(0, piece)
-        bench.engine.deliver(0, "", "stop", stop_token_id=EOS)
-        if streamed:
-            deltas = [c["choices"][0]["delta"] for c in sink.chunks]
-            thoughts = "".join(d.get("reasoning_content", "") for d in deltas)
-            assert thoughts == "".join(d.get("reasoning", "") for d in deltas)
-            content = "".join(d.get("content") or "" for d in deltas)
-        else:
-            body = body_of(await task)
-            message = body["choices"][0]["message"]
-            thoughts, content = message["reasoning_content"], message["content"]
-            assert message["reasoning"] == thoughts
-            assert message["tool_calls"][0]["function"]["name"] == "f"
-            assert body["choices"][0]["finish_reason"] == "tool_calls"
-            # Of a token a byte: "hmm" and the marker that ends it.
-            assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("hmm</think>")
-        assert (thoughts, content) == ("hmm", "yes")
-
-    run(test())
-
-
-def test_thoughts_that_nobody_wants() -> None:
-    async def test() -> None:
-        bench = Bench(formats=THINKING)
-        task = await begin(bench, chat(include_reasoning=False))
-        bench.engine.deliver(0, "<think>hm</think>yes", "length")
-        message = body_of(await task)["choices"][0]["message"]
-        assert message["content"] == "yes"
-        assert "reasoning_content" not in message
-        task = await begin(bench, chat())
-        bench.engine.deliver(1, "<think>hm", "length")
+async def test_what_the_model_thinks_is_told_apart_and_counted(streamed: bool, opened: bool) -> None:
+    bench = Bench(formats=THINKING)
+    prompt = "hi<think>\n" if opened else "hi"
+    request = chat(messages=[{"role": "user", "content": prompt}], stream=streamed, tools=TOOLS)
+    if streamed:
+        sink = await stream(bench, request)
+    else:
+        task = await begin(bench, request)
+    for piece in ("" if opened else "<think>", "hm", "m", "</think>", "\n\nyes", CALL):
+        bench.engine.deliver(0, piece)
+    bench.engine.deliver(0, "", "stop", stop_token_id=EOS)
+    if streamed:
+        deltas = [c["choices"][0]["delta"] for c in sink.chunks]
+        thoughts = "".join(d.get("reasoning_content", "") for d in deltas)
+        assert thoughts == "".join(d.get("reasoning", "") for d in deltas)
+        content = "".join(d.get("content") or "" for d in deltas)
+    else:
         body = body_of(await task)
-        assert (body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"]) == (None, "length")
+        message = body["choices"][0]["message"]
+        thoughts, content = message["reasoning_content"], message["content"]
+        assert message["reasoning"] == thoughts
+        assert message["tool_calls"][0]["function"]["name"] == "f"
+        assert body["choices"][0]["finish_reason"] == "tool_calls"
+        # Of a token a byte: "hmm" and the marker that ends it.
+        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("hmm</think>")
+    assert (thoughts, content) == ("hmm", "yes")
 
-    run(test())
+
+async def test_thoughts_that_nobody_wants() -> None:
+    bench = Bench(formats=THINKING)
+    task = await begin(bench, chat(include_reasoning=False))
+    bench.engine.deliver(0, "<think>hm</think>yes", "length")
+    message = body_of(await task)["choices"][0]["message"]
+    assert message["content"] == "yes"
+    assert "reasoning_content" not in message
+    task = await begin(bench, chat())
+    bench.engine.deliver(1, "<think>hm", "length")
+    body = body_of(await task)
+    assert (body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"]) == (None, "length")
 
 
 @pytest.mark.parametrize(
     ("choice", "reason"), [("required", "tool_calls"), ({"type": "function", "function": {"name": "f"}}, "stop")]
 )
-def test_forced_calls(choice: Any, reason: str) -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, chat(tools=TOOLS, tool_choice=choice))
-        grammar = bench.engine.requests[0].grammar
-        assert grammar is not None
-        assert "<tool_call>" in grammar.text
-        bench.engine.deliver(0, CALL, "stop", stop_token_id=EOS)
-        body = body_of(await task)["choices"][0]
-        assert body["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
-        assert (body["message"]["content"], body["finish_reason"]) == (None, reason)
-
-    run(test())
+async def test_forced_calls(choice: Any, reason: str) -> None:
+    bench = Bench()
+    task = await begin(bench, chat(tools=TOOLS, tool_choice=choice))
+    grammar = bench.engine.requests[0].grammar
+    assert grammar is not None
+    assert "<tool_call>" in grammar.text
+    bench.engine.deliver(0, CALL, "stop", stop_token_id=EOS)
+    body = body_of(await task)["choices"][0]
+    assert body["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    assert (body["message"]["content"], body["finish_reason"]) == (None, reason)
 
 
 # --- the engine's part in the answer ---
 
 
-def test_cached_tokens_count_once_a_prompt() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, completion(prompt=["abcd", "xy"], n=2))
-        for at in range(4):
-            bench.engine.deliver(at, "z", cached_tokens=3 if at < 2 else 0)
-            bench.engine.deliver(at, "", "length")
-        assert body_of(await task)["usage"] == usage_body(6, 4, cached=3)
-
-    run(test())
+async def test_cached_tokens_count_once_a_prompt() -> None:
+    bench = Bench()
+    task = await begin(bench, completion(prompt=["abcd", "xy"], n=2))
+    for at in range(4):
+        bench.engine.deliver(at, "z", cached_tokens=3 if at < 2 else 0)
+        bench.engine.deliver(at, "", "length")
+    assert body_of(await task)["usage"] == usage_body(6, 4, cached=3)
 
 
-def test_records_of_what_was_answered() -> None:
-    async def test() -> None:
-        bench = Bench()
-        task = await begin(bench, chat())
-        bench.engine.deliver(0, "ab", "length")
+async def test_records_of_what_was_answered() -> None:
+    bench = Bench()
+    task = await begin(bench, chat())
+    bench.engine.deliver(0, "ab", "length")
+    await task
+    (record,) = bench.records
+    assert (record.endpoint, record.model, record.outcome) == ("chat.completions", "tiny", "done")
+    assert record.finish_reasons == ["length"]
+    assert record.usage.completion_tokens == 2
+    assert record.first_token_at is not None
+    assert record.began_at <= record.first_token_at <= record.ended_at
+    task = await begin(bench, chat())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await task
-        (record,) = bench.records
-        assert (record.endpoint, record.model, record.outcome) == ("chat.completions", "tiny", "done")
-        assert record.finish_reasons == ["length"]
-        assert record.usage.completion_tokens == 2
-        assert record.first_token_at is not None
-        assert record.began_at <= record.first_token_at <= record.ended_at
-        task = await begin(bench, chat())
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (bench.records[1].outcome, bench.records[1].first_token_at) == ("cancelled", None)
-        task = await begin(bench, chat())
-        bench.engine.deliver(2, "", "error", error="broken")
-        with pytest.raises(EngineError) as info:
-            await task
-        assert bench.records[2].outcome is info.value
-
-    run(test())
+    assert (bench.records[1].outcome, bench.records[1].first_token_at) == ("cancelled", None)
+    task = await begin(bench, chat())
+    bench.engine.deliver(2, "", "error", error="broken")
+    with pytest.raises(EngineError) as info:
+        await task
+    assert bench.records[2].outcome is info.value
 
 
-def test_bad_words_and_cut_prompts() -> None:
-    async def test() -> None:
-        bench = Bench()
-        bench.prompts.result = PromptResult([[1, 2, 3]], [[7, 8]])
-        await stream(bench, chat(bad_words=["x"], truncate_prompt_tokens=2))
-        assert bench.prompts.requests[0].bad_words == ["x"]
-        assert bench.engine.requests[0].bad_words == ((7, 8),)
-        assert bench.engine.requests[0].prompt_token_ids == [2, 3]
-        await stream(bench, completion(prompt=[[4], [5]], bad_words=["x"]))
-        assert bench.prompts.requests[1].prompts == []
-        assert [r.prompt_token_ids for r in bench.engine.requests[1:]] == [[4], [5]]
-
-    run(test())
+async def test_bad_words_and_cut_prompts() -> None:
+    bench = Bench()
+    bench.prompts.result = PromptResult([[1, 2, 3]], [[7, 8]])
+    await stream(bench, chat(bad_words=["x"], truncate_prompt_tokens=2))
+    assert bench.prompts.requests[0].bad_words == ["x"]
+    assert bench.engine.requests[0].bad_words == ((7, 8),)
+    assert bench.engine.requests[0].prompt_token_ids == [2, 3]
+    await stream(bench, completion(prompt=[[4], [5]], bad_words=["x"]))
+    assert bench.prompts.requests[1].prompts == []
+    assert [r.prompt_token_ids for r in bench.engine.requests[1:]] == [[4], [5]]
 
 
-def test_templates_of_requests_need_the_operators_word() -> None:
-    async def test() -> None:
-        assert (await refused(Bench(), chat(chat_template="{{ messages }}"))).param == "chat_template"
-        bench = Bench(trust_chat_template=True)
-        await stream(bench, chat(chat_template="{{ messages }}"))
-        assert bench.prompts.requests[0].chat_template == "{{ messages }}"
-
-    run(test())
+async def test_templates_of_requests_need_the_operators_word() -> None:
+    assert (await refused(Bench(), chat(chat_template="{{ messages }}"))).param == "chat_template"
+    bench = Bench(trust_chat_template=True)
+    await stream(bench, chat(chat_template="{{ messages }}"))
+    assert bench.prompts.requests[0].chat_template == "{{ messages }}"
 
 
-def test_adapters_are_models() -> None:
-    async def test() -> None:
-        bench = Bench(engine_info(lora_names=("poet",)))
-        task = await begin(bench, chat(model="poet"))
-        assert bench.engine.requests[0].lora_name == "poet"
-        bench.engine.deliver(0, "x", "length")
-        assert body_of(await task)["model"] == "poet"
-        await stream(bench, chat())
-        assert bench.engine.requests[1].lora_name is None
-
-    run(test())
+async def test_adapters_are_models() -> None:
+    bench = Bench(engine_info(lora_names=("poet",)))
+    task = await begin(bench, chat(model="poet"))
+    assert bench.engine.requests[0].lora_name == "poet"
+    bench.engine.deliver(0, "x", "length")
+    assert body_of(await task)["model"] == "poet"
+    await stream(bench, chat())
+    assert bench.engine.requests[1].lora_name is None

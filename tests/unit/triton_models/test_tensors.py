@@ -5,8 +5,8 @@ import typing
 import numpy as np
 import pytest
 
+from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.settings import OpenAiBlsSettings, TensorRtLlmSettings
-from openai_bls.triton_models.openai_bls.generate_extension import ENDPOINTS
 from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS, DataType, Model, Tensor
 
 NUMPY = {
@@ -84,4 +84,4 @@ def test_every_input_of_openai_bls_is_optional_text() -> None:
     assert {tensor.name for tensor in inputs} == {
         "request", "endpoint", "prompt", "stop", "bad_words", *JSON_INPUTS,
     }  # fmt: skip
-    assert {"chat.completions", "completions"} <= set(ENDPOINTS)
+    assert {"chat.completions", "completions"} <= set(TRITON_ENTRIES)

@@ -16,10 +16,9 @@ from openai_bls.api.chat.chunks import (
     FunctionText,
     TextChoice,
     ToolCall,
-    Usage,
-    encode,
-    new_id,
 )
+from openai_bls.api.common.encoding import encode, new_id
+from openai_bls.core.usage import Usage
 from tests.unit.core_support import usage_body
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"))
@@ -112,6 +111,6 @@ def test_a_whole_answer_has_the_fields_the_spec_requires_and_no_others() -> None
 
 
 def test_ids_differ() -> None:
-    ids = {new_id("cmpl") for _ in range(100)}
+    ids = {new_id("cmpl-") for _ in range(100)}
     assert len(ids) == 100
     assert all(len(i) == len("cmpl-") + 32 and i.startswith("cmpl-") for i in ids)

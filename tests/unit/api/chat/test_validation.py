@@ -14,31 +14,31 @@ from openai_bls.api.chat.validation import (
     MAX_BAD_WORDS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
-    Endpoint,
-    ValidRequest,
+    Body,
     parse_json,
     parse_object,
 )
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
 
 USER = {"role": "user", "content": "hi"}
-MINIMAL: dict[Endpoint, dict[str, Any]] = {"chat.completions": {"messages": [USER]}, "completions": {"prompt": "hi"}}
-ENDPOINTS: tuple[Endpoint, ...] = ("chat.completions", "completions")
-SCHEMAS: dict[Endpoint, type[schema.ChatCompletionRequest | schema.CompletionRequest]] = {
+MINIMAL: dict[Body, dict[str, Any]] = {"chat.completions": {"messages": [USER]}, "completions": {"prompt": "hi"}}
+ENDPOINTS: tuple[Body, ...] = ("chat.completions", "completions")
+SCHEMAS: dict[Body, type[schema.ChatCompletionRequest | schema.CompletionRequest]] = {
     "chat.completions": schema.ChatCompletionRequest,
     "completions": schema.CompletionRequest,
 }
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
 
 
-def parse(endpoint: Endpoint, body: dict[str, Any]) -> ValidRequest:
+def parse(endpoint: Body, body: dict[str, Any]) -> ValidRequest:
     """By both entrances, which must agree."""
     by_text = parse_json(endpoint, json.dumps(body).encode())
     assert parse_object(endpoint, body) == by_text
     return by_text
 
 
-def refused(endpoint: Endpoint, body: Any) -> InvalidRequestError:
+def refused(endpoint: Body, body: Any) -> InvalidRequestError:
     with pytest.raises(InvalidRequestError) as by_text:
         parse_json(endpoint, json.dumps(body).encode())
     with pytest.raises(InvalidRequestError) as by_object:
@@ -138,7 +138,7 @@ BAD_SHARED: dict[str, list[Any]] = {
     "guided_grammar": [1],
     "guided_json_object": [1],
 }
-BAD: dict[Endpoint, dict[str, list[Any]]] = {
+BAD: dict[Body, dict[str, list[Any]]] = {
     "chat.completions": {
         **BAD_SHARED,
         "messages": [None, "hi", 1, {}, [], [1], ["hi"], [[]], [{}]],
@@ -202,12 +202,12 @@ BACKEND_ONLY = {"guided_decoding_backend", "guided_whitespace_pattern"}
 
 def test_the_table_of_bad_values_has_every_field() -> None:
     for endpoint in ENDPOINTS:
-        assert set(BAD[endpoint]) | set(schema.NEUTRAL) | BACKEND_ONLY >= set(SCHEMAS[endpoint].__struct_fields__)
+        assert set(BAD[endpoint]) | set(schema.UNSUPPORTED) | BACKEND_ONLY >= set(SCHEMAS[endpoint].__struct_fields__)
         assert set(BAD[endpoint]) <= set(SCHEMAS[endpoint].__struct_fields__)
 
 
 @pytest.mark.parametrize(("endpoint", "field", "value"), BAD_CASES)
-def test_a_bad_value_is_refused_by_name(endpoint: Endpoint, field: str, value: Any) -> None:
+def test_a_bad_value_is_refused_by_name(endpoint: Body, field: str, value: Any) -> None:
     error = refused(endpoint, {**MINIMAL[endpoint], field: value})
     assert error.param is not None
     # The field itself, or the place in it.
@@ -223,7 +223,7 @@ def test_numbers_that_are_none_come_by_grpc_only_and_are_refused_too(field: str,
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_null_is_as_good_as_absent(endpoint: Endpoint) -> None:
+def test_null_is_as_good_as_absent(endpoint: Body) -> None:
     plain = parse(endpoint, MINIMAL[endpoint])
     for field in SCHEMAS[endpoint].__struct_fields__:
         if field not in MINIMAL[endpoint]:
@@ -315,7 +315,7 @@ def test_what_was_thought_comes_back_under_either_name() -> None:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize(("field", "given", "name", "value"), GOOD)
-def test_good_values(endpoint: Endpoint, field: str, given: Any, name: str, value: Any) -> None:
+def test_good_values(endpoint: Body, field: str, given: Any, name: str, value: Any) -> None:
     assert getattr(parse(endpoint, {**MINIMAL[endpoint], field: given}), name) == value
 
 
@@ -323,13 +323,13 @@ def test_good_values(endpoint: Endpoint, field: str, given: Any, name: str, valu
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("field", schema.NEUTRAL)
-def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(endpoint: Endpoint, field: str) -> None:
+@pytest.mark.parametrize("field", schema.UNSUPPORTED)
+def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(endpoint: Body, field: str) -> None:
     if field not in SCHEMAS[endpoint].__struct_fields__:
         assert refused(endpoint, {**MINIMAL[endpoint], field: None}).code == "unknown_parameter"
         return
     plain = parse(endpoint, MINIMAL[endpoint])
-    neutral = schema.NEUTRAL[field].values
+    neutral = schema.UNSUPPORTED[field].values
     for value in (*neutral, None):
         assert parse(endpoint, {**MINIMAL[endpoint], field: value}) == plain
     candidates = [0, 1, 2, 0.5, -1, True, False, "", "x", "none", "high", [], ["text", "audio"], {}, {"50256": -100}]
@@ -344,13 +344,13 @@ def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(end
 
 def test_every_field_that_is_not_honoured_belongs_to_some_request() -> None:
     fields = {field for cls in SCHEMAS.values() for field in cls.__struct_fields__}
-    assert set(schema.NEUTRAL) <= fields
+    assert set(schema.UNSUPPORTED) <= fields
     untyped = {f.name for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls) if f.type is Any}
-    assert untyped == set(schema.NEUTRAL) | set(schema.STRUCTURED_FIELDS)
+    assert untyped == set(schema.UNSUPPORTED) | set(schema.STRUCTURED_FIELDS)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_harmless_fields_change_nothing(endpoint: Endpoint) -> None:
+def test_harmless_fields_change_nothing(endpoint: Body) -> None:
     harmless = {
         "user": "u",
         "metadata": {"a": "b"},
@@ -366,7 +366,7 @@ def test_harmless_fields_change_nothing(endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("field", ["allowed_token_ids", "Temperature", "", "a`b", "a\nb", "$.x", "中", " - at `$.n`"])
-def test_unknown_fields_are_refused_by_name(endpoint: Endpoint, field: str) -> None:
+def test_unknown_fields_are_refused_by_name(endpoint: Body, field: str) -> None:
     error = refused(endpoint, {**MINIMAL[endpoint], field: 1})
     assert (error.param, error.code) == (field, "unknown_parameter")
 
@@ -386,7 +386,7 @@ def test_what_is_missing_is_named() -> None:
     "body", [b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff", b'{"seed": NaN}', b'{"user": "\xff"}', b"{1: 2}"]
 )
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_a_body_that_is_no_object(endpoint: Endpoint, body: bytes) -> None:
+def test_a_body_that_is_no_object(endpoint: Body, body: bytes) -> None:
     with pytest.raises(InvalidRequestError) as info:
         parse_json(endpoint, body)
     assert info.value.param is None
@@ -496,7 +496,7 @@ def test_bad_messages_are_refused_by_place(message: dict[str, Any], param: str) 
 
 def test_other_media_are_refused_with_a_reason() -> None:
     for kind in ("image_url", "input_audio", "file"):
-        assert "text only" in bad_messages({"role": "user", "content": [{"type": kind}]}).message
+        assert "text is the only modality" in bad_messages({"role": "user", "content": [{"type": kind}]}).message
 
 
 # --- fields that belong together ---
@@ -636,7 +636,7 @@ NEAR_MESSAGES = st.lists(
 
 @given(st.sampled_from(ENDPOINTS), st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 @settings(deadline=None, max_examples=150)
-def test_any_bytes_are_a_request_or_a_400(endpoint: Endpoint, body: bytes) -> None:
+def test_any_bytes_are_a_request_or_a_400(endpoint: Body, body: bytes) -> None:
     try:
         assert isinstance(parse_json(endpoint, body), ValidRequest)
     except InvalidRequestError as error:
@@ -648,7 +648,7 @@ def test_any_bytes_are_a_request_or_a_400(endpoint: Endpoint, body: bytes) -> No
     VALUES | st.dictionaries(st.sampled_from(FIELD_NAMES) | st.text(max_size=5), VALUES, max_size=6),
 )
 @settings(deadline=None, max_examples=300)
-def test_any_json_is_a_request_or_a_400(endpoint: Endpoint, body: Any) -> None:
+def test_any_json_is_a_request_or_a_400(endpoint: Body, body: Any) -> None:
     _is_a_request_or_a_400(endpoint, body)
 
 
@@ -669,7 +669,7 @@ def test_nearly_right_completions(body: dict[str, Any]) -> None:
     _is_a_request_or_a_400("completions", body)
 
 
-def _is_a_request_or_a_400(endpoint: Endpoint, body: Any) -> None:
+def _is_a_request_or_a_400(endpoint: Body, body: Any) -> None:
     try:
         assert isinstance(parse_json(endpoint, json.dumps(body).encode()), ValidRequest)
     except InvalidRequestError as error:

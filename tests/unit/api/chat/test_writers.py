@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.chat.chunks import ChunkEncoder, Envelope, Usage, encode
+from openai_bls.api.chat.chunks import ChunkEncoder, Envelope
 from openai_bls.api.chat.writers import AnswerWriter, StreamWriter
+from openai_bls.api.common.encoding import encode
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.errors import EngineError
+from openai_bls.core.usage import Usage
 from openai_bls.output.detokenizer.factory import from_tokenizer
 from openai_bls.pipeline.sequence import Sequence
 from tests.unit.core_support import FakeSink, tiny_tokenizer, usage_body

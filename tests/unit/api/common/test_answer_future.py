@@ -1,59 +1,48 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from openai_bls.api.chat.chunks import Usage
-from openai_bls.api.common.answer_future import Whole
+from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.core.errors import EngineError
+from openai_bls.core.usage import Usage
 
 USAGE = Usage.of(3, 4)
 
 
-class Total(Whole[int]):
+class Total(AnswerFuture[int]):
     """Answers with the number of tokens."""
 
     made = 0
 
-    def whole(self, usage: Usage) -> int:
+    def make_answer(self, usage: Usage) -> int:
         self.made += 1
         return usage.total_tokens
 
 
-def test_the_answer() -> None:
-    async def main() -> None:
-        total = Total()
-        total.done(USAGE)
-        assert await total.answer == 7
-        # Nothing after the end changes it.
-        total.done(USAGE)
-        total.failed(EngineError("late"))
-        assert (await total.answer, total.made) == (7, 1)
-
-    asyncio.run(main())
+async def test_the_answer() -> None:
+    total = Total()
+    total.done(USAGE)
+    assert await total.answer == 7
+    # Nothing after the end changes it.
+    total.done(USAGE)
+    total.failed(EngineError("late"))
+    assert (await total.answer, total.made) == (7, 1)
 
 
-def test_an_error() -> None:
-    async def main() -> None:
-        total = Total()
-        error = EngineError("no")
-        total.failed(error)
-        total.done(USAGE)
-        with pytest.raises(EngineError) as caught:
-            await total.answer
-        assert caught.value is error
-        assert total.made == 0
-
-    asyncio.run(main())
+async def test_an_error() -> None:
+    total = Total()
+    error = EngineError("no")
+    total.failed(error)
+    total.done(USAGE)
+    with pytest.raises(EngineError) as caught:
+        await total.answer
+    assert caught.value is error
+    assert total.made == 0
 
 
-def test_an_answer_that_nobody_waits_for_is_not_made() -> None:
-    async def main() -> None:
-        total = Total()
-        total.answer.cancel()
-        total.done(USAGE)
-        total.failed(EngineError("no"))
-        assert total.made == 0
-
-    asyncio.run(main())
+async def test_an_answer_that_nobody_waits_for_is_not_made() -> None:
+    total = Total()
+    total.answer.cancel()
+    total.done(USAGE)
+    total.failed(EngineError("no"))
+    assert total.made == 0

@@ -7,7 +7,7 @@ import pytest
 
 from openai_bls.api.common.bodies import fault
 from openai_bls.api.common.faults import Fault, converted, decoded
-from openai_bls.api.common.unsupported import Neutral, not_honoured, refuse_unless_neutral
+from openai_bls.api.common.unsupported import Unsupported, first_unsupported, refuse_unsupported
 from openai_bls.core.errors import InvalidRequestError
 
 
@@ -92,9 +92,9 @@ def test_what_is_as_it_should_be() -> None:
     ],
 )
 def test_neutral_values(neutral: tuple[Any, ...], value: Any, allowed: bool) -> None:
-    known = {"ok": Neutral((), ""), "field": Neutral(neutral, "do that")}
-    assert not_honoured({"field": value}, known) == (None if allowed else "field")
+    known = {"ok": Unsupported((), ""), "field": Unsupported(neutral, "do that")}
+    assert first_unsupported({"field": value}, known) == (None if allowed else "field")
     if not allowed:
         with pytest.raises(InvalidRequestError, match="do that") as caught:
-            refuse_unless_neutral({"field": value}, known, "at[0].")
+            refuse_unsupported({"field": value}, known, "at[0].")
         assert (caught.value.param, caught.value.code) == ("at[0].field", "unsupported_parameter")

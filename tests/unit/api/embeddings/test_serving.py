@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.api.chat.chunks import encode
+from openai_bls.api.common.encoding import encode
 from openai_bls.api.embeddings.schema import MAX_INPUTS
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, PromptResult
@@ -58,41 +58,35 @@ def refused(body: dict[str, Any], **options: Any) -> ApiError:
     return errors[0]
 
 
-def test_an_answer() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"model": "openai_bls", "input": "hé", "user": "u"})
-        assert bench.engine.requests == [
-            GenerationRequest(
-                request_id=1,
-                prompt_token_ids=token_ids("hé"),
-                max_tokens=0,
-                pooling="last",
-            )
-        ]
-        assert bench.service.in_progress == 1
-        bench.engine.deliver(0, [], "stop", embedding=VECTOR)
-        assert await task == {
-            "object": "list",
-            "data": [{"object": "embedding", "index": 0, "embedding": VECTOR}],
-            "model": "openai_bls",
-            "usage": {"prompt_tokens": 3, "total_tokens": 3},
-        }
-        (record,) = bench.records
-        assert (record.endpoint, record.outcome, record.usage.prompt_tokens) == ("embeddings", "done", 3)
-
-    run(test)
+async def test_an_answer(bench: Bench) -> None:
+    task = await begin(bench, {"model": "openai_bls", "input": "hé", "user": "u"})
+    assert bench.engine.requests == [
+        GenerationRequest(
+            request_id=1,
+            prompt_token_ids=token_ids("hé"),
+            max_tokens=0,
+            pooling="last",
+        )
+    ]
+    assert bench.service.in_progress == 1
+    bench.engine.deliver(0, [], "stop", embedding=VECTOR)
+    assert await task == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0, "embedding": VECTOR}],
+        "model": "openai_bls",
+        "usage": {"prompt_tokens": 3, "total_tokens": 3},
+    }
+    (record,) = bench.records
+    assert (record.endpoint, record.outcome, record.usage.prompt_tokens) == ("embeddings", "done", 3)
 
 
-def test_base64_is_little_endian_float32() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": "x", "encoding_format": "base64", "dimensions": 3})
-        bench.engine.deliver(0, [], "stop", embedding=VECTOR)
-        answer = await task
-        assert answer["model"] == "tiny"
-        raw = base64.b64decode(answer["data"][0]["embedding"], validate=True)
-        assert struct.unpack("<3f", raw) == pytest.approx(VECTOR)
-
-    run(test)
+async def test_base64_is_little_endian_float32(bench: Bench) -> None:
+    task = await begin(bench, {"input": "x", "encoding_format": "base64", "dimensions": 3})
+    bench.engine.deliver(0, [], "stop", embedding=VECTOR)
+    answer = await task
+    assert answer["model"] == "tiny"
+    raw = base64.b64decode(answer["data"][0]["embedding"], validate=True)
+    assert struct.unpack("<3f", raw) == pytest.approx(VECTOR)
 
 
 @pytest.mark.parametrize(
@@ -104,39 +98,30 @@ def test_base64_is_little_endian_float32() -> None:
         ([[1, 2], [3]], [[1, 2], [3]]),
     ],
 )
-def test_the_four_forms_of_input(given_input: Any, prompts: list[list[int]]) -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": given_input, "pooling": "mean"}, len(prompts))
-        assert [request.prompt_token_ids for request in bench.engine.requests] == prompts
-        assert {request.pooling for request in bench.engine.requests} == {"mean"}
-        for at in range(len(prompts)):
-            bench.engine.deliver(at, [], "stop", embedding=[1.0])
-        total = sum(map(len, prompts))
-        assert (await task)["usage"] == {"prompt_tokens": total, "total_tokens": total}
-
-    run(test)
+async def test_the_four_forms_of_input(bench: Bench, given_input: Any, prompts: list[list[int]]) -> None:
+    task = await begin(bench, {"input": given_input, "pooling": "mean"}, len(prompts))
+    assert [request.prompt_token_ids for request in bench.engine.requests] == prompts
+    assert {request.pooling for request in bench.engine.requests} == {"mean"}
+    for at in range(len(prompts)):
+        bench.engine.deliver(at, [], "stop", embedding=[1.0])
+    total = sum(map(len, prompts))
+    assert (await task)["usage"] == {"prompt_tokens": total, "total_tokens": total}
 
 
-def test_answers_keep_the_inputs_order_whichever_comes_first() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": ["a", "b", "c"]}, 3)
-        for at in (2, 0, 1):
-            bench.engine.deliver(at, [], "stop", embedding=[float(at)])
-        answer = await task
-        assert [(item["index"], item["embedding"]) for item in answer["data"]] == [(0, [0.0]), (1, [1.0]), (2, [2.0])]
-
-    run(test)
+async def test_answers_keep_the_inputs_order_whichever_comes_first(bench: Bench) -> None:
+    task = await begin(bench, {"input": ["a", "b", "c"]}, 3)
+    for at in (2, 0, 1):
+        bench.engine.deliver(at, [], "stop", embedding=[float(at)])
+    answer = await task
+    assert [(item["index"], item["embedding"]) for item in answer["data"]] == [(0, [0.0]), (1, [1.0]), (2, [2.0])]
 
 
 @pytest.mark.parametrize(("given_value", "meant"), [(None, True), (True, True), (False, False)])
-def test_special_tokens_are_added_unless_not_wanted(given_value: bool | None, meant: bool) -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": ["x"], "add_special_tokens": given_value})
-        assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]
-        bench.engine.deliver(0, [], "stop", embedding=[1.0])
-        await task
-
-    run(test)
+async def test_special_tokens_are_added_unless_not_wanted(bench: Bench, given_value: bool | None, meant: bool) -> None:
+    task = await begin(bench, {"input": ["x"], "add_special_tokens": given_value})
+    assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]
+    bench.engine.deliver(0, [], "stop", embedding=[1.0])
+    await task
 
 
 def test_an_adapter_is_named_to_the_engine() -> None:
@@ -179,13 +164,10 @@ def test_bad_bodies_are_refused_by_name(body: dict[str, Any], param: str, code: 
     assert (error.param, error.code) == (param, code)
 
 
-def test_the_longest_input_that_fits() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": "x" * 1000})
-        bench.engine.deliver(0, [], "stop", embedding=[1.0])
-        assert (await task)["usage"]["prompt_tokens"] == 1000
-
-    run(test)
+async def test_the_longest_input_that_fits(bench: Bench) -> None:
+    task = await begin(bench, {"input": "x" * 1000})
+    bench.engine.deliver(0, [], "stop", embedding=[1.0])
+    assert (await task)["usage"]["prompt_tokens"] == 1000
 
 
 def test_an_engine_without_embeddings_says_so() -> None:
@@ -194,17 +176,14 @@ def test_an_engine_without_embeddings_says_so() -> None:
     assert "has no embeddings" in error.message
 
 
-def test_other_dimensions_are_refused_with_the_models_size() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": ["x", "y"], "dimensions": 2}, 2)
-        bench.engine.deliver(1, [], "stop", embedding=VECTOR)
-        with pytest.raises(InvalidRequestError, match="have 3 and cannot be shortened") as caught:
-            await task
-        assert caught.value.param == "dimensions"
-        # The other is not worked on any more.
-        assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
-
-    run(test)
+async def test_other_dimensions_are_refused_with_the_models_size(bench: Bench) -> None:
+    task = await begin(bench, {"input": ["x", "y"], "dimensions": 2}, 2)
+    bench.engine.deliver(1, [], "stop", embedding=VECTOR)
+    with pytest.raises(InvalidRequestError, match="have 3 and cannot be shortened") as caught:
+        await task
+    assert caught.value.param == "dimensions"
+    # The other is not worked on any more.
+    assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
 
 
 @pytest.mark.parametrize(
@@ -216,39 +195,32 @@ def test_other_dimensions_are_refused_with_the_models_size() -> None:
         ("stop", {}, EngineError),
     ],
 )
-def test_one_failure_ends_the_whole_request(reason: Any, more: dict[str, Any], kind: type[ApiError]) -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": ["x", "y", "z"]}, 3)
-        bench.engine.deliver(2, [], "stop", embedding=VECTOR)
-        bench.engine.deliver(1, [], reason, **more)
-        bench.engine.deliver(0, [], "error")
-        with pytest.raises(kind) as caught:
-            await task
-        assert [record.outcome for record in bench.records] == [caught.value]
-
-    run(test)
-
-
-def test_a_client_that_has_gone_stops_the_engines_work() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": ["x", "y"]}, 2)
-        bench.engine.deliver(0, [], "stop", embedding=VECTOR)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert bench.engine.cancelled == [bench.engine.requests[1].request_id]
-        assert [record.outcome for record in bench.records] == ["cancelled"]
-
-    run(test)
+async def test_one_failure_ends_the_whole_request(
+    bench: Bench, reason: Any, more: dict[str, Any], kind: type[ApiError]
+) -> None:
+    task = await begin(bench, {"input": ["x", "y", "z"]}, 3)
+    bench.engine.deliver(2, [], "stop", embedding=VECTOR)
+    bench.engine.deliver(1, [], reason, **more)
+    bench.engine.deliver(0, [], "error")
+    with pytest.raises(kind) as caught:
+        await task
+    assert [record.outcome for record in bench.records] == [caught.value]
 
 
-def test_what_preprocessing_refuses() -> None:
-    async def test(bench: Bench) -> None:
-        bench.prompts.result = PromptResult(error="no", param="prompts")
-        with pytest.raises(InvalidRequestError) as caught:
-            await embed(bench.service, {"input": "x"})
-        assert (caught.value.message, caught.value.param) == ("no", "input")
+async def test_a_client_that_has_gone_stops_the_engines_work(bench: Bench) -> None:
+    task = await begin(bench, {"input": ["x", "y"]}, 2)
+    bench.engine.deliver(0, [], "stop", embedding=VECTOR)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert bench.engine.cancelled == [bench.engine.requests[1].request_id]
+    assert [record.outcome for record in bench.records] == ["cancelled"]
 
-    run(test)
+
+async def test_what_preprocessing_refuses(bench: Bench) -> None:
+    bench.prompts.result = PromptResult(error="no", param="prompts")
+    with pytest.raises(InvalidRequestError) as caught:
+        await embed(bench.service, {"input": "x"})
+    assert (caught.value.message, caught.value.param) == ("no", "input")
 
 
 def test_a_full_server_takes_none() -> None:

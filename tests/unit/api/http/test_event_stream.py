@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.http.event_stream import DONE, KEEP_ALIVE, EventStream
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import EngineError
 from tests.unit.core_support import WAIT_S, events
 
@@ -18,7 +18,7 @@ NEVER = 3600.0
 
 
 def event_stream(keep_alive_interval_s: float) -> EventStream:
-    return EventStream(keep_alive_interval_s, Pacer(asyncio.get_running_loop()))
+    return EventStream(keep_alive_interval_s, WriteBatcher(asyncio.get_running_loop()))
 
 
 class Connection:

@@ -10,18 +10,14 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from openai_bls.api.embeddings import routes as embeddings
-from openai_bls.api.http import metrics_route
-from openai_bls.api.http.handlers import Api
-from openai_bls.api.http.write_batcher import Pacer
-from openai_bls.api.tokenize import routes as tokenize
+from openai_bls.api.http.app import create_app
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import InvalidRequestError
 from tests.unit.core_support import Answered, Bench, ask, token_ids
 
 
 def application(bench: Bench) -> Starlette:
-    api = Api(bench.service, Pacer(asyncio.get_running_loop()))
-    return Starlette(routes=[*tokenize.routes(api), *embeddings.routes(api), *metrics_route.routes(api)])
+    return create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
 
 
 def run(test: Callable[[Bench, Starlette], Awaitable[None]], **settings: Any) -> None:
@@ -54,20 +50,6 @@ def test_tokenize_and_detokenize(prefix: str) -> None:
     assert answered.json() == {"count": 3, "max_model_len": 1000, "tokens": token_ids("hé"), "token_strs": None}
     answered = one(f"{prefix}/detokenize", {"model": "tiny", "tokens": token_ids("hé")})
     assert answered.json() == {"prompt": "hé"}
-
-
-@pytest.mark.parametrize("path", ["/tokenize", "/v1/detokenize", "/v1/embeddings"])
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 50_000, b'{"what": 1}', b"{}"])
-def test_what_is_no_request_is_a_400(path: str, body: bytes) -> None:
-    answered = one(path, body)
-    assert answered.status == 400
-    assert set(answered.json()["error"]) == {"message", "type", "param", "code"}
-
-
-@pytest.mark.parametrize("path", ["/tokenize", "/v1/detokenize", "/v1/embeddings"])
-def test_they_want_the_api_key(path: str) -> None:
-    assert one(path, {}, api_key="k").status == 401
-    assert one(path, {}, (("authorization", "Bearer k"),), api_key="k").status == 400
 
 
 @pytest.mark.parametrize(
@@ -130,7 +112,7 @@ def test_a_client_that_goes_away_stops_the_engines_work() -> None:
 
 def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:
     async def test(bench: Bench, app: Starlette) -> None:
-        bench.service.on_refused("/v1/embeddings", InvalidRequestError("no"))
+        bench.service.on_refused("embeddings", InvalidRequestError("no"))
         await ask(app, "POST", "/tokenize", {"prompt": "x"}, (("authorization", "Bearer k"),))
         answered = await ask(app, "GET", "/metrics")
         assert answered.status == 200

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.http import write_batcher as pacer_module
-from openai_bls.api.http.write_batcher import Pacer
+from openai_bls.api.http import write_batcher as write_batcher_module
+from openai_bls.api.http.write_batcher import WriteBatcher
 from tests.unit.core_support import WAIT_S
 
 
@@ -29,33 +29,33 @@ class Clock:
         self.later.append((delay, callback))
 
 
-def test_a_turn_is_at_once_unless_another_was_just_now() -> None:
+def test_a_batch_is_at_once_unless_another_was_just_now() -> None:
     clock = Clock()
-    pacer = Pacer(clock)  # type: ignore[arg-type]
+    write_batcher = WriteBatcher(clock)  # type: ignore[arg-type]
     calls: list[str] = []
-    pacer.schedule(lambda: calls.append("a"))
-    pacer.schedule(lambda: calls.append("b"))
+    write_batcher.schedule(lambda: calls.append("a"))
+    write_batcher.schedule(lambda: calls.append("b"))
     # One turn for both.
     assert (len(clock.soon), clock.later, calls) == (1, [], [])
     clock.soon.pop()()
     assert calls == ["a", "b"]
-    clock.now += pacer_module._TURN_S / 4
-    pacer.schedule(lambda: calls.append("c"))
-    pacer.schedule(lambda: calls.append("d"))
+    clock.now += write_batcher_module._INTERVAL_S / 4
+    write_batcher.schedule(lambda: calls.append("c"))
+    write_batcher.schedule(lambda: calls.append("d"))
     ((delay, turn),) = clock.later
-    assert delay == pytest.approx(pacer_module._TURN_S * 3 / 4)
+    assert delay == pytest.approx(write_batcher_module._INTERVAL_S * 3 / 4)
     assert clock.soon == []
     clock.now += delay
     turn()
     assert calls == ["a", "b", "c", "d"]
-    clock.now += pacer_module._TURN_S
-    pacer.schedule(lambda: calls.append("e"))
+    clock.now += write_batcher_module._INTERVAL_S
+    write_batcher.schedule(lambda: calls.append("e"))
     assert len(clock.soon) == 1
 
 
 def test_one_that_raises_and_one_that_schedules_itself_disturb_no_other() -> None:
     async def main() -> None:
-        pacer = Pacer(asyncio.get_running_loop())
+        write_batcher = WriteBatcher(asyncio.get_running_loop())
         calls: list[int] = []
         done = asyncio.Event()
 
@@ -67,10 +67,10 @@ def test_one_that_raises_and_one_that_schedules_itself_disturb_no_other() -> Non
             if len(calls) == 3:
                 done.set()
             else:
-                pacer.schedule(again)
+                write_batcher.schedule(again)
 
-        pacer.schedule(broken)
-        pacer.schedule(again)
+        write_batcher.schedule(broken)
+        write_batcher.schedule(again)
         await wait(done.wait())
         assert calls == [0, 1, 2]
 

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.chat.tools import ToolUse
-from openai_bls.api.chat.validation import ValidRequest
 from openai_bls.api.messages.conversion import decode
 from openai_bls.api.messages.errors import error_body
-from openai_bls.api.messages.schema import NEUTRAL, MessagesRequest, PromptRequest
+from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptRequest
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ToolUse, ValidRequest
 from tests.unit.api.messages.messages_support import WEATHER, body, converted
 
 FUNCTION = {"name": "get_weather", "description": WEATHER["description"], "parameters": WEATHER["input_schema"]}
@@ -72,9 +71,9 @@ def test_harmless_fields_change_nothing() -> None:
     assert valid(**HARMLESS) == valid()
 
 
-@pytest.mark.parametrize("name", NEUTRAL)
-def test_fields_that_are_not_honoured(name: str) -> None:
-    for value in NEUTRAL[name].values:
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_fields_that_are_first_unsupported(name: str) -> None:
+    for value in UNSUPPORTED[name].values:
         assert valid(**{name: value}) == valid()
     assert decode(json.dumps({**body(), name: None}).encode(), MessagesRequest)
     for value in ("x", [{}], {"id": "x"}, 7):

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
 
-from openai_bls.api.http.handlers import Api
-from openai_bls.api.http.write_batcher import Pacer
-from openai_bls.api.messages.routes import routes
+from openai_bls.api.http.app import create_app
+from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine_types import PromptResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from tests.unit.api.messages.messages_support import WEATHER, body
@@ -45,7 +43,7 @@ def answered(
     """What a request gets; `feed` is the engine's part."""
 
     async def main() -> Answered:
-        app = Starlette(routes=list(routes(Api(bench.service, Pacer(asyncio.get_running_loop())))))
+        app = create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
         task = asyncio.ensure_future(ask(app, "POST", path, fields, headers))
         await until(lambda: bench.engine.requests or task.done())
         if feed is not None:
@@ -269,7 +267,7 @@ def test_a_client_that_goes_away_stops_the_engine(stream: bool) -> None:
     bench = Bench()
 
     async def main() -> None:
-        app = Starlette(routes=list(routes(Api(bench.service, Pacer(asyncio.get_running_loop())))))
+        app = create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
         gone = asyncio.Event()
         payload = json.dumps(body(stream=stream)).encode()
         first = [{"type": "http.request", "body": payload, "more_body": False}]

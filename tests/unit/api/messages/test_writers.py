@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.chat.chunks import encode
-from openai_bls.api.messages.errors import error_event
-from openai_bls.api.messages.events import Message
-from openai_bls.api.messages.writers import StreamedMessage, WholeMessage, tool_input
-from openai_bls.core.errors import ApiError
+from openai_bls.api.common.encoding import encode
+from openai_bls.api.messages.writers import Message, StreamedMessage, WholeMessage, tool_input
 from openai_bls.output.detect import ModelFormats, detect
 from tests.unit.api.messages.messages_support import WEATHER, converted
 from tests.unit.core_support import EOS, WAIT_S, Bench, FakeSink, token_ids
@@ -23,14 +20,6 @@ THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
 PLAIN = detect(None, tool_call_parser="hermes", reasoning_parser="none")
 ARGUMENTS = '{"city": "Köln"}'
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
-
-
-class Sink(FakeSink):
-    """Keeps the events; an error is one, as in an `EventStream`."""
-
-    def fail(self, error: ApiError) -> None:
-        self.raw.append(error_event(error))
-        super().fail(error)
 
 
 def parsed(raw: list[bytes]) -> list[dict[str, Any]]:
@@ -66,18 +55,20 @@ def answers(
     last = ending or {"finish_reason": finish}
 
     async def streamed() -> list[bytes]:
-        bench, sink = Bench(formats=formats), Sink()
-        writer = StreamedMessage(sink, "tiny", omit_thinking=request.omit_thinking)
-        generation = await bench.service.prepare(request.valid, writer)
-        generation.start()
+        bench, sink = Bench(formats=formats), FakeSink()
+        await bench.service.begin(
+            request.valid, lambda _: StreamedMessage(sink, "tiny", omit_thinking=request.omit_thinking)
+        )
         await feed(bench, pieces, dict(last))
         assert sink.ends == 1
         return sink.raw
 
     async def whole() -> Message:
         bench = Bench(formats=formats)
-        writer = WholeMessage("tiny", omit_thinking=request.omit_thinking)
-        task = asyncio.ensure_future(bench.service.complete(request.valid, writer))
+        completing = bench.service.complete(
+            request.valid, lambda _: WholeMessage("tiny", omit_thinking=request.omit_thinking)
+        )
+        task = asyncio.ensure_future(completing)
         while not bench.engine.requests:
             await asyncio.sleep(0)
         await feed(bench, pieces, dict(last))

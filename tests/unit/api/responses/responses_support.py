@@ -15,8 +15,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from starlette.applications import Starlette
 
 from openai_bls.api.http.handlers import Api
-from openai_bls.api.http.write_batcher import Pacer
-from openai_bls.api.responses.routes import routes
+from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.api.responses.endpoints import ENDPOINTS, ResponsesHandlers
 from openai_bls.api.responses.store import ResponseStore
 from openai_bls.output.detect import detect
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask
@@ -125,7 +125,9 @@ class Place:
 
     def app(self) -> Starlette:
         """The routes alone; for a running event loop."""
-        return Starlette(routes=routes(Api(self.bench.service, Pacer(asyncio.get_running_loop())), self.store))
+        api = Api(self.bench.service, WriteBatcher(asyncio.get_running_loop()))
+        api.shared(ResponsesHandlers).store = self.store
+        return Starlette(routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)])
 
     def ask(self, method: str, path: str, body: Any = None, query: str = "") -> Reply:
         """A request that needs no engine."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from openai_bls.api.responses.conversation import Conversation
+from openai_bls.api.responses.errors import Origin
 from openai_bls.api.responses.items import read_input
-from openai_bls.api.responses.refusals import Origin
 from openai_bls.api.responses.store import References, ResponseStore
 from openai_bls.core.errors import InvalidRequestError
 

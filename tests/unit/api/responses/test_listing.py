@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.api.responses.listing import page
+from openai_bls.api.responses.items import page
 from openai_bls.core.errors import InvalidRequestError
 
 ITEMS = [{"id": str(at)} for at in range(30)]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from openai_bls.api.chat import serving
 from openai_bls.api.chat.chunks import ChatChoice
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import CreateRequest
@@ -25,7 +26,7 @@ from tests.unit.api.responses.responses_support import (
     call_text,
     checked_event,
 )
-from tests.unit.core_support import Bench, chat
+from tests.unit.core_support import Bench, FakeSink, chat
 
 TOOLS: dict[str, Any] = {"tools": [WEATHER]}
 
@@ -174,7 +175,7 @@ def as_chat(text: str, reason: str) -> Parts:
     async def main() -> Parts:
         bench = Bench(formats=THINKS_AND_CALLS)
         tools = [{"type": "function", "function": {"name": WEATHER["name"]}}]
-        task = asyncio.ensure_future(bench.service.answer(chat(tools=tools)))
+        task = asyncio.ensure_future(serving.answer(bench.service, chat(tools=tools)))
         while not bench.engine.requests:
             await asyncio.sleep(0)
         bench.engine.deliver(0, text, reason)
@@ -330,8 +331,11 @@ def test_an_error_after_it_ends_the_stream() -> None:
 def test_an_error_after_keep_alives_still_opens_the_stream() -> None:
     """Then the status has gone out already."""
     draft = Draft(CreateRequest(), [], "m", SamplingParams())
-    writer = StreamedResponse(draft, None, lambda response, encoded: None)
-    blocks = writer.failure(OverloadedError("no")).decode().split("\n\n")
+    sink = FakeSink()
+    StreamedResponse(sink, lambda error: error, draft, None, lambda response, encoded: None).failed(
+        OverloadedError("no")
+    )
+    blocks = sink.raw[0].decode().split("\n\n")
     events = [json.loads(block.split("\ndata: ")[1]) for block in blocks[:-1]]
     for event in events:
         checked_event(event)

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from openai.types.responses import response_create_params as sdk
 
-from openai_bls.api.chat.tools import ToolUse
 from openai_bls.api.responses import schema
 from openai_bls.api.responses.parsing import CreateRequest, parse_count, parse_create
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ToolUse
 from tests.unit.api.responses.responses_support import WEATHER
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -53,12 +53,12 @@ def test_every_field_of_the_sdk_is_known_or_refused_by_name() -> None:
 def test_every_field_is_in_one_place() -> None:
     names = set(schema.CreateRequest.__struct_fields__)
     assert set(schema.PASSED_ON) <= names
-    refusable = {name for name in schema.NEUTRAL if "." not in name}
+    refusable = {name for name in schema.UNSUPPORTED if "." not in name}
     assert refusable <= names
     assert not refusable & set(schema.PASSED_ON)
     unset = {field.name for field in msgspec.structs.fields(schema.CreateRequest) if field.default is msgspec.UNSET}
     assert unset == refusable | set(schema.PASSED_ON)
-    reasoning = {name.partition(".")[2] for name in schema.NEUTRAL if name.startswith("reasoning.")}
+    reasoning = {name.partition(".")[2] for name in schema.UNSUPPORTED if name.startswith("reasoning.")}
     assert reasoning == set(schema.Reasoning.__struct_fields__) - {"effort"}
 
 
@@ -114,7 +114,9 @@ def test_harmless_fields() -> None:
     assert refused(metadata={str(n): "" for n in range(17)}).param == "metadata"
 
 
-@pytest.mark.parametrize(("name", "neutral"), [(n, v) for n, k in schema.NEUTRAL.items() for v in (*k.values, None)])
+@pytest.mark.parametrize(
+    ("name", "neutral"), [(n, v) for n, k in schema.UNSUPPORTED.items() for v in (*k.values, None)]
+)
 def test_neutral_values(name: str, neutral: Any) -> None:
     if name == "personality":
         request = parse_count(msgspec.json.encode({"input": "hi", name: neutral}), references())
@@ -124,7 +126,7 @@ def test_neutral_values(name: str, neutral: Any) -> None:
     assert parse(**{field: {inner: neutral} if inner else neutral}).chat == parse().chat
 
 
-@pytest.mark.parametrize("name", schema.NEUTRAL)
+@pytest.mark.parametrize("name", schema.UNSUPPORTED)
 def test_refused_by_name(name: str) -> None:
     field, _, inner = name.partition(".")
     error = refused(**{field: {inner: "bogus"} if inner else "bogus"})

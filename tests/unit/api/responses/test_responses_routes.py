@@ -435,7 +435,7 @@ def test_a_finished_response_is_encoded_once(monkeypatch: pytest.MonkeyPatch, st
             encoded.append(whole)
         return msgspec.json.encode(value)
 
-    monkeypatch.setattr("openai_bls.api.chat.chunks._encode", counted)
+    monkeypatch.setattr("openai_bls.api.common.encoding._encode", counted)
     place = Place()
     reply = place.create({"stream": stream}, ["a"])
     (response,) = encoded

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_bls.api.chat import serving
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.tokenize.serving import detokenize, tokenize
 from openai_bls.core.engine_types import PromptRequest, PromptResult
@@ -51,38 +52,29 @@ def refused(body: dict[str, Any], endpoint: Any = tokenize, **options: Any) -> A
     return errors[0]
 
 
-def test_a_prompts_ids_and_their_texts() -> None:
-    async def test(bench: Bench) -> None:
-        answer = await tokenize(bench.service, {"prompt": "hé", "return_token_strs": True})
-        assert answer.tokens == token_ids("hé")
-        assert (answer.count, answer.max_model_len) == (3, 1000)
-        # The two bytes of é are a token each.
-        assert answer.token_strs == ["h", "bytes:\\xc3", "bytes:\\xa9"]
-        plain = await tokenize(bench.service, {"prompt": "hé", "model": "openai_bls"})
-        assert (plain.tokens, plain.token_strs) == (answer.tokens, None)
-        assert bench.engine.requests == []
-
-    run(test)
+async def test_a_prompts_ids_and_their_texts(bench: Bench) -> None:
+    answer = await tokenize(bench.service, {"prompt": "hé", "return_token_strs": True})
+    assert answer.tokens == token_ids("hé")
+    assert (answer.count, answer.max_model_len) == (3, 1000)
+    # The two bytes of é are a token each.
+    assert answer.token_strs == ["h", "bytes:\\xc3", "bytes:\\xa9"]
+    plain = await tokenize(bench.service, {"prompt": "hé", "model": "openai_bls"})
+    assert (plain.tokens, plain.token_strs) == (answer.tokens, None)
+    assert bench.engine.requests == []
 
 
 @pytest.mark.parametrize(
     ("given_value", "meant"),
     [(None, True), (True, True), (False, False)],
 )
-def test_special_tokens_are_added_unless_not_wanted(given_value: bool | None, meant: bool) -> None:
-    async def test(bench: Bench) -> None:
-        await tokenize(bench.service, {"prompt": "x", "add_special_tokens": given_value})
-        assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]
-
-    run(test)
+async def test_special_tokens_are_added_unless_not_wanted(bench: Bench, given_value: bool | None, meant: bool) -> None:
+    await tokenize(bench.service, {"prompt": "x", "add_special_tokens": given_value})
+    assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]
 
 
-def test_an_empty_prompt_and_one_longer_than_the_context() -> None:
-    async def test(bench: Bench) -> None:
-        assert (await tokenize(bench.service, {"prompt": ""})).count == 0
-        assert (await tokenize(bench.service, {"prompt": "x" * 2000})).count == 2000
-
-    run(test)
+async def test_an_empty_prompt_and_one_longer_than_the_context(bench: Bench) -> None:
+    assert (await tokenize(bench.service, {"prompt": ""})).count == 0
+    assert (await tokenize(bench.service, {"prompt": "x" * 2000})).count == 2000
 
 
 @pytest.mark.parametrize(
@@ -105,7 +97,7 @@ def test_a_chats_ids_are_those_of_its_completion(tokenizer_dir: Path, fields: di
     async def test(bench: Bench) -> None:
         bench.model.prompts = RealPrompts(tokenizer_dir)
         answer = await tokenize(bench.service, body)
-        completion = asyncio.create_task(bench.service.answer(parse_object("chat.completions", body)))
+        completion = asyncio.create_task(serving.answer(bench.service, parse_object("chat.completions", body)))
         while not bench.engine.requests:
             await asyncio.sleep(0)
         bench.engine.deliver(0, "ok", "stop", stop_token_id=EOS)
@@ -192,38 +184,32 @@ def test_both_go_to_the_model_that_is_named_and_to_no_other() -> None:
         assert isinstance(refused({**body, "model": "other"}, endpoint), ModelNotFoundError)
 
 
-def test_a_server_that_drains_takes_none() -> None:
-    async def test(bench: Bench) -> None:
-        bench.service.draining = True
-        for endpoint, body in ((tokenize, {"prompt": "x"}), (detokenize, {"tokens": [1]})):
-            with pytest.raises(OverloadedError):
-                await endpoint(bench.service, body)
-
-    run(test)
+async def test_a_server_that_drains_takes_none(bench: Bench) -> None:
+    bench.service.draining = True
+    for endpoint, body in ((tokenize, {"prompt": "x"}), (detokenize, {"tokens": [1]})):
+        with pytest.raises(OverloadedError):
+            await endpoint(bench.service, body)
 
 
-def test_each_is_in_progress_while_it_lasts_and_recorded() -> None:
-    async def test(bench: Bench) -> None:
-        bench.prompts.hold = asyncio.Event().wait()
-        task = asyncio.create_task(tokenize(bench.service, {"prompt": "x"}))
-        while not bench.prompts.requests:
-            await asyncio.sleep(0)
-        assert bench.service.in_progress == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        bench.prompts.hold = None
-        await detokenize(bench.service, {"tokens": [1]})
-        bench.prompts.result = PromptResult(error="no", param="prompt")
-        with pytest.raises(InvalidRequestError) as caught:
-            await tokenize(bench.service, {"prompt": "x"})
-        assert [(r.endpoint, r.outcome, r.model) for r in bench.records] == [
-            ("tokenize", "cancelled", "tiny"),
-            ("detokenize", "done", "tiny"),
-            ("tokenize", caught.value, "tiny"),
-        ]
-        assert bench.busy == [1, 0] * 3
-
-    run(test)
+async def test_each_is_in_progress_while_it_lasts_and_recorded(bench: Bench) -> None:
+    bench.prompts.hold = asyncio.Event().wait()
+    task = asyncio.create_task(tokenize(bench.service, {"prompt": "x"}))
+    while not bench.prompts.requests:
+        await asyncio.sleep(0)
+    assert bench.service.in_progress == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    bench.prompts.hold = None
+    await detokenize(bench.service, {"tokens": [1]})
+    bench.prompts.result = PromptResult(error="no", param="prompt")
+    with pytest.raises(InvalidRequestError) as caught:
+        await tokenize(bench.service, {"prompt": "x"})
+    assert [(r.endpoint, r.outcome, r.model) for r in bench.records] == [
+        ("tokenize", "cancelled", "tiny"),
+        ("detokenize", "done", "tiny"),
+        ("tokenize", caught.value, "tiny"),
+    ]
+    assert bench.busy == [1, 0] * 3
 
 
 def test_ids_that_only_the_engine_has_are_no_text() -> None:
@@ -236,15 +222,12 @@ def test_ids_that_only_the_engine_has_are_no_text() -> None:
     run(test, info=engine_info(vocab_size=VOCAB_SIZE + 1))
 
 
-def test_an_unexpected_failure_is_recorded_and_told_without_its_words() -> None:
-    async def test(bench: Bench) -> None:
-        bench.prompts.result = RuntimeError("secret path /x")
-        with pytest.raises(EngineError) as caught:
-            await tokenize(bench.service, {"prompt": "x"})
-        assert "secret" not in caught.value.message
-        (record,) = bench.records
-        # The same error, so that it is not counted again where it is answered.
-        assert record.outcome is caught.value
-        assert record.endpoint == "tokenize"
-
-    run(test)
+async def test_an_unexpected_failure_is_recorded_and_told_without_its_words(bench: Bench) -> None:
+    bench.prompts.result = RuntimeError("secret path /x")
+    with pytest.raises(EngineError) as caught:
+        await tokenize(bench.service, {"prompt": "x"})
+    assert "secret" not in caught.value.message
+    (record,) = bench.records
+    # The same error, so that it is not counted again where it is answered.
+    assert record.outcome is caught.value
+    assert record.endpoint == "tokenize"

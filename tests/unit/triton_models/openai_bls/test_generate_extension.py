@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.chat.validation import parse_json, parse_object
+from openai_bls.api.common.bodies import convert
 from openai_bls.api.embeddings.schema import parse_embeddings
-from openai_bls.api.tokenize.schema import parse_detokenize, parse_tokenize
+from openai_bls.api.registry import TRITON_ENTRIES
+from openai_bls.api.tokenize.schema import DetokenizeBody, parse_tokenize
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.openai_bls.generate_extension import ENDPOINTS, assemble
+from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS
 
 USER = {"role": "user", "content": "hi"}
@@ -66,7 +68,7 @@ def test_parts_and_parameters_give_the_same_request_as_a_body() -> None:
     parameters = {name: value for name, value in body.items() if name not in tensors}
     endpoint, assembled = assemble(tensors, parameters)
     assert endpoint == "chat.completions"
-    assert parse_object(endpoint, assembled) == parse_json("chat.completions", text(body))
+    assert parse_object("chat.completions", assembled) == parse_json("chat.completions", text(body))
 
 
 def test_messages_and_tools_come_as_one_element_or_one_an_item() -> None:
@@ -187,13 +189,13 @@ def test_bad_tensors_are_refused_by_name(tensors: dict[str, list[bytes]], param:
 NAMES = [tensor.name for tensor in MODELS["openai_bls"].inputs]
 PIECES = st.binary(max_size=12) | st.sampled_from(
     [text(USER), text([USER]), b"{}", b"[]", b"[1]", b'"x"', b"auto", b"null", b"1"]
-    + [name.encode() for name in ENDPOINTS]
+    + [name.encode() for name in TRITON_ENTRIES]
 )
 PARSERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "chat.completions": functools.partial(parse_object, "chat.completions"),
     "completions": functools.partial(parse_object, "completions"),
     "tokenize": parse_tokenize,
-    "detokenize": parse_detokenize,
+    "detokenize": functools.partial(convert, schema=DetokenizeBody),
     "embeddings": parse_embeddings,
 }
 PARAMETERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.api.chat.chunks import ChunkEncoder, Envelope, Usage
+from openai_bls.api.chat.chunks import ChunkEncoder, Envelope
 from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.core.usage import Usage
 from openai_bls.triton_models.openai_bls import response_sender
 from openai_bls.triton_models.openai_bls.response_sender import ResponseSender, SenderThreads, Throttle
 from tests.unit.core_support import WAIT_S, FakeReply

@@ -1,89 +1,69 @@
-"""/v1/responses: OpenAI's Responses API."""
+"""/v1/responses and below: OpenAI's Responses API."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from openai_bls.api.chat.logprobs import LogprobRenderer
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, error_response, unless_disconnected
+from openai_bls.api.common.one_shot import prompt_token_ids
+from openai_bls.api.endpoint import Endpoint, Smoke, expect
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 from openai_bls.api.responses import parsing
-from openai_bls.api.responses.listing import page
+from openai_bls.api.responses.items import page
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.store import References, ResponseStore, Stored
-from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
-from openai_bls.api.tokenize.serving import prompt_token_ids
+from openai_bls.api.responses.writers import Keep, StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
+from openai_bls.pipeline.model_registry import Target
 
 
-def routes(api: Api, store: ResponseStore | None = None) -> list[Route]:
-    """The routes of all endpoints.
+class ResponsesHandlers:
+    """Handlers of one application, which share a store."""
 
-    Args:
-        api: of the application.
-        store: where responses are kept; None makes one.
-    """
-    handlers = _Handlers(api, store if store is not None else ResponseStore())
-    one = "/v1/responses/{response_id}"
-
-    def route(path: str, handler: Handler, method: str) -> Route:
-        return Route(path, api.guarded(handler), methods=[method])
-
-    return [
-        route("/v1/responses", handlers.create, "POST"),
-        # Before the paths that have an id in this place.
-        route("/v1/responses/input_tokens", handlers.count, "POST"),
-        route(one, handlers.retrieve, "GET"),
-        route(one, handlers.delete, "DELETE"),
-        route(f"{one}/input_items", handlers.input_items, "GET"),
-        route(f"{one}/cancel", handlers.cancel, "POST"),
-    ]
-
-
-class _Handlers:
-    def __init__(self, api: Api, store: ResponseStore) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
         self._service = api.service
-        self._store = store
+        self.store = ResponseStore()
 
     async def create(self, request: Request) -> Response:
+        """POST /v1/responses."""
         wanted = parsing.parse_create(await self._api.body(request), self._references())
         try:
             if wanted.body.stream:
                 return await self._stream(request, wanted)
-            writer = WholeResponse(*self._answer(wanted))
-            return JsonResponse(await unless_disconnected(request, self._service.complete(wanted.chat, writer)))
+            completing = self._service.complete(wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target)))
+            return JsonResponse(await unless_disconnected(request, completing))
         except ApiError as error:
             raise wanted.told(error) from None
 
     async def _stream(self, request: Request, wanted: parsing.CreateRequest) -> Response:
-        writer = StreamedResponse(*self._answer(wanted))
-        writer.sink = stream = self._api.event_stream(
-            ending=b"", error_event=lambda error: writer.failure(wanted.told(error))
+        stream = self._api.event_stream(ending=b"")
+        generation = await self._service.begin(
+            wanted.chat, lambda target: StreamedResponse(stream, wanted.told, *self._parts(wanted, target))
         )
-        generation = await self._service.begin(wanted.chat, writer)
-        return await self._api.streamed(
-            request, stream, generation, lambda error, _: error_response(wanted.told(error))
-        )
+        return await self._api.streamed(request, stream, generation)
 
-    def _answer(self, wanted: parsing.CreateRequest) -> tuple[Draft, LogprobRenderer | None, Any]:
-        """What both kinds of answer are made with."""
-        model = self._service.models.find(wanted.chat.model).model
+    def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None, Keep]:
+        """Arguments that both writers take."""
+        model = target.model
         name = wanted.chat.model or model.info.model_name
         draft = Draft(wanted.body, wanted.tools, name, model.info.sampling_defaults)
         renderer = LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
 
         def keep(response: dict[str, Any], encoded: bytes) -> None:
             if wanted.body.store is not False:
-                self._store.put(Stored(response, encoded, wanted.inputs, wanted.previous))
+                self.store.put(Stored(response, encoded, wanted.inputs, wanted.previous))
 
         return draft, renderer, keep
 
     async def count(self, request: Request) -> Response:
+        """POST /v1/responses/input_tokens."""
         wanted = parsing.parse_count(await self._api.body(request), self._references())
         try:
             counting = prompt_token_ids(self._service, wanted.chat, "responses.input_tokens")
@@ -93,21 +73,25 @@ class _Handlers:
         return JsonResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     async def retrieve(self, request: Request) -> Response:
+        """GET /v1/responses/{response_id}."""
         # Only what is made in the background can be streamed again.
         _check_query(request, stream="false")
         return JsonResponse(Raw(self._stored(request).response))
 
     async def delete(self, request: Request) -> Response:
+        """DELETE /v1/responses/{response_id}."""
         _check_query(request)
         response_id = self._stored(request).id
-        self._store.delete(response_id)
+        self.store.delete(response_id)
         return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
+        """GET /v1/responses/{response_id}/input_items."""
         _check_query(request, limit=None, order=None, after=None)
         return JsonResponse(page(self._stored(request).input_items, request.query_params))
 
     async def cancel(self, request: Request) -> Response:
+        """POST /v1/responses/{response_id}/cancel, refused."""
         response_id = self._stored(request).id
         raise InvalidRequestError(
             f"Response '{response_id}' cannot be cancelled: only background responses can be, and 'background' is not "
@@ -116,11 +100,11 @@ class _Handlers:
 
     def _references(self) -> References:
         """What a request refers to may be as large as what it could have sent."""
-        return References(self._store, self._service.settings.max_request_bytes)
+        return References(self.store, self._service.settings.max_request_bytes)
 
     def _stored(self, request: Request) -> Stored:
         response_id = request.path_params["response_id"]
-        stored = self._store.get(response_id)
+        stored = self.store.get(response_id)
         if stored is None:
             raise NotFoundError(f"Response with id '{response_id}' not found.")
         return stored
@@ -138,3 +122,45 @@ def _check_query(request: Request, **known: str | None) -> None:
             raise InvalidRequestError(f"The query parameter '{name}' is not supported here.", param=name)
         if known[name] not in (None, value):
             raise InvalidRequestError(f"The query parameter '{name}' may only be {known[name]} here.", param=name)
+
+
+def _endpoint(
+    name: str, path: str, handler: Callable[[ResponsesHandlers, Request], Awaitable[Response]], **more: Any
+) -> Endpoint:
+    def make(api: Api) -> Handler:
+        return functools.partial(handler, api.shared(ResponsesHandlers))
+
+    return Endpoint(name=name, paths=(path,), handler=make, **more)
+
+
+def _check_response(answer: Any) -> str:
+    expect(answer["status"] in ("completed", "incomplete"), f"status is {answer['status']!r}")
+    return f"{answer['usage']['output_tokens']} tokens"
+
+
+def _check_count(answer: Any) -> str:
+    expect(answer["input_tokens"] > 0, "'input_tokens' is not above 0")
+    return f"{answer['input_tokens']} tokens"
+
+
+_ONE = "/v1/responses/{response_id}"
+
+ENDPOINTS = (
+    _endpoint(
+        "responses",
+        "/v1/responses",
+        ResponsesHandlers.create,
+        smoke=Smoke(body={"input": "Say hello.", "max_output_tokens": 8}, check=_check_response),
+    ),
+    # Before the paths that have an id in this place.
+    _endpoint(
+        "responses.input_tokens",
+        "/v1/responses/input_tokens",
+        ResponsesHandlers.count,
+        smoke=Smoke(body={"input": "Say hello."}, check=_check_count),
+    ),
+    _endpoint("responses.retrieve", _ONE, ResponsesHandlers.retrieve, method="GET"),
+    _endpoint("responses.delete", _ONE, ResponsesHandlers.delete, method="DELETE"),
+    _endpoint("responses.input_items", f"{_ONE}/input_items", ResponsesHandlers.input_items, method="GET"),
+    _endpoint("responses.cancel", f"{_ONE}/cancel", ResponsesHandlers.cancel),
+)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from openai_bls.api.common.one_shot import prompt_token_ids
+from openai_bls.api.endpoint import Endpoint, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 from openai_bls.api.messages.conversion import Converted, convert, decode
-from openai_bls.api.messages.errors import OVERLOADED, error_body, error_event
+from openai_bls.api.messages.errors import OVERLOADED, error_body
 from openai_bls.api.messages.schema import MessagesRequest, PromptRequest
 from openai_bls.api.messages.writers import StreamedMessage, WholeMessage
-from openai_bls.api.tokenize.serving import prompt_token_ids
 from openai_bls.core.errors import ApiError
-
-
-def routes(api: Api) -> list[Route]:
-    """The routes of both endpoints."""
-    return [
-        Route("/v1/messages", _guarded(api, _create(api)), methods=["POST"]),
-        Route("/v1/messages/count_tokens", _guarded(api, _count_tokens(api)), methods=["POST"]),
-    ]
-
-
-def _guarded(api: Api, handler: Handler) -> Handler:
-    return api.guarded(handler, answer_error=_answer_error, id_header="request-id")
 
 
 def _answer_error(error: ApiError, request: Request) -> Response:
@@ -46,10 +37,12 @@ def _create(api: Api) -> Handler:
         body = decode(await api.body(request), MessagesRequest)
         valid, omit_thinking = _converted(api, body)
         if not valid.stream:
-            whole = WholeMessage(body.model, omit_thinking=omit_thinking)
-            return JsonResponse(await unless_disconnected(request, service.complete(valid, whole)))
-        stream = api.event_stream(ending=b"", error_event=error_event)
-        generation = await service.begin(valid, StreamedMessage(stream, body.model, omit_thinking=omit_thinking))
+            completing = service.complete(valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking))
+            return JsonResponse(await unless_disconnected(request, completing))
+        stream = api.event_stream(ending=b"")
+        generation = await service.begin(
+            valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
+        )
         return await api.streamed(request, stream, generation, _answer_error)
 
     return create
@@ -63,3 +56,37 @@ def _count_tokens(api: Api) -> Handler:
         return JsonResponse({"input_tokens": len(tokens)})
 
     return count
+
+
+def _endpoint(name: str, path: str, handler: Callable[[Api], Handler], smoke: Smoke) -> Endpoint:
+    return Endpoint(
+        name=name, paths=(path,), handler=handler, answer_error=_answer_error, id_header="request-id", smoke=smoke
+    )
+
+
+def _check_message(answer: Any) -> str:
+    expect(answer["stop_reason"] in ("end_turn", "max_tokens"), f"stop_reason is {answer['stop_reason']!r}")
+    return f"{answer['usage']['output_tokens']} tokens"
+
+
+def _check_count(answer: Any) -> str:
+    expect(answer["input_tokens"] > 0, "'input_tokens' is not above 0")
+    return f"{answer['input_tokens']} tokens"
+
+
+_MESSAGES = [{"role": "user", "content": "Say hello."}]
+
+ENDPOINTS = (
+    _endpoint(
+        "messages",
+        "/v1/messages",
+        _create,
+        Smoke(body={"messages": _MESSAGES, "max_tokens": 8}, check=_check_message),
+    ),
+    _endpoint(
+        "messages.count_tokens",
+        "/v1/messages/count_tokens",
+        _count_tokens,
+        Smoke(body={"messages": _MESSAGES}, check=_check_count),
+    ),
+)

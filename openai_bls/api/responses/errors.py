@@ -1,4 +1,4 @@
-"""Refusals with the names of this API's fields, wherever they come from."""
+"""Errors of the Responses API: its field names in the errors of the chat completion behind a response."""
 
 from __future__ import annotations
 
@@ -6,29 +6,7 @@ import re
 
 import msgspec
 
-from openai_bls.api.common.faults import Fault, Tell
-from openai_bls.core.errors import ApiError, InvalidRequestError
-
-
-def fault(what: Fault) -> InvalidRequestError:
-    """A fault as an error, with the field's path as `param`."""
-    param = what.field
-    if what.kind == "unknown":
-        return InvalidRequestError(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    if what.kind == "missing":
-        return InvalidRequestError(
-            f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
-        )
-    message = what.message
-    if re.search(r"\.(content|output)\[[^\]]*\]\.type$", what.path):
-        message += "; text is the only modality here"
-    where = f" for '{param}'" if param else ""
-    return InvalidRequestError(f"Invalid value{where}: {message}.", param=param or None)
-
-
-def fault_at(at: str) -> Tell:
-    """Likewise, of a value that stands at `at`, a path in the body."""
-    return lambda what: fault(what.below(at))
+from openai_bls.core.errors import ApiError
 
 
 class Origin(msgspec.Struct):
@@ -37,7 +15,7 @@ class Origin(msgspec.Struct):
     param: str
     """A path in the body: `instructions`, `input`, `input[2]`, `previous_response_id`."""
     calls: list[str] = []
-    """Likewise of its tool calls."""
+    """Paths of its tool calls."""
 
 
 _FIELDS = {

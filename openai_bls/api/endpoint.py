@@ -1,0 +1,107 @@
+"""Endpoint of the API: its route on /v1, its entry on Triton, its metrics label and its smoke check."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from openai_bls.api.common.bodies import json_object
+from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.one_shot import OneShot
+from openai_bls.api.http.handlers import (
+    Api,
+    ErrorAnswer,
+    Handler,
+    JsonResponse,
+    error_response,
+    unless_disconnected,
+)
+from openai_bls.pipeline.generation import Generation
+from openai_bls.pipeline.service import Service
+
+Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Generation]]
+"""The whole answer as JSON text, or a generation that writes into the sink; raises ApiError."""
+TritonEntry = Callable[[dict[str, Any]], Respond]
+"""From a request body, checked as far as that needs no service; raises InvalidRequestError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoke:
+    """Smoke check: one request and what its answer must be."""
+
+    body: dict[str, Any]
+    """The request's; the model's name is added."""
+    check: Callable[[Any], str]
+    """Takes the answer, decoded from JSON, and returns a few words on it; raises AssertionError with a sentence."""
+    optional: bool = False
+    """Engines differ in whether they do it: a refusal by name is fine."""
+
+
+def expect(condition: object, sentence: str) -> None:
+    """Fail a smoke check.
+
+    Raises:
+        AssertionError: the condition is false.
+    """
+    if not condition:
+        raise AssertionError(sentence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One endpoint."""
+
+    name: str
+    """Label in the metrics; value of the input `endpoint` on Triton."""
+    paths: tuple[str, ...]
+    """Of /v1's server, the documented one first."""
+    handler: Callable[[Api], Handler]
+    """Makes the handler of an application."""
+    method: str = "POST"
+    triton: TritonEntry | None = None
+    """None: not served on Triton's ports."""
+    smoke: Smoke | None = None
+    answer_error: ErrorAnswer = error_response
+    id_header: str = "x-request-id"
+    """Response header that carries the request's id, besides `x-request-id`."""
+
+    def routes(self, api: Api) -> list[Route]:
+        """The endpoint's routes in an application."""
+        handler = api.guarded(
+            self.handler(api), endpoint=self.name, answer_error=self.answer_error, id_header=self.id_header
+        )
+        return [Route(path, handler, methods=[self.method]) for path in self.paths]
+
+
+def one_shot(
+    name: str, answer: OneShot, *, paths: tuple[str, ...] | None = None, smoke: Smoke | None = None
+) -> Endpoint:
+    """An endpoint that answers at once and generates nothing, on /v1 and on Triton's ports.
+
+    Args:
+        name: of the endpoint.
+        answer: makes the answer to a body.
+        paths: None is `/v1/<name>`.
+        smoke: its check.
+    """
+
+    def handler(api: Api) -> Handler:
+        async def handle(request: Request) -> Response:
+            body = json_object(await api.body(request))
+            return JsonResponse(await unless_disconnected(request, answer(api.service, body)))
+
+        return handle
+
+    def triton(body: dict[str, Any]) -> Respond:
+        async def respond(service: Service, sink: ChunkSink) -> bytes:
+            return encode(await answer(service, body))
+
+        return respond
+
+    return Endpoint(name=name, paths=paths or (f"/v1/{name}",), handler=handler, triton=triton, smoke=smoke)

@@ -1,0 +1,1 @@
+"""Models: the list of served models."""

@@ -1,0 +1,29 @@
+"""Registry of the API's endpoints: one line per folder."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from openai_bls.api.endpoint import Endpoint, TritonEntry
+
+FOLDERS = (
+    "chat",
+    "responses",
+    "messages",
+    "embeddings",
+    "tokenize",
+    "models",
+)
+"""Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`."""
+
+
+def _endpoints(folder: str) -> tuple[Endpoint, ...]:
+    endpoints: tuple[Endpoint, ...] = import_module(f"openai_bls.api.{folder}.endpoints").ENDPOINTS
+    return endpoints
+
+
+ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for folder in FOLDERS for endpoint in _endpoints(folder))
+"""In the order in which paths are matched."""
+
+TRITON_ENTRIES: dict[str, TritonEntry] = {e.name: e.triton for e in ENDPOINTS if e.triton is not None}
+"""Value of the input `endpoint` on Triton → what serves it."""

@@ -1,0 +1,98 @@
+"""Validated generation request: what the APIs hand to the pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from openai_bls.core.engine_types import PromptRequest
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """A requested form of output."""
+
+    format: dict[str, Any]
+    """An `output.structured.Format` whose outside is checked; `output.structured.grammar` checks the rest. A structural
+    tag is replaced by its content, so that formats can be combined."""
+    param: str
+    """The request's field, in OpenAI's notation."""
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Tools that the model may call, and whether it must."""
+
+    offered: list[dict[str, Any]]
+    """All that the prompt shows."""
+    callable: list[dict[str, Any]]
+    """Those that `tool_choice` allows."""
+    required: bool = False
+    """Nothing but calls may be written."""
+    name: str | None = None
+    """The one function that must be called."""
+    checked: bool = False
+    """A call must be `callable` and its arguments must fit the schema, even if none is required."""
+
+
+class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation request whose every field is in range; None means the engine's default."""
+
+    endpoint: str
+    """Name of the endpoint in the metrics."""
+    chat: bool
+    """A conversation, rendered by the chat template; else raw prompts."""
+    model: str | None
+    prompt: PromptRequest | None
+    """Text for preprocessing; None if the prompts came as token ids."""
+    prompt_token_ids: list[list[int]]
+    n: int = 1
+    max_tokens: int | None = None
+    """None: `default_max_tokens`, or fewer if the context has no room for them."""
+    default_max_tokens: int | None = None
+    """None: whatever the context has room for."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    logprobs: int | None = None
+    """Number of likeliest tokens at each position; None: no log-probabilities at all."""
+    structured: Requested | None = None
+    """What the output must match."""
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    tools: ToolUse | None = None
+    """Set if tool calls in the output are to be parsed."""
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
+    """Whether the answer contains the reasoning."""
+    echo: bool = False
+    best_of: int | None = None
+    """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""
+    truncate_prompt_tokens: int | None = None
+    """Number of the prompt's last tokens to keep; None keeps all."""
+
+    @property
+    def prompt_count(self) -> int:
+        """Number of prompts."""
+        if self.prompt_token_ids:
+            return len(self.prompt_token_ids)
+        assert self.prompt is not None
+        return 1 if self.prompt.prompts is None else len(self.prompt.prompts)
+
+    @property
+    def candidates(self) -> int:
+        """Sequences for each prompt."""
+        return self.best_of or self.n

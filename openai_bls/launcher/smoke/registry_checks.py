@@ -1,0 +1,42 @@
+"""Smoke checks of the endpoint registry: one request per endpoint on /v1, and one on Triton's generate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from openai_bls.api.endpoint import Endpoint, Smoke
+from openai_bls.api.registry import ENDPOINTS
+from openai_bls.launcher.smoke.check import Check, CheckFailedError
+from openai_bls.launcher.smoke.session import Session, post
+
+_GENERATE = "/v2/models/openai_bls/generate"
+
+
+def _on_v1(session: Session, endpoint: Endpoint, body: dict[str, Any]) -> Any:
+    return post(session.root, endpoint.paths[0], body)
+
+
+def _on_triton(session: Session, endpoint: Endpoint, body: dict[str, Any]) -> Any:
+    fields = {"endpoint": endpoint.name, "request": json.dumps(body)}
+    return json.loads(post(session.triton, _GENERATE, fields)["response"])
+
+
+def _check(
+    name: str, endpoint: Endpoint, smoke: Smoke, ask: Callable[[Session, Endpoint, dict[str, Any]], Any]
+) -> Check:
+    def call(session: Session) -> str:
+        answer = ask(session, endpoint, {"model": session.model, **smoke.body})
+        try:
+            return smoke.check(answer)
+        except AssertionError as error:
+            raise CheckFailedError(str(error)) from None
+
+    return Check(name, call, smoke.optional)
+
+
+CHECKS = (
+    *(_check(f"POST {e.paths[0]}", e, e.smoke, _on_v1) for e in ENDPOINTS if e.smoke),
+    *(_check(f"generate, {e.name}", e, e.smoke, _on_triton) for e in ENDPOINTS if e.smoke and e.triton),
+)
