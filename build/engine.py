@@ -34,8 +34,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, get_args
 
-from openai_bls.builder.build import BuildOptions, build, remove
+from openai_bls.builder.build import build, remove
 from openai_bls.builder.hub import fetch_config
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
 from openai_bls.core.manifest import EngineKind, EngineLoadError
@@ -203,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
     _add_sizes(parser.add_argument_group("sizes"))
-    _add_quantisation(parser.add_argument_group("number formats and quantisation (TensorRT-LLM)"))
+    _add_quantization(parser.add_argument_group("number formats and quantization (TensorRT-LLM)"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
     _add_lora(parser.add_argument_group("adapters (TensorRT-LLM)"))
     _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
@@ -236,12 +237,12 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         group.add_argument(option, type=int, metavar="N", help=f"TensorRT-LLM: {text}")
 
 
-def _add_quantisation(group: argparse._ArgumentGroup) -> None:
+def _add_quantization(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quant",
         metavar="HOW",
         help=f"of the weights: {', '.join(BUILT)}; smoothquant, int8, int4_awq and the like are understood."
-        " A checkpoint that ModelOpt quantised is taken as it is, without this (docs/models.md)",
+        " A checkpoint that ModelOpt quantized is taken as it is, without this (docs/models.md)",
     )
     group.add_argument("--kv-cache-dtype", choices=get_args(KvCacheDtype), help="auto is that of the weights")
     group.add_argument(
@@ -353,21 +354,21 @@ def _switch(text: str) -> bool:
 def dry_run(wanted: DryRun) -> int:
     """Print what would be built; returns 1 if it cannot work."""
     from openai_bls.builder.tensorrt_llm import planning
-    from openai_bls.builder.tensorrt_llm.building import installed_version, request_of
+    from openai_bls.builder.tensorrt_llm.building import ask_installed, request_of
     from openai_bls.builder.tensorrt_llm.estimate_text import sentences
 
     options = wanted.options
     if options.engine != "tensorrt_llm":
         raise EngineLoadError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
-    version = installed_version()
+    version, architectures, about = ask_installed()
     installed = visible_gpus()
     gpu = planning.gpu_for(wanted.gpu, installed)
-    request = request_of(options, fetch_config(options.model), Path(options.model).expanduser())
-    print(f"TensorRT-LLM {version or f'is not installed: planned for {planning.NEWEST}'}")
+    request = request_of(options, fetch_config(options.model), Path(options.model).expanduser(), architectures)
+    print(f"TensorRT-LLM {about}")
     if wanted.gpu is None and not installed:
         print(f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)")
     try:
-        plan = planning.plan(request, version or planning.NEWEST, gpu)
+        plan = planning.plan(request, version, gpu)
     except EngineLoadError as error:
         # There is nothing to estimate, and the reason stands where the others do.
         print(sentences([str(error)], ()).rstrip("\n"))

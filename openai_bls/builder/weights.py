@@ -14,7 +14,7 @@ from openai_bls.builder import convert_tokenizer
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, first_line, short
 
-# The last two say how a checkpoint is quantised, where config.json does not.
+# The last two say how a checkpoint is quantized, where config.json does not.
 CONFIG_FILES = ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -20,16 +20,16 @@ def fault(what: Fault) -> InvalidRequestError:
     """A fault as an error, with the field's path as OpenAI's `param`."""
     param = what.field
     if what.kind == "unknown":
-        return InvalidRequestError(f"Unrecognized request argument: '{param}'", param=param, code="unknown_parameter")
+        return InvalidRequestError(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
     if what.kind == "missing":
         return InvalidRequestError(
             f"Missing required parameter: '{param}'", param=param, code="missing_required_parameter"
         )
     message = what.message
-    if re.search(r"\.content\[[^\]]*\]\.type$", what.path):
-        message += "; this model takes text only"
+    if re.search(r"\.(content|output)\[[^\]]*\]\.type$", what.path):
+        message += "; text is the only modality here"
     where = f" for '{param}'" if param else ""
-    return InvalidRequestError(f"Invalid value{where}: {message}", param=param or None)
+    return InvalidRequestError(f"Invalid value{where}: {message}.", param=param or None)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Building for TensorRT-LLM: the recipe that `engine.package` follows, with the worker that does the work.
+"""Recipe of TensorRT-LLM engines: plan, worker process, engine files.
 
 For the flow `tensorrt` a worker converts and builds, and this process watches it. For `pytorch` nothing is built: the
 checkpoint is placed as it is.
@@ -14,50 +14,50 @@ import os
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from openai_bls.builder.target import Place, Prepared
+from openai_bls.builder.recipe import BuildOptions, Report
+from openai_bls.builder.target import BuildTarget, Prepared
 from openai_bls.builder.tensorrt_llm import chatglm
 from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
 from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
-from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
+from openai_bls.builder.tensorrt_llm.planning import NEWEST, Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
 from openai_bls.builder.tensorrt_llm.worker import Survey, encode
 from openai_bls.builder.weights import place, place_as_it_is, weight_names
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Version
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import require_flow
 from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
-
-if TYPE_CHECKING:
-    from openai_bls.builder.build import BuildOptions, Report
 
 _ADAPTER_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
 _HASH_BYTES = 1 << 24
 
 
 class TensorRtLlmRecipe:
-    """See `engine.package.Recipe`.
+    """Recipe of an engine for TensorRT-LLM, or of a checkpoint for its PyTorch flow.
 
     Raises:
         EngineLoadError: TensorRT-LLM is not installed, or what was asked for cannot be built here.
     """
 
-    def __init__(self, options: BuildOptions, source: Path, model_name: str, target: Place, report: Report) -> None:
+    def __init__(
+        self, options: BuildOptions, source: Path, model_name: str, target: BuildTarget, report: Report
+    ) -> None:
         self._options, self._source, self._report = options, source, report
         self._own = options.tensorrt_llm
         weight_names(source)
         self._survey = survey()
         gpus = self._survey.gpus
         self._config = read_config(source)
-        request = request_of(options, self._config, source)
+        request = request_of(options, self._config, source, self._survey.architectures)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.flow, self._plan.version, self._survey.version)
         self._check()
@@ -158,7 +158,7 @@ class TensorRtLlmRecipe:
             ),
         )
 
-    def _configs(self, target: Place) -> dict[str, str]:
+    def _configs(self, target: BuildTarget) -> dict[str, str]:
         settings = msgspec.structs.replace(self._own.settings, enable_chunked_context=self._plan.chunked_context)
         if self._own.backend == "cpp":
             version_dir = target.version_dir.absolute()
@@ -242,8 +242,17 @@ class TensorRtLlmRecipe:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def request_of(options: BuildOptions, config: dict[str, Any], source: Path) -> Request:
-    """What `planning` needs of `options`, of the checkpoint's config.json, and of its folder, if it is there."""
+def request_of(
+    options: BuildOptions, config: dict[str, Any], source: Path, architectures: Mapping[Flow, frozenset[str]] | None
+) -> Request:
+    """Request for a plan.
+
+    Args:
+        options: of the command line.
+        config: contents of the checkpoint's config.json.
+        source: the checkpoint's folder, if it is on this machine.
+        architectures: of the installed TensorRT-LLM by flow; None if it was not asked.
+    """
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
     return Request(
         model=options.model,
@@ -255,15 +264,26 @@ def request_of(options: BuildOptions, config: dict[str, Any], source: Path) -> R
         own=options.tensorrt_llm,
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
+        architectures=architectures,
     )
 
 
-def installed_version() -> Version | None:
-    """Of TensorRT-LLM, as the package's metadata has it; None if there is none."""
+def ask_installed() -> tuple[Version, Mapping[Flow, frozenset[str]] | None, str]:
+    """TensorRT-LLM to plan for: version, architectures by flow (None if it could not be asked), and a clause about it.
+
+    Without one it is the newest that is known.
+    """
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        return NEWEST, None, f"is not installed: planned for {NEWEST} and the models of docs/models.md"
     try:
-        return Version.parse(importlib.metadata.version("tensorrt_llm"))
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return None
+        found = survey()
+        return Version.parse(found.version), found.architectures, found.version
+    except EngineLoadError as error:
+        try:
+            version = Version.parse(importlib.metadata.version("tensorrt_llm"))
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            version = NEWEST
+        return version, None, f"could not be asked: planned for {version} and the models of docs/models.md ({error})"
 
 
 def survey() -> Survey:

@@ -1,18 +1,22 @@
-"""Which models TensorRT-LLM takes, and how: the table behind docs/models.md.
+"""Model families of TensorRT-LLM: the table behind docs/models.md, and what the installed one says beyond it.
+
+The architectures of the installed TensorRT-LLM decide what it takes. The table has the notes, the commands and the
+releases, and decides alone where TensorRT-LLM is not installed.
 
 Read from the public source of TensorRT-LLM: `MODEL_MAP` in tensorrt_llm/models/__init__.py for the flow `tensorrt`,
 the `register_auto_model` lines of tensorrt_llm/_torch/models and docs/source/models/supported-models.md for the flow
 `pytorch`, the release notes for the versions, and the support matrices in examples/models/*/README.md for the
-quantisations. None of it was run here.
+quantizations. None of it was run here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.shapes import ModelShape
+from openai_bls.builder.tensorrt_llm.hf_config import first_architecture
 from openai_bls.engines.tensorrt_llm.interface import Flow, Quant
 
 Version = tuple[int, int]
@@ -213,13 +217,20 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def family_of(source: ModelShape | dict[str, Any]) -> Family | None:
-    """The family of a model, by the first architecture of its config.json; None if it is none of the table."""
-    name = source.architecture if isinstance(source, ModelShape) else _architecture(source)
+def family_of(config: dict[str, Any]) -> Family | None:
+    """Family of a model, by the first architecture of its config.json; None if the table has none."""
+    name = first_architecture(config)
     return next((family for family in FAMILIES if name in family.architectures), None)
 
 
-def refusal(config: dict[str, Any], flow: Flow, version: Version, *, trust_remote_code: bool) -> str | None:
+def refusal(
+    config: dict[str, Any],
+    flow: Flow,
+    version: Version,
+    *,
+    trust_remote_code: bool,
+    installed: Mapping[Flow, frozenset[str]] | None = None,
+) -> str | None:
     """Why this model cannot be built or loaded so, in one sentence that says what to do; None if it can.
 
     Args:
@@ -227,27 +238,43 @@ def refusal(config: dict[str, Any], flow: Flow, version: Version, *, trust_remot
         flow: of TensorRT-LLM.
         version: of TensorRT-LLM.
         trust_remote_code: whether the operator allows the checkpoint's own Python code.
+        installed: architectures that the installed TensorRT-LLM has in each flow; where it was not asked, or does not
+            tell, the table decides.
     """
-    family = family_of(config)
-    if family is None:
-        known = ", ".join(model.name for family in FAMILIES for model in family.models)
-        return (
-            f"{_architecture(config) or 'an architecture that config.json does not name'} is no model family known "
-            f"here for TensorRT-LLM: supported are {known}; --engine transformers runs what transformers has"
-        )
-    if "inner_hidden_size" in config and family.name == "ChatGLM":
+    family, name = family_of(config), first_architecture(config)
+    if family is not None and family.name == "ChatGLM" and "inner_hidden_size" in config:
         return "ChatGLM-6B, the first of its name, is not supported: use ChatGLM2, ChatGLM3 or GLM-4"
-    refused = _refusal_of_flow(family, flow, version)
-    if refused is None and family.trust_remote_code and not trust_remote_code:
+    has = installed.get(flow) if installed else None
+    if has and name not in has:
+        told = _refusal_of_flow(family, flow, version) if family else None
+        return told or _not_in_flow(name, flow, version, installed or {})
+    if not has:
+        if family is None:
+            return None if flow == "pytorch" and name else _unknown(name, flow, asked=installed is not None)
+        if refused := _refusal_of_flow(family, flow, version):
+            return refused
+    if family is not None and family.trust_remote_code and not trust_remote_code:
         return (
             f"{family.name} models run Python code that comes with the checkpoint: "
             "pass --trust-remote-code if you trust it"
         )
-    return refused
+    return None
+
+
+def note(
+    config: dict[str, Any], flow: Flow, quant: Quant | None, installed: Mapping[Flow, frozenset[str]] | None
+) -> str | None:
+    """What to know of a model that is not refused, beside its sizes."""
+    family, name = family_of(config), first_architecture(config)
+    if family is not None:
+        return quant_note(family, quant) if quant and flow == "tensorrt" else None
+    if installed and installed.get(flow):
+        return f"{name} is not in docs/models.md: the installed TensorRT-LLM has it, and no more is known of it here"
+    return f"{name} is not in docs/models.md, and TensorRT-LLM was not asked whether it has it: the build asks it"
 
 
 def quant_note(family: Family, quant: Quant) -> str | None:
-    """What to know of this quantisation in the flow `tensorrt`; None where TensorRT-LLM documents it for the family."""
+    """What to know of this quantization in the flow `tensorrt`; None where TensorRT-LLM documents it for the family."""
     if quant in family.quants:
         return None
     listed = ", ".join(family.quants) or "none"
@@ -268,9 +295,22 @@ def written(version: Version) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _architecture(config: dict[str, Any]) -> str:
-    architectures = config.get("architectures")
-    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+def _not_in_flow(name: str, flow: Flow, version: Version, installed: Mapping[Flow, frozenset[str]]) -> str:
+    others = [f"--flow {other}" for other, names in installed.items() if name in names]
+    return (
+        f"the installed TensorRT-LLM {written(version)} has no {name or 'model without a name in config.json'} in "
+        f"--flow {flow}: use {others[0] if others else '--engine transformers, which runs what transformers has'}"
+    )
+
+
+def _unknown(name: str, flow: Flow, *, asked: bool) -> str:
+    known = ", ".join(model.name for family in FAMILIES for model in family.models)
+    why = "does not tell its models" if asked else "is not installed here to be asked"
+    return (
+        f"{name or 'an architecture that config.json does not name'} is no model family known here for TensorRT-LLM, "
+        f"which {why}: known are {known}; {'--flow pytorch has more, and ' if flow == 'tensorrt' else ''}"
+        "--engine transformers runs what transformers has"
+    )
 
 
 def _refusal_of_flow(family: Family, flow: Flow, version: Version) -> str | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTISATIONS
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
@@ -106,10 +106,10 @@ _MEANINGFUL = {
     **dict.fromkeys(("cpp_parameter", "max_queue_delay", "max_queue_size"), _CPP),
 }  # fmt: skip
 _INSTEAD = {
-    "quant": "it takes a checkpoint that is quantised already, as it is",
+    "quant": "it takes a checkpoint that is quantized already, as it is",
     "gather_logits": "it gives log-probabilities as it is",
-    "calib_dataset": "it quantises nothing",
-    "calib_size": "it quantises nothing",
+    "calib_dataset": "it quantizes nothing",
+    "calib_size": "it quantizes nothing",
 }
 
 
@@ -190,7 +190,7 @@ def _differs(field: str, options: TensorRtLlmOptions, default: TensorRtLlmOption
 
 
 def read_quant(text: str) -> Quant:
-    """The quantisation of this name, in any of its usual spellings.
+    """The quantization of this name, in any of its usual spellings.
 
     Raises:
         EngineLoadError: there is none, or no build can make it.
@@ -200,8 +200,8 @@ def read_quant(text: str) -> Quant:
     if found not in get_args(Quant):
         raise EngineLoadError(f"--quant {text} is not known: give one of {', '.join(BUILT)}")
     quant: Quant = found  # type: ignore[assignment]  # as was just seen
-    if QUANTISATIONS[quant].refusal:
-        raise EngineLoadError(f"--quant {text}: {QUANTISATIONS[quant].refusal}")
+    if QUANTIZATIONS[quant].refusal:
+        raise EngineLoadError(f"--quant {text}: {QUANTIZATIONS[quant].refusal}")
     return quant
 
 

@@ -9,13 +9,20 @@ from typing import Any, get_args
 import msgspec
 
 from openai_bls.builder.tensorrt_llm import chatglm, chunking, families
-from openai_bls.builder.tensorrt_llm.estimate import Estimate, EstimateOptions, estimate, report
-from openai_bls.builder.tensorrt_llm.estimate_text import sentences
+from openai_bls.builder.tensorrt_llm.estimate import estimate
+from openai_bls.builder.tensorrt_llm.estimate_text import report, sentences
 from openai_bls.builder.tensorrt_llm.gpus import Gpu, find_gpu
-from openai_bls.builder.tensorrt_llm.hf_config import StoredAs, quantization_of, stored_as
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions, with_flow
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTISATIONS, checkpoint_refusal, kv_cache_refusal
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
+    StoredAs,
+    checkpoint_refusal,
+    kv_cache_refusal,
+    quantization_of,
+    stored_as,
+)
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
+from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
 from openai_bls.core.manifest import Dtype, EngineLoadError
 from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
@@ -33,7 +40,7 @@ _DEFAULT_FREE_FRACTION = 0.9
 # With other weights, or with another KV cache under paged context FMHA, `build` in tensorrt_llm/builder.py turns it off
 # with a warning.
 _QUANTS_WITH_FP8_CONTEXT = ("fp8", "w4a8_awq", "nvfp4")
-_CALIBRATING = tuple(name for name in BUILT if QUANTISATIONS[name].calibrates)
+_CALIBRATING = tuple(name for name in BUILT if QUANTIZATIONS[name].calibrates)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +59,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoint's, where it is on this machine."""
     checkpoint_bytes: int | None = None
     """Of its weights; None where they are not on this machine."""
+    architectures: Mapping[Flow, frozenset[str]] | None = None
+    """That the installed TensorRT-LLM has in each flow; None if it was not asked."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,14 +138,14 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *_of_options(own, flow, version, stored),
         *_without_effect(own, flow, quant, kv_cache_dtype, stored),
     )
+    of_model = tuple(_of_model(request, flow, version, stored))
     problems = (
-        *_of_model(request, flow, version, stored),
+        *of_model,
         *refusals,
         *prompts.problems,
         *(found.problems if found else ()),
     )
-    family = families.family_of(request.config)
-    remark = families.quant_note(family, own.quant) if family and own.quant and flow == "tensorrt" else None
+    remark = None if of_model else families.note(request.config, flow, own.quant, request.architectures)
     notes = (
         *([remark] if remark else ()),
         *([f"no estimate: {unknown}"] if unknown else ()),
@@ -171,7 +180,13 @@ def described(request: Request, made: Plan) -> str:
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
     """Why TensorRT-LLM does not take the model, or not in the form that the checkpoint has it in."""
     release = (version.major, version.minor)
-    refused = families.refusal(request.config, flow, release, trust_remote_code=request.trust_remote_code)
+    refused = families.refusal(
+        request.config,
+        flow,
+        release,
+        trust_remote_code=request.trust_remote_code,
+        installed=request.architectures,
+    )
     if refused:
         yield refused
         return
@@ -224,14 +239,14 @@ def _without_effect(
         flow: of TensorRT-LLM; the PyTorch one has none of these options.
         quant: of the weights that will run; empty is none.
         kv_cache_dtype: of the cache that will be, the checkpoint's own included.
-        stored: how the checkpoint is quantised.
+        stored: how the checkpoint is quantized.
     """
     if flow == "pytorch":
         return
     why = ""
     if stored:
-        why = "the checkpoint is quantised already"
-    elif not (own.quant and QUANTISATIONS[own.quant].calibrates) and own.kv_cache_dtype == "auto":
+        why = "the checkpoint is quantized already"
+    elif not (own.quant and QUANTIZATIONS[own.quant].calibrates) and own.kv_cache_dtype == "auto":
         why = f"only --quant {', '.join(_CALIBRATING)} and a --kv-cache-dtype other than auto are calibrated"
     for option, given in (("--calib-dataset", own.calib_dataset), ("--calib-size", own.calib_size)):
         if why and given:

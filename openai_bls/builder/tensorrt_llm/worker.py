@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, InstalledGpu
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, InstalledGpu
 
 REFUSED = 3
 """Exit code of a build that cannot be; the log's last line says why, behind `REFUSAL`."""
@@ -33,6 +33,8 @@ class Survey(msgspec.Struct, frozen=True):
     """Of TensorRT-LLM, in full."""
     gpus: list[InstalledGpu] = []
     """Those that a process sees."""
+    architectures: dict[Flow, frozenset[str]] = {}
+    """That each flow has a model class for; empty sets if this version does not tell."""
 
 
 def encode(value: BuildSpec | Survey) -> bytes:
@@ -60,7 +62,8 @@ def main(arguments: list[str]) -> int:
 
         found = installed()
         if what == "survey":
-            path.write_bytes(encode(Survey(found.version_text, found.gpus())))
+            models: dict[Flow, frozenset[str]] = {flow: found.architectures(flow) for flow in get_args(Flow)}
+            path.write_bytes(encode(Survey(found.version_text, found.gpus(), models)))
         else:
             spec = decode_spec(path.read_bytes())
             _say(f"{STAGE}load")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from openai_bls.builder.tensorrt_llm.quantization import QUANTISATIONS
+from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow
 from openai_bls.engines.tensorrt_llm.module import Package, option_names
@@ -117,7 +117,7 @@ def _quant_config(package: Package, spec: BuildSpec) -> Any:
     algorithms = package.name(f"{_LLMAPI}.QuantAlgo")
     values: dict[str, Any] = {}
     if spec.quant is not None:
-        how = QUANTISATIONS[spec.quant]
+        how = QUANTIZATIONS[spec.quant]
         if how.refusal:
             raise EngineLoadError(f"--quant {spec.quant}: {how.refusal}")
         values["quant_algo"] = _algorithm(package, algorithms, how.algorithm, "--quant")

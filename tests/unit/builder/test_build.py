@@ -20,11 +20,10 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from openai_bls.builder import build, targets
-from openai_bls.builder.build import BuildOptions
+from openai_bls.builder import build, target
 from openai_bls.builder.hub import default_name
-from openai_bls.builder.target import sole_build
-from openai_bls.builder.targets import TOKENIZER_MODELS
+from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.engines.embedded import grammar_backend
@@ -131,7 +130,7 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(build, "place_tokenizer"), (build, "place_weights"), (build, "_versions"), (targets, "write_manifest")],
+    [(build, "place_tokenizer"), (build, "place_weights"), (build, "_versions"), (target, "write_manifest")],
 )
 def test_a_failed_build_leaves_the_last_engine(
     source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
@@ -187,7 +186,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
 
 def test_two_builds_at_once(source: Path, repository: Path) -> None:
     """The second would take the first's work for that of a killed one."""
-    with sole_build(targets.place_of(repository, "")):
+    with sole_build(target_of(repository, "")):
         assert "another build is at work in" in refusal(source, repository)
     run(source, repository)
 

@@ -15,7 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from openai_bls.builder.build import BuildOptions, build
+from openai_bls.builder.build import build
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from tests.unit.builder.tensorrt_llm.build_support import (
@@ -234,7 +235,7 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     arguments = ["--model", str(folder), "--model-repository", str(repository), "--dry-run", "--gpu", "L40S"]
     assert engine_py.main([*arguments, "--max-seq-len", "1024"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1\n")
+    assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1 and the models of docs/models.md\n")
     assert "there is no GPU here" not in said
     assert "4.33 million parameters" in said
     assert "L40S" in said

@@ -14,7 +14,7 @@ from openai_bls.builder.tensorrt_llm import progress
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
 from openai_bls.builder.tensorrt_llm.worker import STAGE
 
-# Of a quantised build with two ranks, as TensorRT-LLM 1.x, ModelOpt and tqdm write.
+# Of a quantized build with two ranks, as TensorRT-LLM 1.x, ModelOpt and tqdm write.
 LOG = [
     (f"{STAGE}import", Step("import")),
     ("[TensorRT-LLM] TensorRT-LLM version: 1.2.1", None),

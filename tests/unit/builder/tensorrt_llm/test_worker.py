@@ -88,7 +88,11 @@ def test_a_survey(machine: Machine, tmp_path: Path) -> None:
         InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", 81559 << 20),
         InstalledGpu("NVIDIA L4", "8.9", 23034 << 20),
     ]
-    assert found == Survey("1.1.0", gpus)
+    assert (found.version, found.gpus) == ("1.1.0", gpus)
+    assert "Qwen2MoeForCausalLM" in found.architectures["tensorrt"]
+    # One that only a script of its own converts.
+    assert "WhisperEncoder" not in found.architectures["tensorrt"]
+    assert "DeepseekV3ForCausalLM" in found.architectures["pytorch"]
 
 
 def test_a_refusal(machine: Machine, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder import targets
 from openai_bls.builder.build import remove
+from openai_bls.builder.target import target_of
 from openai_bls.core.manifest import OLD, EngineLoadError, Manifest, load_manifest
 from openai_bls.engines.registry import create_engine
 from openai_bls.triton_models.repository import backends, served_names
@@ -343,7 +343,7 @@ def test_every_moment_of_a_commit_and_of_its_recovery(
     before = served(repository)
     manifest = Manifest(engine="null", model_name="new", max_model_len=9, max_batch_size=1, created=1)
     for recoveries in range(9):
-        target = targets.place_of(repository, "small")
+        target = target_of(repository, "small")
         prepared = target.begin()
         (prepared.checkpoint / "config.json").write_text("new")
         for folder in prepared.tokenizers:
@@ -352,9 +352,9 @@ def test_every_moment_of_a_commit_and_of_its_recovery(
             target.commit(manifest, {"tensorrt_llm_small": "new"})
         consistent(repository, before)
         with renames(monkeypatch, at_most=recoveries):
-            targets.place_of(repository, "small").clean()
+            target_of(repository, "small").clean()
         consistent(repository, before)
-        targets.place_of(repository, "small").clean()
+        target_of(repository, "small").clean()
         assert not in_hand(repository)
         after = served(repository)
         if commits < (7 if replaces else 4):
@@ -378,7 +378,7 @@ def test_every_moment_of_the_default_engines_commit(
     before = served(repository)
     manifest = Manifest(engine="null", model_name="new", max_model_len=9, max_batch_size=1, created=1)
     for recoveries in range(28):
-        target = targets.place_of(repository, "")
+        target = target_of(repository, "")
         prepared = target.begin()
         for folder in (prepared.checkpoint, prepared.engine, *prepared.tokenizers):
             (folder / "file").write_text("new")
@@ -388,8 +388,8 @@ def test_every_moment_of_the_default_engines_commit(
             now_or_never = load_manifest(target.version_dir).model_name == "new"
             assert now_or_never or (target.version_dir / f"{OLD}checkpoint").exists()
         with renames(monkeypatch, at_most=recoveries):
-            targets.place_of(repository, "").clean()
-        targets.place_of(repository, "").recover()
+            target_of(repository, "").clean()
+        target_of(repository, "").clean()
         assert not [path for path in repository.rglob(".*") if path.name != ".gitkeep"]
         after = served(repository)
         if commits < moves_of_a_commit(replaces=replaces):
@@ -464,7 +464,7 @@ def test_a_removal_cut_short(source: Path, repository: Path, monkeypatch: pytest
 
 def test_a_build_cut_short_is_removed(source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(repository)
-    target = targets.place_of(repository, "small")
+    target = target_of(repository, "small")
     target.begin()
     assert contents(repository) == before
     remove(repository, "small", print)
