@@ -25,7 +25,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -59,77 +59,6 @@ class Prepared(NamedTuple):
         return self
 
 
-class BuildTarget(Protocol):
-    """Where an engine lies. Until `commit` the last engine stays whole."""
-
-    model: str
-    """Name of the Triton model that holds the engine."""
-    version_dir: Path
-    """Folder of its manifest."""
-    tokenizers: list[Path]
-    """Folders that hold its tokenizer."""
-    generated: dict[str, str]
-    """Text of the files that are neither the checkpoint's nor the manifest nor in `configs`, by their path."""
-    configs: dict[str, Path]
-    """Name of a model → its config.pbtxt, of the models that are configured for the engine."""
-
-    def begin(self) -> Prepared:
-        """Make the folders to build into."""
-        ...
-
-    def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
-        """Move what was built into place, and the manifest with it.
-
-        Args:
-            manifest: of what was built.
-            configs: name of a model → the text of its config.pbtxt; one of the default engine's models that is left out
-                keeps what it has.
-        """
-        ...
-
-    def configure(self, configs: Mapping[str, str]) -> None:
-        """Write config.pbtxt files of the engine that is in place; see `commit`."""
-        ...
-
-    def clean(self) -> None:
-        """Undo what a build that was cut short has moved, and remove what it left: the last engine is whole again.
-
-        Raises:
-            EngineLoadError: what lies here is not an engine of ours.
-        """
-        ...
-
-
-def target_of(repository: Path, name: str) -> BuildTarget:
-    """Target of the default engine (`name` is empty) or of a named one.
-
-    Raises:
-        EngineLoadError: the name cannot be used, or this is not the model repository.
-    """
-    return NamedTarget(repository, name) if name else DefaultTarget(repository)
-
-
-@contextmanager
-def sole_build(target: BuildTarget) -> Iterator[None]:
-    """Keep other builds of this machine out of `target`: each begins by removing what it takes for a killed one's.
-
-    Raises:
-        EngineLoadError: another build is running there.
-    """
-    # Linux's abstract socket names are free again when their process ends in whatever way, and leave no file.
-    digest = hashlib.sha256(str(target.version_dir.resolve()).encode()).hexdigest()
-    with socket.socket(socket.AF_UNIX) as lock:
-        try:
-            lock.bind(f"\0openai_bls-build-{digest}")
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise EngineLoadError(
-                f"another build is at work in {short(target.version_dir)}: wait until it ends"
-            ) from None
-        yield
-
-
 class _Move(NamedTuple):
     """A file or folder that replaces another."""
 
@@ -154,11 +83,13 @@ class DefaultTarget:
 
     def __init__(self, repository: Path) -> None:
         version_dirs = [_version_dir(repository, name) for name in TOKENIZER_MODELS]
+        # Name of the Triton model that holds the engine, the folder of its manifest, those that hold its tokenizer.
         self.model = ENGINE
         self.version_dir = version_dirs[TOKENIZER_MODELS.index(ENGINE)]
         self.tokenizers = [folder / TOKENIZER for folder in version_dirs]
+        # Text of the files that are neither the checkpoint's nor the manifest nor in `configs`, by their path.
         self.generated: dict[str, str] = {}
-        # A repository may lack the ensembles.
+        # Name of a model → its config.pbtxt, of those configured for the engine. A repository may lack the ensembles.
         configured = [model for model in CONFIGURED_MODELS if (repository / model).is_dir()]
         self.configs = {model: repository / model / "config.pbtxt" for model in configured}
         # The checkpoint first: the loader sees by it that a build was cut short.
@@ -177,7 +108,12 @@ class DefaultTarget:
         return Prepared(checkpoint, engine, lora, self.version_dir / f"{ASIDE}work", tokenizers).make()
 
     def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
-        """Move what was built into place, and the manifest with it."""
+        """Move what was built into place, and the manifest with it.
+
+        Args:
+            manifest: of what was built.
+            configs: name of a model → the text of its config.pbtxt; a model that is left out keeps what it has.
+        """
         for model, move in self._config_moves.items():
             if model in configs:
                 move.aside.write_text(configs[model], encoding="utf-8")
@@ -200,7 +136,7 @@ class DefaultTarget:
         _configure(self.version_dir, {self.configs[model]: text for model, text in configs.items()})
 
     def clean(self) -> None:
-        """Undo and remove what a build that was cut short has left."""
+        """Undo what a build that was cut short has moved, and remove what it left: the last engine is whole again."""
         if (self._pending / MANIFEST_NAME).exists():
             self._undo()
             (self._pending / MANIFEST_NAME).unlink()
@@ -253,7 +189,7 @@ class NamedTarget:
         self.configs = {self.model: repository / self.model / "config.pbtxt"}
 
     def begin(self) -> Prepared:
-        """Make the folders to build into."""
+        """See `DefaultTarget`."""
         self.clean()
         new = self._building / "new"
         checkpoint, engine, lora = (new / self.model / "1" / name for name in ("checkpoint", "engine", "lora"))
@@ -261,7 +197,7 @@ class NamedTarget:
         return Prepared(checkpoint, engine, lora, self._building / "work", tokenizers).make()
 
     def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
-        """Move what was built into place, and the manifest with it."""
+        """See `DefaultTarget`."""
         new, ready, old = (self._building / name for name in ("new", "ready", "old"))
         for path, text in self.generated.items():
             (new / path).write_text(text, encoding="utf-8")
@@ -279,11 +215,15 @@ class NamedTarget:
             (ready / name).rename(target)
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Write config.pbtxt files of the engine that is in place."""
+        """See `DefaultTarget`."""
         _configure(self.version_dir, {self.configs[model]: self._signed(text) for model, text in configs.items()})
 
     def clean(self) -> None:
-        """Undo and remove what a build that was cut short has left."""
+        """See `DefaultTarget`.
+
+        Raises:
+            EngineLoadError: what lies here is not an engine of ours.
+        """
         ready, old = self._building / "ready", self._building / "old"
         if (ready / self.model).exists():
             for name, target in reversed(self._targets.items()):
@@ -345,6 +285,40 @@ class NamedTarget:
             return self._signature in config.read_text(encoding="utf-8")
         except OSError:
             return False
+
+
+BuildTarget = DefaultTarget | NamedTarget
+"""Until `commit` the last engine stays whole."""
+
+
+def target_of(repository: Path, name: str) -> BuildTarget:
+    """Target of the default engine (`name` is empty) or of a named one.
+
+    Raises:
+        EngineLoadError: the name cannot be used, or this is not the model repository.
+    """
+    return NamedTarget(repository, name) if name else DefaultTarget(repository)
+
+
+@contextmanager
+def sole_build(target: BuildTarget) -> Iterator[None]:
+    """Keep other builds of this machine out of `target`: each begins by removing what it takes for a killed one's.
+
+    Raises:
+        EngineLoadError: another build is running there.
+    """
+    # Linux's abstract socket names are free again when their process ends in whatever way, and leave no file.
+    digest = hashlib.sha256(str(target.version_dir.resolve()).encode()).hexdigest()
+    with socket.socket(socket.AF_UNIX) as lock:
+        try:
+            lock.bind(f"\0openai_bls-build-{digest}")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise EngineLoadError(
+                f"another build is at work in {short(target.version_dir)}: wait until it ends"
+            ) from None
+        yield
 
 
 def _check_name(name: str) -> None:

@@ -1,4 +1,4 @@
-"""From what was asked for to what will be built: flow, lengths, and whether model, machine and options go together."""
+"""Plan of an engine: flow, lengths, and whether model, machine and options go together."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _CALIBRATING = tuple(name for name in BUILT if QUANTIZATIONS[name].calibrates)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for: the options of every engine, and those of TensorRT-LLM."""
+    """Engine to plan: the options of every engine, and those of TensorRT-LLM."""
 
     model: str
-    """As it was given."""
+    """As on the command line."""
     config: dict[str, Any]
     """Contents of the checkpoint's config.json."""
     dtype: Dtype
@@ -64,7 +64,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be built."""
+    """An engine with everything decided."""
 
     flow: Flow
     version: Version
@@ -72,7 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_seq_len: int
     max_batch_size: int
     max_num_tokens: int
-    """Tokens of one step."""
+    """Tokens per step."""
     chunked_context: bool | None
     """The setting `enable_chunked_context` to write; None leaves it out."""
     shape: ModelShape | None
@@ -82,26 +82,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     """Why it cannot work, a sentence each; the estimate has the same."""
     refusals: tuple[str, ...] = ()
-    """Those of them that are about options alone, and that --force does not change."""
+    """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
-    """Likewise."""
 
 
 def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
-    """Decide what was left open.
-
-    Args:
-        request: what was asked for.
-        version: of TensorRT-LLM.
-        gpu: that it is to run on; None estimates without one.
+    """Decide what was left open; without a GPU the estimate names those that would do.
 
     Raises:
         EngineLoadError: options that contradict each other, or the model.
     """
     own = request.own
-    shape, unknown = _shape(request.config)
-    longest = shape.max_position_embeddings if shape else None
-    longest = longest or _positive(request.config.get("max_position_embeddings"))
+    shape, unknown, longest = None, "", request.config.get("max_position_embeddings")
+    try:
+        shape = shape_of(request.config)
+        longest = shape.max_position_embeddings
+    except EngineLoadError as error:
+        unknown = str(error)
+    longest = longest if isinstance(longest, int) and longest > 0 else None
     max_input_len, max_seq_len = lengths(request.max_seq_len, own, longest)
     flow = own.flow or flow_of(version)
     own = with_flow(own, flow)
@@ -178,7 +176,7 @@ def described(request: Request, made: Plan) -> str:
 
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
-    """Why TensorRT-LLM does not take the model, or not in the form that the checkpoint has it in."""
+    """Why TensorRT-LLM does not take the model, or not as the checkpoint is quantized."""
     release = (version.major, version.minor)
     refused = families.refusal(
         request.config,
@@ -232,15 +230,7 @@ def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: S
 def _without_effect(
     own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype, stored: StoredAs | None
 ) -> Iterator[str]:
-    """What TensorRT-LLM would take and pass over.
-
-    Args:
-        own: what was asked for.
-        flow: of TensorRT-LLM; the PyTorch one has none of these options.
-        quant: of the weights that will run; empty is none.
-        kv_cache_dtype: of the cache that will be, the checkpoint's own included.
-        stored: how the checkpoint is quantized.
-    """
+    """What TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
     if flow == "pytorch":
         return
     why = ""
@@ -265,17 +255,12 @@ def _without_effect(
 
 
 def flow_of(version: Version) -> Flow:
-    """Where an engine can be built, that is done."""
+    """Flow where none is asked for: an engine is built if the version can."""
     return "tensorrt" if (version.major, version.minor) < families.TENSORRT_FLOW_END else "pytorch"
 
 
 def lengths(max_seq_len: int | None, own: TensorRtLlmOptions, longest: int | None) -> tuple[int, int]:
-    """Tokens of a prompt, and of prompt and output together.
-
-    Args:
-        max_seq_len: asked for, or None.
-        own: with `max_input_len` and `max_output_len`.
-        longest: what the model was made for, if it says so.
+    """Tokens of a prompt, and of prompt and output together; `longest` is what the model was made for.
 
     Raises:
         EngineLoadError: they contradict each other, or the model.
@@ -311,18 +296,6 @@ def gpu_for(name: str | None, installed: Sequence[InstalledGpu]) -> Gpu:
 
 
 def as_gpu(installed: InstalledGpu) -> Gpu:
-    """For an estimate. Both have nvidia-smi's memory.total, of which `Gpu` takes off what no program gets."""
+    """For an estimate. Both have nvidia-smi's memory.total, from which `Gpu` takes what no program gets."""
     major, _, minor = installed.compute_capability.partition(".")
     return Gpu(installed.name, installed.memory_bytes // _MIB, (int(major), int(minor or 0)))
-
-
-def _shape(config: Mapping[str, Any]) -> tuple[ModelShape | None, str]:
-    """The shape, or why there is none."""
-    try:
-        return shape_of(dict(config)), ""
-    except EngineLoadError as error:
-        return None, str(error)
-
-
-def _positive(value: Any) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None

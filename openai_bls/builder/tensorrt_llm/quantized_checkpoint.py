@@ -18,14 +18,14 @@ class StoredAs(msgspec.Struct, frozen=True):
     """How a checkpoint is quantized, in its own words."""
 
     form: str
-    """Of `quantization.CHECKPOINT_FORMS` if it is one of them: `gptq`, `fp8_block`, `ModelOpt NVFP4`."""
+    """Key of `CHECKPOINT_FORMS` if it is one of them: `gptq`, `fp8_block`, `ModelOpt NVFP4`."""
     kv_cache: str = ""
-    """What the KV cache is quantized to, in the words of `contract.KvCacheDtype`; empty if it is not told."""
+    """What the KV cache is quantized to, in the words of `interface.KvCacheDtype`; empty if it is not told."""
     inline: bool = False
     """Whether ModelOpt's words stand in config.json, and not in `MODELOPT_FILE`."""
 
 
-class CheckpointForm(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointForm(msgspec.Struct, frozen=True):
     """A form in which checkpoints come quantized."""
 
     title: str
@@ -38,50 +38,44 @@ class CheckpointForm(msgspec.Struct, frozen=True, kw_only=True):
     """`--quant` that makes something like it of the original checkpoint."""
 
 
-CHECKPOINT_FORMS: dict[str, CheckpointForm] = {
-    "ModelOpt FP8": CheckpointForm(title="ModelOpt's FP8", tensorrt=True, pytorch_since=(1, 0), instead="fp8"),
-    "ModelOpt NVFP4": CheckpointForm(title="ModelOpt's NVFP4", tensorrt=True, pytorch_since=(1, 0), instead="nvfp4"),
-    "ModelOpt W4A16_AWQ": CheckpointForm(title="ModelOpt's AWQ", pytorch_since=(1, 0), instead="awq"),
-    "ModelOpt W4A8_AWQ": CheckpointForm(title="ModelOpt's W4A8 AWQ", pytorch_since=(1, 0), instead="w4a8_awq"),
-    "ModelOpt FP8_BLOCK_SCALES": CheckpointForm(title="ModelOpt's FP8 in blocks", pytorch_since=(1, 0), instead="fp8"),
-    "ModelOpt FP8_PER_CHANNEL_PER_TOKEN": CheckpointForm(
-        title="ModelOpt's FP8 by rows", pytorch_since=(1, 0), instead="fp8_rowwise"
-    ),
-    "ModelOpt MIXED_PRECISION": CheckpointForm(title="ModelOpt's mixed precision", pytorch_since=(1, 0)),
-    "fp8_block": CheckpointForm(title="FP8 in blocks (DeepSeek, Qwen3-FP8)", pytorch_since=(1, 0), instead="fp8"),
-    "mxfp4": CheckpointForm(title="MXFP4 (gpt-oss)", pytorch_since=(1, 0)),
-    "fp8": CheckpointForm(title="FP8 of other tools", pytorch_since=(1, 3), instead="fp8"),
-    "compressed-tensors": CheckpointForm(
-        title="compressed-tensors (LLM Compressor)", pytorch_since=(1, 3), instead="fp8"
-    ),
-    "gptq": CheckpointForm(title="GPTQ (AutoGPTQ, GPTQModel)", instead="int4_weight_only"),
-    "awq": CheckpointForm(title="AutoAWQ", instead="awq"),
-    "bitsandbytes": CheckpointForm(title="bitsandbytes", instead="int8_weight_only"),
+_MODELOPT_FORMS = {
+    "FP8": ("FP8", "fp8"),
+    "NVFP4": ("NVFP4", "nvfp4"),
+    "W4A16_AWQ": ("AWQ", "awq"),
+    "W4A8_AWQ": ("W4A8 AWQ", "w4a8_awq"),
+    "FP8_BLOCK_SCALES": ("FP8 in blocks", "fp8"),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("FP8 by rows", "fp8_rowwise"),
+    "MIXED_PRECISION": ("mixed precision", ""),
 }
-"""By the words of `hf_config.stored_as`."""
+CHECKPOINT_FORMS: dict[str, CheckpointForm] = {
+    f"ModelOpt {name}": CheckpointForm(f"ModelOpt's {title}", name in ("FP8", "NVFP4"), (1, 0), instead)
+    for name, (title, instead) in _MODELOPT_FORMS.items()
+} | {
+    "fp8_block": CheckpointForm("FP8 in blocks (DeepSeek, Qwen3-FP8)", pytorch_since=(1, 0), instead="fp8"),
+    "mxfp4": CheckpointForm("MXFP4 (gpt-oss)", pytorch_since=(1, 0)),
+    "fp8": CheckpointForm("FP8 of other tools", pytorch_since=(1, 3), instead="fp8"),
+    "compressed-tensors": CheckpointForm("compressed-tensors (LLM Compressor)", pytorch_since=(1, 3), instead="fp8"),
+    "gptq": CheckpointForm("GPTQ (AutoGPTQ, GPTQModel)", instead="int4_weight_only"),
+    "awq": CheckpointForm("AutoAWQ", instead="awq"),
+    "bitsandbytes": CheckpointForm("bitsandbytes", instead="int8_weight_only"),
+}
+"""By `StoredAs.form`."""
 
 INLINE_SINCE = (1, 3)
 """The first release that reads what ModelOpt wrote into config.json, if `MODELOPT_FILE` is missing."""
 
 
 def quantization_of(config: dict[str, Any]) -> str:
-    """What the checkpoint is quantized with, in the words of `contract.Quant` where it is one of them.
-
-    Empty if it is not.
-    """
+    """Quantization of the weights: a name of `interface.Quant` or config.json's own; empty if there is none."""
     told = config.get("quantization_config")
     if not isinstance(told, dict):
         return ""
-    method = _method(told)
-    if method in _BY_BITS:
-        bits = told.get("bits", told.get("w_bit", 4))
-        return _BY_BITS[method].get(str(bits), f"{method} with {bits} bits")
-    if method == "fp8":
-        return "fp8_block" if told.get("weight_block_size") else "fp8"
-    if method == "modelopt":
-        algorithm = _algorithm(told)
-        return _MODELOPT.get(algorithm, algorithm)
-    return method
+    form = _form(told)
+    if form in ("gptq", "awq"):
+        bits = str(told.get("bits", told.get("w_bit", 4)))
+        return {"4": form, "8": "int8_gptq" if form == "gptq" else ""}.get(bits) or f"{form} with {bits} bits"
+    algorithm = form.removeprefix("ModelOpt ")
+    return _QUANTS.get(algorithm, algorithm)
 
 
 def stored_as(config: dict[str, Any]) -> StoredAs | None:
@@ -89,27 +83,23 @@ def stored_as(config: dict[str, Any]) -> StoredAs | None:
     told = config.get("quantization_config")
     if not isinstance(told, dict):
         return None
-    method = _method(told)
+    form = _form(told)
+    if not form.startswith("ModelOpt "):
+        return StoredAs(form)
+    cache = str(told.get("kv_cache_quant_algo") or "").lower()
+    return StoredAs(form, "" if cache in ("none", "null") else cache, "told_by" not in told)
+
+
+def _form(told: dict[str, Any]) -> str:
+    method = str(told.get("quant_method") or ("modelopt" if told.get("quant_algo") else "an unnamed form")).lower()
     if method == "modelopt":
-        cache = str(told.get("kv_cache_quant_algo") or "").lower()
-        return StoredAs(
-            f"ModelOpt {_algorithm(told)}", "" if cache in ("none", "null") else cache, "told_by" not in told
-        )
-    return StoredAs("fp8_block" if method == "fp8" and told.get("weight_block_size") else method)
+        algorithm = str(told.get("quant_algo") or "unknown").upper()
+        # Two names of one thing.
+        return f"ModelOpt {'FP8_BLOCK_SCALES' if algorithm == 'FP8_PB_WO' else algorithm}"
+    return "fp8_block" if method == "fp8" and told.get("weight_block_size") else method
 
 
-def _method(told: dict[str, Any]) -> str:
-    return str(told.get("quant_method") or ("modelopt" if told.get("quant_algo") else "an unnamed form")).lower()
-
-
-def _algorithm(told: dict[str, Any]) -> str:
-    algorithm = str(told.get("quant_algo") or "unknown").upper()
-    # Two names of one thing.
-    return "FP8_BLOCK_SCALES" if algorithm == "FP8_PB_WO" else algorithm
-
-
-_BY_BITS = {"gptq": {"4": "gptq", "8": "int8_gptq"}, "awq": {"4": "awq"}}
-_MODELOPT = {
+_QUANTS = {
     "FP8": "fp8",
     "FP8_BLOCK_SCALES": "fp8_block",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8_rowwise",
@@ -120,14 +110,8 @@ _MODELOPT = {
 
 
 def checkpoint_refusal(stored: StoredAs, flow: Flow, version: tuple[int, int]) -> str | None:
-    """Why TensorRT-LLM does not take a checkpoint that is quantized so, and what to do; None if it does.
-
-    Args:
-        stored: how it is quantized.
-        flow: of TensorRT-LLM.
-        version: major and minor.
-    """
-    form = CHECKPOINT_FORMS.get(stored.form, CheckpointForm(title=stored.form))
+    """Why TensorRT-LLM does not take a checkpoint that is quantized so, and what to do; None if it does."""
+    form = CHECKPOINT_FORMS.get(stored.form, CheckpointForm(stored.form))
     since = form.pytorch_since
     original = "the original checkpoint"
     if flow == "tensorrt":

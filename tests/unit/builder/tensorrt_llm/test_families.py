@@ -15,7 +15,6 @@ from openai_bls.builder.tensorrt_llm.families import (
     FAMILIES,
     TENSORRT_FLOW_END,
     Family,
-    Model,
     command,
     family_of,
     note,
@@ -57,8 +56,8 @@ FILES = {
     "Gemma, Gemma 2": "gemma-2-9b",
     "Gemma 3 (text)": "gemma-3-1b-it",
 }
-ROWS = [(family, model) for family in FAMILIES for model in family.models]
-IDS = [model.name for _, model in ROWS]
+ROWS = [(family, model) for family in FAMILIES for model in family.models.items()]
+IDS = [name for _, (name, _) in ROWS]
 
 
 def refused(name: str, flow: str, version: tuple[int, int], *, trust: bool = True) -> str | None:
@@ -67,19 +66,19 @@ def refused(name: str, flow: str, version: tuple[int, int], *, trust: bool = Tru
 
 
 @pytest.mark.parametrize(("family", "model"), ROWS, ids=IDS)
-def test_each_row_from_config_to_plan(family: Family, model: Model) -> None:
+def test_each_row_from_config_to_plan(family: Family, model: tuple[str, str]) -> None:
     """What the row says is what becomes of a published model: which family, refused or not, and a plan that fits."""
-    config = published_models.config(FILES[model.name])
+    config = published_models.config(FILES[model[0]])
     shape = shape_of(config)
     assert family_of(config) is family
     for flow, since in (("tensorrt", family.tensorrt_since), ("pytorch", family.pytorch_since)):
-        taken = refused(FILES[model.name], flow, (1, 2)) is None
+        taken = refused(FILES[model[0]], flow, (1, 2)) is None
         assert taken == (since is not None)
         if since is None:
             continue
-        assert refused(FILES[model.name], flow, since) is None
+        assert refused(FILES[model[0]], flow, since) is None
         before = (since[0], since[1] - 1) if since[1] else (since[0] - 1, 21)
-        assert f"need TensorRT-LLM {written(since)} or later" in str(refused(FILES[model.name], flow, before))
+        assert f"need TensorRT-LLM {written(since)} or later" in str(refused(FILES[model[0]], flow, before))
     found = estimate(shape, EstimateOptions(gpu=find_gpu("B200"), max_seq_len=2048))
     assert found.problems == ()
     for quant in family.quants:
@@ -106,11 +105,11 @@ def test_rows_agree_with_themselves(family: Family) -> None:
     assert (family.tensorrt_class is None) == (family.tensorrt_since is None)
     assert not family.quants or family.tensorrt_class
     assert set(family.quants) <= set(BUILT)
-    assert family.embedded or family.tensorrt_class or family.pytorch_since
+    assert not family.trust_remote_code or family.tensorrt_class
     assert family.models
     assert not any(note.endswith(".") for note in family.notes)
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    assert all((name in known) == family.embedded for name in family.architectures)
+    assert all((name in known) != family.trust_remote_code for name in family.architectures)
 
 
 @pytest.mark.parametrize("name", ["Qwen-7B-Chat", "Baichuan2-13B-Chat", "chatglm3-6b", "glm-4-9b-chat"])
@@ -246,12 +245,12 @@ def test_the_documented_table() -> None:
 
     assert table(section("The table")) == [
         [
-            model.name,
+            model[0],
             code(family.architectures),
             since(family.tensorrt_since),
             code((family.tensorrt_class,)) if family.tensorrt_class else "",
             since(family.pytorch_since),
-            "yes" if family.embedded else "no",
+            "no" if family.trust_remote_code else "yes",
             "yes" if family.trust_remote_code else "no",
         ]
         for family, model in ROWS
@@ -260,9 +259,9 @@ def test_the_documented_table() -> None:
 
 def test_the_documented_commands() -> None:
     block = section("Commands").split("```bash\n")[1].split("```")[0]
-    assert block.splitlines() == [command(family, model) for family, model in ROWS]
+    assert block.splitlines() == [command(family, model[1]) for family, model in ROWS]
     assert "python build/engine.py --model Qwen/Qwen2.5-7B-Instruct --engine tensorrt_llm" in block.splitlines()
-    assert all(("--trust-remote-code" in command(family, model)) == family.trust_remote_code for family, model in ROWS)
+    assert all(("--trust-remote-code" in command(family, model[1])) == family.trust_remote_code for family, model in ROWS)
 
 
 def test_the_documented_quantizations() -> None:
