@@ -354,8 +354,9 @@ def _switch(text: str) -> bool:
 def dry_run(wanted: DryRun) -> int:
     """Print what would be built; returns 1 if it cannot work."""
     from openai_bls.builder.tensorrt_llm import planning
-    from openai_bls.builder.tensorrt_llm.building import ask_installed, request_of
+    from openai_bls.builder.tensorrt_llm.building import request_of
     from openai_bls.builder.tensorrt_llm.estimate_text import sentences
+    from openai_bls.builder.tensorrt_llm.survey import ask_installed
 
     options = wanted.options
     if options.engine != "tensorrt_llm":

@@ -1,4 +1,4 @@
-"""Where checkpoints come from: a directory, or the Hugging Face hub."""
+"""Sources of checkpoints: a directory, or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
 
 
 def fetch_config(model: str) -> dict[str, Any]:
-    """The config.json of a directory, or of a hub id, of which nothing is downloaded but that and how it is quantized.
+    """The config.json of a directory or a hub id; of the latter only that file and ModelOpt's are downloaded.
 
     Raises:
         EngineLoadError: there is none, or it cannot be had.

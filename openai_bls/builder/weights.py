@@ -1,4 +1,4 @@
-"""A checkpoint's files on their way into the repository: which there are, which are refused, which are converted."""
+"""Files of a checkpoint: checked, converted where need be, and placed in the engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LINKED_BYTES = 1 << 28
 
 
 def place(source: Path, target: Path) -> None:
-    """Put a file into the engine."""
+    """Link or copy a file into the engine."""
     source = source.resolve()
     if source.stat().st_size >= _LINKED_BYTES:
         try:

@@ -1,19 +1,16 @@
 """Recipe of TensorRT-LLM engines: plan, worker process, engine files.
 
-For the flow `tensorrt` a worker converts and builds, and this process watches it. For `pytorch` nothing is built: the
-checkpoint is placed as it is.
+For the flow `tensorrt` a worker process converts and builds. For `pytorch` nothing is built: the checkpoint is placed
+as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
-import importlib.util
-import os
 import shutil
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,10 +23,11 @@ from openai_bls.builder.tensorrt_llm import chatglm
 from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
 from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
-from openai_bls.builder.tensorrt_llm.planning import NEWEST, Request, as_gpu, plan
+from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
-from openai_bls.builder.tensorrt_llm.worker import Survey, encode
+from openai_bls.builder.tensorrt_llm.survey import log_file, survey
+from openai_bls.builder.tensorrt_llm.worker import encode
 from openai_bls.builder.weights import place, place_as_it_is, weight_names
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord
@@ -92,9 +90,10 @@ class TensorRtLlmRecipe:
 
     def _check(self) -> None:
         made, own = self._plan, self._own
+        gpus = Counter(gpu.name for gpu in self._survey.gpus)
+        counted = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in gpus.items())
         self._report(
-            f"TensorRT-LLM {self._survey.version}, flow {made.flow}, {made.max_seq_len:,} tokens, "
-            f"{_counted([gpu.name for gpu in self._survey.gpus]) or 'no GPU'}"
+            f"TensorRT-LLM {self._survey.version}, flow {made.flow}, {made.max_seq_len:,} tokens, {counted or 'no GPU'}"
         )
         for note in made.notes:
             self._report(f"note: {note}")
@@ -245,14 +244,7 @@ class TensorRtLlmRecipe:
 def request_of(
     options: BuildOptions, config: dict[str, Any], source: Path, architectures: Mapping[Flow, frozenset[str]] | None
 ) -> Request:
-    """Request for a plan.
-
-    Args:
-        options: of the command line.
-        config: contents of the checkpoint's config.json.
-        source: the checkpoint's folder, if it is on this machine.
-        architectures: of the installed TensorRT-LLM by flow; None if it was not asked.
-    """
+    """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
     return Request(
         model=options.model,
@@ -268,45 +260,6 @@ def request_of(
     )
 
 
-def ask_installed() -> tuple[Version, Mapping[Flow, frozenset[str]] | None, str]:
-    """TensorRT-LLM to plan for: version, architectures by flow (None if it could not be asked), and a clause about it.
-
-    Without one it is the newest that is known.
-    """
-    if importlib.util.find_spec("tensorrt_llm") is None:
-        return NEWEST, None, f"is not installed: planned for {NEWEST} and the models of docs/models.md"
-    try:
-        found = survey()
-        return Version.parse(found.version), found.architectures, found.version
-    except EngineLoadError as error:
-        try:
-            version = Version.parse(importlib.metadata.version("tensorrt_llm"))
-        except (importlib.metadata.PackageNotFoundError, ValueError):
-            version = NEWEST
-        return version, None, f"could not be asked: planned for {version} and the models of docs/models.md ({error})"
-
-
-def survey() -> Survey:
-    """What is installed on this machine.
-
-    Raises:
-        EngineLoadError: TensorRT-LLM is not, or cannot be imported.
-    """
-    if importlib.util.find_spec("tensorrt_llm") is None:
-        raise EngineLoadError(
-            "TensorRT-LLM is not installed in this Python: build in an image tritonserver:<tag>-trtllm-python-py3, or "
-            "with --engine transformers"
-        )
-    with _log() as log, tempfile.TemporaryDirectory(prefix="openai_bls-survey-") as folder:
-        found = Path(folder) / "survey.json"
-        lines: deque[str] = deque(maxlen=TAIL_LINES)
-        code = run_worker(["survey", str(found)], log, lines.append, lambda: None)
-        if code == 0:
-            return msgspec.json.decode(found.read_bytes(), type=Survey)
-        none = BuildSpec(Path(), Path(), log.parent, 1, 1, 1, 1)
-        raise EngineLoadError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none).sentence} (log: {log})")
-
-
 def _run(spec: BuildSpec, progress: Progress) -> None:
     spec_file = spec.workspace / "spec.json"
     spec_file.write_bytes(encode(spec))
@@ -319,26 +272,10 @@ def _run(spec: BuildSpec, progress: Progress) -> None:
         if step is not None:
             progress.show(step)
 
-    with _log() as log:
+    with log_file() as log:
         code = run_worker(["build", str(spec_file)], log, on_line, progress.tick)
         if code != 0:
             raise EngineLoadError(f"{classify(code, lines, spec).sentence} (log: {log})")
-
-
-@contextlib.contextmanager
-def _log() -> Iterator[Path]:
-    """A file for a worker's output, which stays if something goes wrong."""
-    handle, name = tempfile.mkstemp(prefix="openai_bls-engine-", suffix=".log")
-    os.close(handle)
-    path = Path(name)
-    try:
-        yield path
-    except EngineLoadError:
-        raise
-    except BaseException:
-        path.unlink()
-        raise
-    path.unlink()
 
 
 def _require_engine(folder: Path, spec: BuildSpec) -> None:
@@ -361,12 +298,6 @@ def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:
                 digest.update(chunk)
         records[path.relative_to(folder).as_posix()] = FileRecord(path.stat().st_size, digest.hexdigest())
     return records
-
-
-def _counted(names: list[str]) -> str:
-    return ", ".join(
-        f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
-    )
 
 
 def _adapter_files(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The text of `build/engine.py --dry-run`."""
+"""Text of `build/engine.py --dry-run`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def report(shape: ModelShape, options: EstimateOptions, found: Estimate, *, model: str = "") -> str:
-    """The plan and what it takes, as aligned lines.
-
-    Args:
-        shape: of the model.
-        options: what was asked for.
-        found: what `estimate` made of these two.
-        model: the name to head it with, such as a hub id.
-    """
+    """The plan and its estimate as aligned lines, headed by `model`, such as a hub id."""
     ranks = "on 1 GPU" if options.ranks == 1 else f"on {options.ranks} GPUs (tp {options.tp} × pp {options.pp})"
     gpu = f": {options.gpu.name}, {_size(options.gpu.memory_bytes)}" if options.gpu else ""
     gpu += " each" if options.gpu and options.ranks > 1 else ""

@@ -1,4 +1,4 @@
-"""Model families of TensorRT-LLM: the table behind docs/models.md, and what the installed one says beyond it.
+"""Model families of TensorRT-LLM: the table behind docs/models.md (families.json), and refusals.
 
 The architectures of the installed TensorRT-LLM decide what it takes. The table has the notes, the commands and the
 releases, and decides alone where TensorRT-LLM is not installed. Read from the public source of TensorRT-LLM:
@@ -10,6 +10,7 @@ versions, and the support matrices in examples/models/*/README.md for the quanti
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -46,137 +47,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-_INT8_INT4: tuple[Quant, ...] = ("int8_weight_only", "int4_weight_only")
-_OWN_TOKENIZER = "its tokenizer is Python code: the build makes a tokenizer.json from the data beside that code"
-
-FAMILIES: tuple[Family, ...] = (
-    Family(
-        name="Llama",
-        architectures=("LlamaForCausalLM",),
-        models={
-            "Llama 2": "meta-llama/Llama-2-7b-chat-hf",
-            "Llama 3": "meta-llama/Llama-3.1-8B-Instruct",
-            "CodeLlama": "codellama/CodeLlama-13b-Instruct-hf",
-            "Yi": "01-ai/Yi-1.5-6B-Chat",
-        },
-        tensorrt_class="LLaMAForCausalLM", tensorrt_since=(0, 12), pytorch_since=(0, 17),
-        quants=("fp8", "fp8_rowwise", *_INT8_INT4, "int8_sq", "awq", "w4a8_awq", "nvfp4"),
-    ),
-    Family(
-        name="Mistral",
-        architectures=("MistralForCausalLM",),
-        models={"Mistral": "mistralai/Mistral-7B-Instruct-v0.3"},
-        tensorrt_class="LLaMAForCausalLM", tensorrt_since=(0, 12), pytorch_since=(0, 20),
-        quants=("fp8", *_INT8_INT4, "int8_sq", "awq"),
-        notes=("7B v0.1 was trained to look back 4,096 tokens at most, later versions look back at everything",),
-    ),
-    Family(
-        name="Mixtral",
-        architectures=("MixtralForCausalLM",),
-        models={"Mixtral": "mistralai/Mixtral-8x7B-Instruct-v0.1"},
-        tensorrt_class="LLaMAForCausalLM", tensorrt_since=(0, 12), pytorch_since=(0, 17),
-        quants=("fp8", *_INT8_INT4, "awq", "nvfp4"),
-    ),
-    Family(
-        name="Qwen2",
-        architectures=("Qwen2ForCausalLM",),
-        models={
-            "Qwen1.5": "Qwen/Qwen1.5-14B-Chat",
-            "Qwen2": "Qwen/Qwen2-7B-Instruct",
-            "Qwen2.5": "Qwen/Qwen2.5-7B-Instruct",
-        },
-        tensorrt_class="QWenForCausalLM", tensorrt_since=(0, 12), pytorch_since=(0, 17),
-        quants=("fp8", *_INT8_INT4, "int8_sq", "awq"),
-        notes=("AWQ does not go with every --tp-size for the sizes 0.5B, 1.8B, 4B, 14B and 72B",),
-    ),
-    Family(
-        name="Qwen2-MoE",
-        architectures=("Qwen2MoeForCausalLM",),
-        models={"Qwen1.5-MoE, Qwen2-57B-A14B": "Qwen/Qwen1.5-MoE-A2.7B-Chat"},
-        tensorrt_class="QWenForCausalLM", tensorrt_since=(0, 12), pytorch_since=(0, 19),
-        quants=_INT8_INT4,
-    ),
-    Family(
-        name="Qwen3",
-        architectures=("Qwen3ForCausalLM",),
-        models={"Qwen3": "Qwen/Qwen3-8B"},
-        tensorrt_class="QWenForCausalLM", tensorrt_since=(1, 0), pytorch_since=(0, 20),
-        quants=("fp8",),
-    ),
-    Family(
-        name="Qwen3-MoE",
-        architectures=("Qwen3MoeForCausalLM",),
-        models={"Qwen3 with experts": "Qwen/Qwen3-30B-A3B"},
-        tensorrt_class="QWenForCausalLM", tensorrt_since=(1, 0), pytorch_since=(0, 20),
-        quants=("fp8",),
-    ),
-    Family(
-        name="Qwen1",
-        architectures=("QWenLMHeadModel",),
-        models={"Qwen (the first)": "Qwen/Qwen-7B-Chat"},
-        tensorrt_class="QWenForCausalLM", tensorrt_since=(0, 12), trust_remote_code=True,
-        quants=("fp8", *_INT8_INT4, "int8_sq", "awq"),
-        notes=(
-            _OWN_TOKENIZER,
-            "TensorRT-LLM lacks its dynamic NTK scaling, so sequences end at config.json's seq_length",
-        ),
-    ),
-    Family(
-        name="Baichuan",
-        architectures=("BaichuanForCausalLM", "BaiChuanForCausalLM"),
-        models={"Baichuan2": "baichuan-inc/Baichuan2-13B-Chat"},
-        tensorrt_class="BaichuanForCausalLM", tensorrt_since=(0, 12), trust_remote_code=True,
-        quants=("fp8", *_INT8_INT4, "int8_sq", "awq"),
-        notes=(
-            _OWN_TOKENIZER,
-            "that code fails with transformers 4.34 and later ('sp_model'), so calibrating needs it corrected",
-        ),
-    ),
-    Family(
-        name="ChatGLM",
-        architectures=("ChatGLMModel", "ChatGLMForConditionalGeneration", "ChatGLMForCausalLM"),
-        models={
-            "ChatGLM2, ChatGLM3": "THUDM/chatglm3-6b",
-            "GLM-4 (with its own code)": "THUDM/glm-4-9b-chat",
-        },
-        tensorrt_class="ChatGLMForCausalLM", tensorrt_since=(0, 12), trust_remote_code=True,
-        quants=("fp8", *_INT8_INT4, "int8_sq", "awq"),
-        notes=(
-            _OWN_TOKENIZER,
-            "TensorRT-LLM guesses the version from the checkpoint's path, so the build gives it one that says it",
-            "GLM-4 is listed with int8_weight_only and int4_weight_only alone, and none of them with --pp-size",
-        ),
-    ),
-    Family(
-        name="GLM",
-        architectures=("GlmForCausalLM", "Glm4ForCausalLM"),
-        models={"GLM-4 (as transformers has it)": "THUDM/glm-4-9b-chat-hf"},
-        notes=(
-            "TensorRT-LLM has no such class; THUDM/glm-4-9b-chat has the weights of glm-4-9b-chat-hf as it takes them",
-        ),
-    ),
-    Family(
-        name="Phi-3",
-        architectures=("Phi3ForCausalLM",),
-        models={"Phi-3, Phi-3.5, Phi-4": "microsoft/Phi-3-mini-4k-instruct"},
-        tensorrt_class="Phi3ForCausalLM", tensorrt_since=(0, 12), pytorch_since=(1, 1),
-        quants=("fp8", "int8_sq"),
-    ),
-    Family(
-        name="Gemma",
-        architectures=("GemmaForCausalLM", "Gemma2ForCausalLM"),
-        models={"Gemma, Gemma 2": "google/gemma-2-9b-it"},
-        tensorrt_class="GemmaForCausalLM", tensorrt_since=(0, 13),
-        quants=("fp8", "int8_weight_only", "int8_sq", "awq"),
-        notes=("int8_sq takes --dtype float16 only",),
-    ),
-    Family(
-        name="Gemma 3",
-        architectures=("Gemma3ForCausalLM",),
-        models={"Gemma 3 (text)": "google/gemma-3-1b-it"},
-        tensorrt_class="GemmaForCausalLM", tensorrt_since=(0, 19), pytorch_since=(0, 20),
-    ),
-)  # fmt: skip
+FAMILIES = msgspec.json.decode(Path(__file__).with_name("families.json").read_bytes(), type=tuple[Family, ...])
 
 
 def family_of(config: dict[str, Any]) -> Family | None:

@@ -1,4 +1,4 @@
-"""Reading a Hugging Face config.json: its numbers under any of their names, and what it says of quantization."""
+"""Config.json of a Hugging Face checkpoint, with what ModelOpt writes beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from openai_bls.core.manifest import EngineLoadError, short
 
 MODELOPT_FILE = "hf_quant_config.json"
-"""Where ModelOpt says how it quantized a checkpoint."""
+"""ModelOpt's description of how it quantized a checkpoint."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:

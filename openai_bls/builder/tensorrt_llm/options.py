@@ -1,4 +1,4 @@
-"""What may be asked for a TensorRT-LLM engine: the options of `build/engine.py`, and where each has a meaning."""
+"""Options of a TensorRT-LLM engine, and the flows in which each has a meaning."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Further ones of the C++ backend, by its names."""
     queue: Queue | None = None
     workspace: Path | None = None
-    """For what is in hand; None is in the repository."""
+    """Scratch space; None is in the repository."""
     keep_workspace: bool = False
 
 
@@ -114,16 +114,16 @@ _INSTEAD = {
 
 
 def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, backend: str) -> None:
-    """Whether every option that was given means something for what is to be built.
+    """Refuse options that mean nothing for what is to be built.
 
     Args:
         given: names of options, with underscores.
         engine: kind of the engine.
-        flow: of TensorRT-LLM; None while it is not known, which refuses nothing for its sake.
+        flow: of TensorRT-LLM; None while it is not known.
         backend: Triton's.
 
     Raises:
-        EngineLoadError: the first that does not, and what it is for.
+        EngineLoadError: the first such option, and what it is for.
     """
     for name in given:
         where = _MEANINGFUL.get(name)
@@ -178,15 +178,12 @@ def with_flow(options: TensorRtLlmOptions, flow: Flow) -> TensorRtLlmOptions:
     """
     default = TensorRtLlmOptions()
     names = {"plugins": "plugin"}
-    given = [names.get(field, field) for field in options.__struct_fields__ if _differs(field, options, default)]
+    changed = [name for name in options.__struct_fields__ if getattr(options, name) != getattr(default, name)]
+    given = [names.get(name, name) for name in changed]
     refuse_meaningless(given, "tensorrt_llm", flow, options.backend)
     found = msgspec.structs.replace(options, flow=flow)
     _check(found)
     return found
-
-
-def _differs(field: str, options: TensorRtLlmOptions, default: TensorRtLlmOptions) -> bool:
-    return bool(getattr(options, field) != getattr(default, field))
 
 
 def read_quant(text: str) -> Quant:

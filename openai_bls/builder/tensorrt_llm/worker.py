@@ -1,11 +1,11 @@
-"""The process that imports TensorRT-LLM for a build, so that its end, of whatever kind, is not the builder's own.
+"""Worker of a build: the process that imports TensorRT-LLM, whose crash does not end the builder.
 
 ::
 
     python -m openai_bls.builder.tensorrt_llm.worker survey <file>    write a `Survey` of this machine
     python -m openai_bls.builder.tensorrt_llm.worker build <file>     build the `BuildSpec` in the file
 
-What it prints is the build's log. `building` starts it and reads that.
+Its output is the build's log, which `building` reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STAGE = "openai_bls: stage: "
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What is installed on this machine."""
+    """TensorRT-LLM and GPUs of this machine."""
 
     version: str
     """Of TensorRT-LLM, in full."""
