@@ -1,4 +1,4 @@
-"""Build an engine: put a Hugging Face checkpoint into the model repository.
+"""Build of an engine: put a Hugging Face checkpoint into the model repository.
 
     python build/engine.py --model Qwen/Qwen2.5-7B-Instruct                  a hub id or a directory
     python build/engine.py --model Qwen/Qwen2.5-72B-Instruct --dry-run       the plan and what it takes; writes nothing
@@ -10,9 +10,9 @@ Where TensorRT-LLM and a GPU are, it converts the checkpoint and builds a Tensor
 the checkpoint for the PyTorch flow; elsewhere the embedded engine of transformers takes the checkpoint as it is.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
-`tensorrt_llm/config.pbtxt` as literal values. All of it is made aside and moved into place at the end, so that a build
-that fails or is killed leaves the last good engine. A second run with the same options does nothing; one that changes
-serving options or the name only writes these, without another build. Restart the server to serve the engine.
+`tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
+build that fails or is killed leaves the last good engine. A second run with the same options does nothing; one that
+changes serving options or the name only writes these, without another build. Restart the server to serve the engine.
 
 With --name it builds a further engine, which `openai_bls` serves under its own model name: `tensorrt_llm_<name>/`,
 `preprocessing_<name>/` and `openai_bls/1/tokenizer_<name>/`. These are the build's own: edits in them last until it
@@ -51,7 +51,7 @@ _OF_GUIDES = {
     "--per_group": "give --quant awq: GPTQ is not built here",
     "--per_channel": "give --quant int8_sq, which is by channel and by token",
     "--per_token": "give --quant int8_sq, which is by channel and by token",
-    "--smoothquant": "give --quant int8_sq, which goes by 0.5",
+    "--smoothquant": "give --quant int8_sq, whose strength is 0.5",
     "--use_smooth_quant": "give --quant int8_sq",
     "--qformat": "give --quant",
     "--int8_kv_cache": "give --kv-cache-dtype int8",
@@ -81,14 +81,14 @@ STOPPED = 130
 
 
 class Removal(NamedTuple):
-    """What --remove asks for."""
+    """Command line with --remove."""
 
     model_repository: Path
     name: str
 
 
 class DryRun(NamedTuple):
-    """What --dry-run asks for."""
+    """Command line with --dry-run."""
 
     options: BuildOptions
     gpu: str | None
@@ -96,7 +96,7 @@ class DryRun(NamedTuple):
 
 
 class Build(NamedTuple):
-    """What is to be built."""
+    """Command line of a build."""
 
     options: BuildOptions
     reason: str
@@ -285,8 +285,8 @@ def _add_build(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--plugin", action="append", metavar="NAME=VALUE", help="another field of PluginConfig; may be repeated"
     )
-    group.add_argument("--workspace", type=Path, metavar="DIR", help="for what is in hand (default: in the repository)")
-    group.add_argument("--keep-workspace", action="store_true", help="keep what is in it")
+    group.add_argument("--workspace", type=Path, metavar="DIR", help="scratch space (default: in the repository)")
+    group.add_argument("--keep-workspace", action="store_true", help="keep its files")
 
 
 def _add_lora(group: argparse._ArgumentGroup) -> None:

@@ -45,12 +45,7 @@ def place(source: Path, target: Path) -> None:
 
 
 def place_weights(
-    source: Path,
-    target: Path,
-    facts: CheckpointFacts,
-    report: Callable[[str], None],
-    *,
-    trust_remote_code: bool,
+    source: Path, target: Path, facts: CheckpointFacts, report: Callable[[str], None], *, trust_remote_code: bool
 ) -> None:
     """Put the weights of a causal language model into `target` as safetensors.
 

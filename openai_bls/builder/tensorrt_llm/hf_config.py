@@ -14,8 +14,7 @@ MODELOPT_FILE = "hf_quant_config.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json in `folder`; what ModelOpt writes beside it is put in as `quantization_config`, as TensorRT-LLM
-    goes by that first.
+    """The config.json in `folder`, with ModelOpt's file beside it as `quantization_config`: TensorRT-LLM reads it first.
 
     Raises:
         EngineLoadError: there is no config.json that can be read.

@@ -132,17 +132,9 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         checkpoint_bytes=request.checkpoint_bytes,
     )
     found = estimate(shape, wanted) if shape else None
-    refusals = (
-        *_of_options(own, flow, version, stored),
-        *_without_effect(own, flow, quant, kv_cache_dtype, stored),
-    )
+    refusals = (*_of_options(own, flow, version, stored), *_without_effect(own, flow, quant, kv_cache_dtype, stored))
     of_model = tuple(_of_model(request, flow, version, stored))
-    problems = (
-        *of_model,
-        *refusals,
-        *prompts.problems,
-        *(found.problems if found else ()),
-    )
+    problems = (*of_model, *refusals, *prompts.problems, *(found.problems if found else ()))
     remark = None if of_model else families.note(request.config, flow, own.quant, request.architectures)
     notes = (
         *([remark] if remark else ()),
@@ -179,11 +171,7 @@ def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs |
     """Why TensorRT-LLM does not take the model, or not as the checkpoint is quantized."""
     release = (version.major, version.minor)
     refused = families.refusal(
-        request.config,
-        flow,
-        release,
-        trust_remote_code=request.trust_remote_code,
-        installed=request.architectures,
+        request.config, flow, release, trust_remote_code=request.trust_remote_code, installed=request.architectures
     )
     if refused:
         yield refused

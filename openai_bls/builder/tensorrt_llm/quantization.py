@@ -72,7 +72,7 @@ QUANTIZATIONS: dict[Quant, Quantization] = {
 
 CHECKPOINT_ONLY: dict[str, Quantization] = {
     # A scale of one byte for 32 weights.
-    "mxfp4": Quantization("W4A16_MXFP4", 0.5 + 1 / 32, experts_only=True),
+    "mxfp4": Quantization("W4A16_MXFP4", 0.5 + 1 / 32, experts_only=True)
 }
 """Those that no `--quant` names, by the words of `quantized_checkpoint.quantization_of`."""
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are quantized already: in which forms they come, and which of these TensorRT-LLM takes.
+"""Quantized checkpoints: the forms in which they come, and those that TensorRT-LLM takes.
 
 Sources: `ModelLoader._update_from_hf_quant_config` in tensorrt_llm/llmapi/llm_utils.py, which both flows go through,
 and `ModelConfig.load_hf_quant_config` in tensorrt_llm/_torch/model_config.py. None of it was run here.

@@ -38,11 +38,6 @@ def engine_py() -> ModuleType:
     return command_line()
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
-
-
 def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
     options = engine_py.parse(["--engine", "tensorrt_llm", *arguments]).options
     assert isinstance(options, BuildOptions)

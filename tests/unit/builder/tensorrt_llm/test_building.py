@@ -26,18 +26,7 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     leftovers,
     make_adapter,
     make_checkpoint,
-    make_repository,
 )
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "model_repository")
 
 
 @pytest.fixture

@@ -130,12 +130,7 @@ def test_others_do_not(name: str) -> None:
         ("Qwen3-8B", "tensorrt", (0, 20), "need TensorRT-LLM 1.0 or later in --flow tensorrt, and this is 0.20: "),
         ("Qwen3-8B", "tensorrt", (0, 20), "use a newer one, or --flow pytorch"),
         ("Phi-3-mini-4k-instruct", "pytorch", (1, 0), "use a newer one, or --flow tensorrt"),
-        (
-            "Llama-2-7b-hf",
-            "tensorrt",
-            (1, 3),
-            "no engines any more: use a release before 1.3, or --flow pytorch",
-        ),
+        ("Llama-2-7b-hf", "tensorrt", (1, 3), "no engines any more: use a release before 1.3, or --flow pytorch"),
         ("gemma-7b", "tensorrt", (1, 4), "use a release before 1.3, or --engine transformers"),
         ("gemma-7b", "pytorch", (1, 2), "no Gemma models in --flow pytorch: use --flow tensorrt"),
         ("gemma-7b", "pytorch", (1, 3), "use --engine transformers"),
@@ -261,7 +256,9 @@ def test_the_documented_commands() -> None:
     block = section("Commands").split("```bash\n")[1].split("```")[0]
     assert block.splitlines() == [command(family, model[1]) for family, model in ROWS]
     assert "python build/engine.py --model Qwen/Qwen2.5-7B-Instruct --engine tensorrt_llm" in block.splitlines()
-    assert all(("--trust-remote-code" in command(family, model[1])) == family.trust_remote_code for family, model in ROWS)
+    assert all(
+        ("--trust-remote-code" in command(family, model[1])) == family.trust_remote_code for family, model in ROWS
+    )
 
 
 def test_the_documented_quantizations() -> None:

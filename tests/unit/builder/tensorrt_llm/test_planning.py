@@ -163,10 +163,7 @@ def test_what_the_version_refuses_in_the_middle(own: TensorRtLlmOptions, version
         (TensorRtLlmOptions(calib_size=5, quant="int8_weight_only"), "--calib-size 5 has no effect"),
         (TensorRtLlmOptions(calib_dataset="cnn_dailymail"), "--calib-dataset cnn_dailymail has no effect"),
         (TensorRtLlmOptions(workers=3), "--workers 3 cannot be had"),
-        (
-            TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}),
-            "turns it off unless --quant is fp8, ",
-        ),
+        (TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}), "turns it off unless --quant is fp8, "),
         (
             TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8"),
             "turns it off unless the KV cache is in fp8",

@@ -15,6 +15,7 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
     StoredAs,
     checkpoint_refusal,
     kv_cache_refusal,
+    quantization_of,
     stored_as,
 )
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
@@ -54,6 +55,21 @@ def test_forms_are_told_apart() -> None:
     assert {name: stored(told).form for name, told in TOLD.items()} == {name: name for name in CHECKPOINT_FORMS}
     assert stored_as({}) is None
     assert stored_as({"quantization_config": None}) is None
+
+
+def test_names_of_quantizations() -> None:
+    """Those of `--quant` where there is one, else the checkpoint's own."""
+    told = TOLD | {
+        "8 bits": {"quant_method": "gptq", "bits": 8},
+        "3 bits": {"quant_method": "gptq", "bits": 3},
+        "awq of 8 bits": {"quant_method": "awq", "w_bit": 8},
+    }
+    names = {name: quantization_of({"quantization_config": value}) for name, value in told.items()}
+    assert list(names.values()) == [
+        "fp8", "nvfp4", "awq", "w4a8_awq", "fp8_block", "fp8_rowwise", "MIXED_PRECISION", "fp8_block", "mxfp4", "fp8",
+        "compressed-tensors", "gptq", "awq", "bitsandbytes", "int8_gptq", "gptq with 3 bits", "awq with 8 bits",
+    ]  # fmt: skip
+    assert quantization_of({}) == quantization_of({"quantization_config": "fp8"}) == ""
 
 
 @pytest.mark.parametrize("name", TOLD)
