@@ -26,6 +26,7 @@ from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
 from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
+from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.survey import log_file, survey
 from openai_bls.builder.tensorrt_llm.worker import encode
 from openai_bls.builder.weights import place, place_as_it_is, weight_names
@@ -190,7 +191,7 @@ class TensorRtLlmRecipe:
             dtype=self._options.dtype,
             tensor_parallel_size=own.tensor_parallel_size,
             pipeline_parallel_size=own.pipeline_parallel_size,
-            quant=own.quant,
+            quant_algorithm=QUANTIZATIONS[own.quant].algorithm if own.quant else "",
             kv_cache_dtype=own.kv_cache_dtype,
             calib_dataset=str(dataset.absolute()) if own.calib_dataset and dataset.is_dir() else own.calib_dataset,
             calib_size=own.calib_size or DEFAULT_CALIB_SIZE,

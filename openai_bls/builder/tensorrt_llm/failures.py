@@ -150,7 +150,7 @@ def _sentence(kind: Kind, text: str, spec: BuildSpec) -> str:
             what = "host memory ran out" if text else killed
             said = f"{what}: end other programs, or build on a machine with more (--dry-run says how much)"
         case "GPU memory":
-            calibration = "a smaller --calib-size, " if spec.quant else ""
+            calibration = "a smaller --calib-size, " if spec.quant_algorithm else ""
             said = (
                 f"GPU memory ran out: give a larger --tp-size, {calibration}a smaller --max-num-tokens (now "
                 f"{spec.max_num_tokens}) or --max-batch-size (now {spec.max_batch_size}), or end what else is on the "
@@ -174,7 +174,7 @@ def _sentence(kind: Kind, text: str, spec: BuildSpec) -> str:
         case "version":
             said = f"versions do not go together: {_telling(text)}"
         case "network":
-            option = "--calib-dataset" if spec.quant else "--model"
+            option = "--calib-dataset" if spec.quant_algorithm else "--model"
             said = (
                 f"the network, or what was to be had from it, is out of reach ({_telling(text)}): give a local "
                 f"directory with {option}"

@@ -14,7 +14,7 @@ MODELOPT_FILE = "hf_quant_config.json"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json in `folder`, with ModelOpt's file beside it as `quantization_config`: TensorRT-LLM reads it first.
+    """The config.json in `folder`, with the file of ModelOpt (which TensorRT-LLM prefers) as `quantization_config`.
 
     Raises:
         EngineLoadError: there is no config.json that can be read.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow
 from openai_bls.engines.tensorrt_llm.module import Package, option_names
@@ -59,7 +58,7 @@ def _arguments(package: Package, spec: BuildSpec) -> dict[str, Any]:
     }
     if spec.gather_logits:
         arguments["gather_generation_logits"] = True
-    if spec.quant is not None or spec.kv_cache_dtype != "auto":
+    if spec.quant_algorithm or spec.kv_cache_dtype != "auto":
         arguments["quant_config"] = _quant_config(package, spec)
         arguments["calib_config"] = _calib_config(package, spec)
     return arguments
@@ -116,11 +115,8 @@ def _plugin_value(name: str, current: Any, text: str) -> Any:
 def _quant_config(package: Package, spec: BuildSpec) -> Any:
     algorithms = package.name(f"{_LLMAPI}.QuantAlgo")
     values: dict[str, Any] = {}
-    if spec.quant is not None:
-        how = QUANTIZATIONS[spec.quant]
-        if how.refusal:
-            raise EngineLoadError(f"--quant {spec.quant}: {how.refusal}")
-        values["quant_algo"] = _algorithm(package, algorithms, how.algorithm, "--quant")
+    if spec.quant_algorithm:
+        values["quant_algo"] = _algorithm(package, algorithms, spec.quant_algorithm, "--quant")
     if spec.kv_cache_dtype != "auto":
         name = spec.kv_cache_dtype.upper()
         values["kv_cache_quant_algo"] = _algorithm(package, algorithms, name, "--kv-cache-dtype")

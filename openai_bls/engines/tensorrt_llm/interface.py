@@ -195,7 +195,8 @@ class BuildSpec(msgspec.Struct, frozen=True):
     dtype: Dtype = "auto"
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
-    quant: Quant | None = None
+    quant_algorithm: str = ""
+    """Name in TensorRT-LLM's `QuantAlgo`; empty leaves the weights as they are."""
     kv_cache_dtype: KvCacheDtype = "auto"
     calib_dataset: str = ""
     """A local directory, or the name of a data set on the hub; empty is TensorRT-LLM's own choice."""

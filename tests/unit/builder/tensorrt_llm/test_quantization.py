@@ -158,6 +158,11 @@ def test_modelopts_file_goes_first(tmp_path: Path) -> None:
 
 
 def test_what_can_be_built() -> None:
+    assert {name: QUANTIZATIONS[name].algorithm for name in BUILT} == {
+        "fp8": "FP8", "fp8_rowwise": "FP8_PER_CHANNEL_PER_TOKEN", "int8_weight_only": "W8A16",
+        "int4_weight_only": "W4A16", "int8_sq": "W8A8_SQ_PER_CHANNEL", "awq": "W4A16_AWQ", "w4a8_awq": "W4A8_AWQ",
+        "nvfp4": "NVFP4",
+    }  # fmt: skip
     assert set(QUANTIZATIONS) - set(BUILT) == {"gptq", "int8_gptq", "fp8_block"}
     assert all(form.instead in ("", *BUILT) for form in CHECKPOINT_FORMS.values())
     assert not any(how.refusal.endswith(".") for how in QUANTIZATIONS.values())

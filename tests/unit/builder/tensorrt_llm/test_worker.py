@@ -29,7 +29,7 @@ def spec_in(folder: Path, **changes: object) -> BuildSpec:
         max_num_tokens=4,
         lora_dirs=(folder / "a", folder / "b"),
         plugins={"gemm_plugin": "auto"},
-        quant="awq",
+        quant_algorithm="W4A16_AWQ",
     )
     return msgspec.structs.replace(spec, **changes)
 
