@@ -20,24 +20,13 @@ DEFAULT_CALIB_SIZE = 512
 TritonBackend = Literal["python", "cpp"]
 
 QUANT_SYNONYMS: dict[str, Quant] = {
-    "fp8_per_channel_per_token": "fp8_rowwise",
-    "fp8_block_scales": "fp8_block",
-    "int8": "int8_weight_only",
-    "w8a16": "int8_weight_only",
-    "int8_wo": "int8_weight_only",
-    "int4": "int4_weight_only",
-    "w4a16": "int4_weight_only",
-    "int4_wo": "int4_weight_only",
-    "smoothquant": "int8_sq",
-    "sq": "int8_sq",
-    "w8a8_sq": "int8_sq",
-    "w8a8_sq_per_channel": "int8_sq",
-    "int4_awq": "awq",
-    "w4a16_awq": "awq",
-    "int4_gptq": "gptq",
-    "w4a16_gptq": "gptq",
-    "w8a16_gptq": "int8_gptq",
-}
+    "fp8_per_channel_per_token": "fp8_rowwise", "fp8_block_scales": "fp8_block",
+    "int8": "int8_weight_only", "w8a16": "int8_weight_only", "int8_wo": "int8_weight_only",
+    "int4": "int4_weight_only", "w4a16": "int4_weight_only", "int4_wo": "int4_weight_only",
+    "smoothquant": "int8_sq", "sq": "int8_sq", "w8a8_sq": "int8_sq", "w8a8_sq_per_channel": "int8_sq",
+    "int4_awq": "awq", "w4a16_awq": "awq",
+    "int4_gptq": "gptq", "w4a16_gptq": "gptq", "w8a16_gptq": "int8_gptq",
+}  # fmt: skip
 """Spellings of guides and of `QuantAlgo`, in lower case with underscores."""
 
 # Data sets that TensorRT-LLM knows by name; any other has to be a directory.
@@ -80,30 +69,18 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep_workspace: bool = False
 
 
-_TENSORRT = frozenset({"tensorrt"})
-_CPP = frozenset({"cpp"})
-_ALL = frozenset({"tensorrt", "pytorch"})
-
-# Option → the flows (or the Triton backend) that it has a meaning with. What is not listed has one with every engine.
-_MEANINGFUL = {
-    **dict.fromkeys(
-        (
-            "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens",
-            "max_beam_width", "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "kv_cache_free_gpu_mem_fraction",
-            "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size",
-            "enable_chunked_context", "batch_scheduler_policy", "guided_decoding_backend",
-        ),
-        _ALL,
-    ),
-    **dict.fromkeys(
-        (
-            "quant", "calib_dataset", "calib_size", "workers", "plugin", "gemm_plugin", "gpt_attention_plugin",
-            "use_paged_context_fmha", "use_fp8_context_fmha", "use_custom_all_reduce", "multiple_profiles",
-            "gather_logits", "workspace", "keep_workspace",
-        ),
-        _TENSORRT,
-    ),
-    **dict.fromkeys(("cpp_parameter", "max_queue_delay", "max_queue_size"), _CPP),
+# Names of options by where they have a meaning; what is not listed has one with every engine.
+_TENSORRT_FLOW = {
+    "quant", "calib_dataset", "calib_size", "workers", "plugin", "gemm_plugin", "gpt_attention_plugin",
+    "use_paged_context_fmha", "use_fp8_context_fmha", "use_custom_all_reduce", "multiple_profiles", "gather_logits",
+    "workspace", "keep_workspace",
+}  # fmt: skip
+_CPP_BACKEND = {"cpp_parameter", "max_queue_delay", "max_queue_size"}
+_TENSORRT_LLM = _TENSORRT_FLOW | _CPP_BACKEND | {
+    "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
+    "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "kv_cache_free_gpu_mem_fraction",
+    "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size", "enable_chunked_context",
+    "batch_scheduler_policy", "guided_decoding_backend",
 }  # fmt: skip
 _INSTEAD = {
     "quant": "it takes a checkpoint that is quantized already, as it is",
@@ -126,15 +103,12 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         EngineLoadError: the first such option, and what it is for.
     """
     for name in given:
-        where = _MEANINGFUL.get(name)
-        if where is None:
-            continue
         option = f"--{name.replace('_', '-')}"
-        if engine != "tensorrt_llm":
+        if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
             raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
-        if where is _CPP and backend != "cpp":
+        if name in _CPP_BACKEND and backend != "cpp":
             raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
-        if where is _TENSORRT and flow == "pytorch":
+        if name in _TENSORRT_FLOW and flow == "pytorch":
             why = _INSTEAD.get(name, "it builds nothing")
             raise EngineLoadError(f"{option} is for --flow tensorrt: the PyTorch flow does not know it, {why}")
 

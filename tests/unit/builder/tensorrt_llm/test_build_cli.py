@@ -259,6 +259,28 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     assert contents(tmp_path) == before
 
 
+def test_dry_run_asks_the_installed_version(
+    engine_py: ModuleType, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_checkpoint(tmp_path / "own", architectures=["GptOssForCausalLM"])
+    arguments = ["--model", str(source), "--dry-run", "--flow", "pytorch"]
+    assert engine_py.main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("TensorRT-LLM 1.2.1 ")
+    assert "GptOssForCausalLM is not in docs/models.md: the installed TensorRT-LLM has it" in said
+    assert engine_py.main([*arguments[:-1], "tensorrt"]) == 1
+    assert "has no GptOssForCausalLM in --flow tensorrt: use --flow pytorch" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    machine.set(FAKE_TENSORRT_LLM_FAIL="import:library")
+    assert engine_py.main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(
+        "TensorRT-LLM could not be asked: planned for 1.2.1 and the models of docs/models.md (TensorR"
+    )
+    assert "libnvinfer.so.10" in said
+
+
 def test_a_hub_id_needs_its_configuration_only(
     engine_py: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
