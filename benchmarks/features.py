@@ -33,7 +33,8 @@ from benchmarks.options import levels, positive
 from benchmarks.random_checkpoint import SHAPES, write
 from benchmarks.report import MISSING, markdown_table, number
 from benchmarks.stats import spread
-from openai_bls.builder.build import BuildOptions, build
+from openai_bls.builder.build import build
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.engines.registry import create_engine
 
 _BUDGETS_S = {"cpu": 50.0, "cuda": 540.0}

@@ -146,7 +146,8 @@ class Session:
 
     def prepare(self, seconds: float) -> str:
         """The checkpoint and both engines."""
-        from openai_bls.builder.build import BuildOptions, build
+        from openai_bls.builder.build import build
+        from openai_bls.builder.recipe import BuildOptions
         from openai_bls.launcher.testing import copy_models
 
         options, source = self.options, self.work / self.options.like

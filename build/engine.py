@@ -1,4 +1,4 @@
-"""Build an engine: put a Hugging Face checkpoint into the model repository.
+"""Build of an engine: put a Hugging Face checkpoint into the model repository.
 
     python build/engine.py --model Qwen/Qwen2.5-7B-Instruct                  a hub id or a directory
     python build/engine.py --model Qwen/Qwen2.5-72B-Instruct --dry-run       the plan and what it takes; writes nothing
@@ -10,9 +10,9 @@ Where TensorRT-LLM and a GPU are, it converts the checkpoint and builds a Tensor
 the checkpoint for the PyTorch flow; elsewhere the embedded engine of transformers takes the checkpoint as it is.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
-`tensorrt_llm/config.pbtxt` as literal values. All of it is made aside and moved into place at the end, so that a build
-that fails or is killed leaves the last good engine. A second run with the same options does nothing; one that changes
-serving options or the name only writes these, without another build. Restart the server to serve the engine.
+`tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
+build that fails or is killed leaves the last good engine. A second run with the same options does nothing; one that
+changes serving options or the name only writes these, without another build. Restart the server to serve the engine.
 
 With --name it builds a further engine, which `openai_bls` serves under its own model name: `tensorrt_llm_<name>/`,
 `preprocessing_<name>/` and `openai_bls/1/tokenizer_<name>/`. These are the build's own: edits in them last until it
@@ -34,8 +34,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, get_args
 
-from openai_bls.builder.build import BuildOptions, build, remove
+from openai_bls.builder.build import build, remove
 from openai_bls.builder.hub import fetch_config
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
 from openai_bls.core.manifest import EngineKind, EngineLoadError
@@ -50,7 +51,7 @@ _OF_GUIDES = {
     "--per_group": "give --quant awq: GPTQ is not built here",
     "--per_channel": "give --quant int8_sq, which is by channel and by token",
     "--per_token": "give --quant int8_sq, which is by channel and by token",
-    "--smoothquant": "give --quant int8_sq, which goes by 0.5",
+    "--smoothquant": "give --quant int8_sq, whose strength is 0.5",
     "--use_smooth_quant": "give --quant int8_sq",
     "--qformat": "give --quant",
     "--int8_kv_cache": "give --kv-cache-dtype int8",
@@ -80,14 +81,14 @@ STOPPED = 130
 
 
 class Removal(NamedTuple):
-    """What --remove asks for."""
+    """Command line with --remove."""
 
     model_repository: Path
     name: str
 
 
 class DryRun(NamedTuple):
-    """What --dry-run asks for."""
+    """Command line with --dry-run."""
 
     options: BuildOptions
     gpu: str | None
@@ -95,7 +96,7 @@ class DryRun(NamedTuple):
 
 
 class Build(NamedTuple):
-    """What is to be built."""
+    """Command line of a build."""
 
     options: BuildOptions
     reason: str
@@ -203,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
     _add_sizes(parser.add_argument_group("sizes"))
-    _add_quantisation(parser.add_argument_group("number formats and quantisation (TensorRT-LLM)"))
+    _add_quantization(parser.add_argument_group("number formats and quantization (TensorRT-LLM)"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
     _add_lora(parser.add_argument_group("adapters (TensorRT-LLM)"))
     _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
@@ -236,12 +237,12 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         group.add_argument(option, type=int, metavar="N", help=f"TensorRT-LLM: {text}")
 
 
-def _add_quantisation(group: argparse._ArgumentGroup) -> None:
+def _add_quantization(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quant",
         metavar="HOW",
         help=f"of the weights: {', '.join(BUILT)}; smoothquant, int8, int4_awq and the like are understood."
-        " A checkpoint that ModelOpt quantised is taken as it is, without this (docs/models.md)",
+        " A checkpoint that ModelOpt quantized is taken as it is, without this (docs/models.md)",
     )
     group.add_argument("--kv-cache-dtype", choices=get_args(KvCacheDtype), help="auto is that of the weights")
     group.add_argument(
@@ -284,8 +285,8 @@ def _add_build(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--plugin", action="append", metavar="NAME=VALUE", help="another field of PluginConfig; may be repeated"
     )
-    group.add_argument("--workspace", type=Path, metavar="DIR", help="for what is in hand (default: in the repository)")
-    group.add_argument("--keep-workspace", action="store_true", help="keep what is in it")
+    group.add_argument("--workspace", type=Path, metavar="DIR", help="scratch space (default: in the repository)")
+    group.add_argument("--keep-workspace", action="store_true", help="keep its files")
 
 
 def _add_lora(group: argparse._ArgumentGroup) -> None:
@@ -353,21 +354,22 @@ def _switch(text: str) -> bool:
 def dry_run(wanted: DryRun) -> int:
     """Print what would be built; returns 1 if it cannot work."""
     from openai_bls.builder.tensorrt_llm import planning
-    from openai_bls.builder.tensorrt_llm.building import installed_version, request_of
+    from openai_bls.builder.tensorrt_llm.building import request_of
     from openai_bls.builder.tensorrt_llm.estimate_text import sentences
+    from openai_bls.builder.tensorrt_llm.survey import ask_installed
 
     options = wanted.options
     if options.engine != "tensorrt_llm":
         raise EngineLoadError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
-    version = installed_version()
+    version, architectures, about = ask_installed()
     installed = visible_gpus()
     gpu = planning.gpu_for(wanted.gpu, installed)
-    request = request_of(options, fetch_config(options.model), Path(options.model).expanduser())
-    print(f"TensorRT-LLM {version or f'is not installed: planned for {planning.NEWEST}'}")
+    request = request_of(options, fetch_config(options.model), Path(options.model).expanduser(), architectures)
+    print(f"TensorRT-LLM {about}")
     if wanted.gpu is None and not installed:
         print(f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)")
     try:
-        plan = planning.plan(request, version or planning.NEWEST, gpu)
+        plan = planning.plan(request, version, gpu)
     except EngineLoadError as error:
         # There is nothing to estimate, and the reason stands where the others do.
         print(sentences([str(error)], ()).rstrip("\n"))

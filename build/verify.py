@@ -1,4 +1,4 @@
-"""Try a built engine outside Triton: compare its files with what was built, load it, ask it one chat question.
+"""Check of a built engine outside Triton: compare its files with what was built, load it, ask it one chat question.
 
     python build/verify.py
     python build/verify.py --prompt "What is a transformer?" --max-tokens 128
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verify(given: argparse.Namespace) -> None:
-    """Everything; raises what `main` tells."""
+    """Compare files, load the engine and ask it; raises what `main` prints."""
     repository: Path = given.model_repository
     model_dir = repository / with_suffix(ENGINE, given.name)
     version_dir = model_dir / VERSION
@@ -110,7 +110,7 @@ def verify(given: argparse.Namespace) -> None:
 
 
 def put_all(deltas: queue.SimpleQueue[TokenDelta], step: Sequence[TokenDelta]) -> None:
-    """What `verify` does with a step of the engine's."""
+    """Queue the deltas of a step."""
     for delta in step:
         deltas.put(delta)
 
@@ -163,7 +163,7 @@ def encode(tokenizer_dir: Path, prompt: str, system: str | None) -> list[int]:
 
 
 def load_detokenizers(tokenizer_dir: Path) -> DetokenizerFactory:
-    """The way back to text; raises `VerifyError`."""
+    """Detokenizers of a tokenizer; raises `VerifyError`."""
     try:
         return factory.load(tokenizer_dir)
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def load_engine(model_dir: Path, manifest: Manifest, on_step: StepListener) -> E
 
 
 def read_settings(config: Path, manifest: Manifest) -> TensorRtLlmSettings:
-    """What config.pbtxt sets, if there is one; of the C++ backend's parameters those that the LLM API has too.
+    """Settings of config.pbtxt, if there is one; of the C++ backend's parameters those that the LLM API has too.
 
     Raises:
         SettingsError: it has one that does not exist, or so has the environment.

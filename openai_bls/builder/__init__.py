@@ -1,1 +1,1 @@
-"""From a Hugging Face checkpoint to an engine in the model repository. Imports triton_models and below."""
+"""Builder: a Hugging Face checkpoint becomes an engine in the model repository. Imports launcher and below."""

@@ -1,16 +1,16 @@
-"""Packaging: a Hugging Face checkpoint becomes an engine inside the model repository.
+"""Build: a Hugging Face checkpoint becomes an engine inside the model repository.
 
 ::
 
     checkpoint ──► tensorrt_llm/1/checkpoint/     configuration; weights, unless an engine holds them
-               ├─► tensorrt_llm/1/engine/         what TensorRT-LLM built of it
+               ├─► tensorrt_llm/1/engine/         built by TensorRT-LLM
                ├─► tensorrt_llm/1/engine.json     the manifest, last of all
                ├─► tensorrt_llm/config.pbtxt      serving settings, as literal values
                └─► {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
 
-A further engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
+A named engine gets models of its own. Each model holds its own copy of the tokenizer, since a repository in object
 storage is fetched model by model. All of it is prepared aside and then moved into place; until then the last engine
-stays whole. `places` says where everything lies, `trtllm.building` what is different with TensorRT-LLM.
+stays whole. `target` has where everything lies, `tensorrt_llm.building` the recipe for TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -20,25 +20,22 @@ import hashlib
 import importlib.metadata
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from openai_bls.builder.hub import default_name, find_source
-from openai_bls.builder.target import Place, Prepared, sole_build
-from openai_bls.builder.targets import FurtherPlace, place_of
+from openai_bls.builder.recipe import BuildOptions, Recipe, Report
+from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
+from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
-from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.builder.weights import CONFIG_FILES, place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
     FORMAT_VERSION,
     MANIFEST_NAME,
-    Dtype,
-    EngineKind,
     EngineLoadError,
     FileRecord,
     KvCacheSettings,
@@ -54,54 +51,9 @@ from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048
-
-Report = Callable[[str], None]
-
-
-class BuildOptions(msgspec.Struct, frozen=True):
-    """What `build/engine.py` was asked for."""
-
-    model: str
-    """A Hugging Face directory, or the id of a repository on the hub."""
-    model_repository: Path
-    name: str = ""
-    """Of a further engine; empty is the default one."""
-    engine: EngineKind = "transformers"
-    dtype: Dtype = "auto"
-    max_model_len: int | None = None
-    """None takes the checkpoint's own."""
-    max_batch_size: int = 64
-    max_tokens_in_kv_cache: int = 0
-    """0 lets the engine choose."""
-    served_model_name: str | None = None
-    """None takes the directory's name."""
-    trust_remote_code: bool = False
-    force: bool = False
-    """Build even if nothing changed, or if the estimate says that it does not fit."""
-    tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
-    """For `engine` `tensorrt_llm` only."""
-
-
-class Recipe(Protocol):
-    """An engine to build, with everything about it decided."""
-
-    manifest: Manifest
-    """Its manifest, without files."""
-    configs: dict[str, str]
-    """Name of a model → the text of its config.pbtxt."""
-    key: str
-    """Changes when the files that `fill` makes change, if the checkpoint's do not."""
-
-    def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
-        """Fill all folders but the tokenizers', which are full, and `CONFIG_FILES`, which are there.
-
-        Returns:
-            What the manifest says of the files in the folder `engine`.
-
-        Raises:
-            EngineLoadError: it cannot be built; one sentence that says why.
-        """
-        ...
+"""Tokens, where the checkpoint does not say."""
+_PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
+"""Whose versions the manifest records."""
 
 
 def build(options: BuildOptions, report: Report) -> Manifest:
@@ -114,26 +66,26 @@ def build(options: BuildOptions, report: Report) -> Manifest:
     Raises:
         EngineLoadError: it cannot be built; one sentence that says why.
     """
-    with _told_in_words(options.model_repository):
-        target = place_of(options.model_repository, options.name)
+    with _file_errors(options.model_repository):
+        target = target_of(options.model_repository, options.name)
         with sole_build(target):
-            target.recover()
+            target.clean()
             return _build(options, target, report)
 
 
 def remove(repository: Path, name: str, report: Report) -> None:
-    """Take the further engine `name` out of the repository.
+    """Take the named engine `name` out of the repository.
 
     Raises:
         EngineLoadError: there is none, or it cannot be removed.
     """
-    with _told_in_words(repository):
-        FurtherPlace(repository, name).remove()
+    with _file_errors(repository):
+        NamedTarget(repository, name).remove()
     report(f"removed the engine {name}")
 
 
 @contextlib.contextmanager
-def _told_in_words(repository: Path) -> Iterator[None]:
+def _file_errors(repository: Path) -> Iterator[None]:
     """Errors of the file system become `EngineLoadError`s."""
     try:
         yield
@@ -144,7 +96,7 @@ def _told_in_words(repository: Path) -> Iterator[None]:
         raise told from None
 
 
-def _build(options: BuildOptions, target: Place, report: Report) -> Manifest:
+def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manifest:
     source = find_source(options.model, report)
     facts = read_checkpoint(source)
     model_name = options.served_model_name or default_name(options.model)
@@ -157,7 +109,7 @@ def _build(options: BuildOptions, target: Place, report: Report) -> Manifest:
     present = _present(target)
     if present is not None and not options.force:
         if (present.source, present.model_name) == (wanted.source, model_name):
-            _tell_of_others_settings(target, recipe, report)
+            _report_edited_configs(target, recipe, report)
             report(f"{short(target.version_dir)} is up to date (--force builds it again)")
             return present
         if present.source.partition("-")[0] == built_from:
@@ -179,12 +131,9 @@ def _build(options: BuildOptions, target: Place, report: Report) -> Manifest:
 
 
 def _recipe(
-    options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, target: Place, report: Report
+    options: BuildOptions, source: Path, facts: CheckpointFacts, model_name: str, target: BuildTarget, report: Report
 ) -> Recipe:
     if options.engine == "tensorrt_llm":
-        # It is decided there, and not before, whether TensorRT-LLM is installed.
-        from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
-
         return TensorRtLlmRecipe(options, source, model_name, target, report)
     return _Embedded(options, source, facts, model_name, report)
 
@@ -224,7 +173,7 @@ class _Embedded:
 
 
 def _prepare(
-    source: Path, recipe: Recipe, options: BuildOptions, target: Place, report: Report
+    source: Path, recipe: Recipe, options: BuildOptions, target: BuildTarget, report: Report
 ) -> tuple[dict[str, FileRecord], dict[str, FileRecord]]:
     """Fill the folders that `target` gives; returns what the manifest says of the checkpoint's and engine's files."""
     prepared = target.begin()
@@ -242,7 +191,7 @@ def _prepare(
     return {path.name: record(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}, engine_files
 
 
-def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Place, report: Report) -> Manifest:
+def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: BuildTarget, report: Report) -> Manifest:
     """Give the engine that is there another name or other settings: neither needs another build."""
     manifest = msgspec.structs.replace(present, model_name=wanted.model_name, source=wanted.source)
     configs = _new_configs(target, recipe, report)
@@ -255,7 +204,7 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Plac
     return manifest
 
 
-def _new_configs(target: Place, recipe: Recipe, report: Report) -> dict[str, str]:
+def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[str, str]:
     """Those of the recipe's config.pbtxt files that are to be written.
 
     All of a further engine's, which belong to the build. Of the committed ones those whose settings have changed since
@@ -271,11 +220,11 @@ def _new_configs(target: Place, recipe: Recipe, report: Report) -> dict[str, str
             found[model] = recipe.configs[model]
             report(f"{short(path)}{' is replaced' if present is not None else ''}")
     if not changed:
-        _tell_of_others_settings(target, recipe, report)
+        _report_edited_configs(target, recipe, report)
     return found
 
 
-def _tell_of_others_settings(target: Place, recipe: Recipe, report: Report) -> None:
+def _report_edited_configs(target: BuildTarget, recipe: Recipe, report: Report) -> None:
     """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for."""
     for model, path in target.configs.items():
         if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
@@ -289,7 +238,7 @@ def _statements(config: str) -> list[str]:
     return [line for line in config.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def _last_settings(target: Place, recipe: Recipe) -> str:
+def _last_settings(target: BuildTarget, recipe: Recipe) -> str:
     """Hash of the config.pbtxt files that the last build wrote; empty if there was none, or it was cut short."""
     try:
         manifest = load_manifest(target.version_dir)
@@ -300,7 +249,7 @@ def _last_settings(target: Place, recipe: Recipe) -> str:
     return settings if dash else _hash(_default_configs(recipe.manifest, target))
 
 
-def _default_configs(manifest: Manifest, target: Place) -> dict[str, str]:
+def _default_configs(manifest: Manifest, target: BuildTarget) -> dict[str, str]:
     suffix = target.model.removeprefix(ENGINE).removeprefix("_")
     return render_configs(msgspec.structs.replace(manifest, tensorrt_llm=None), TensorRtLlmSettings(), suffix=suffix)
 
@@ -309,7 +258,7 @@ def _hash(configs: Mapping[str, str]) -> str:
     return hashlib.sha256(repr(sorted(configs.items())).encode()).hexdigest()
 
 
-def _require_free(model_name: str, options: BuildOptions, target: Place) -> None:
+def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -> None:
     """Whether the API serves nothing else under the names of the engine and of its adapters.
 
     Raises:
@@ -358,7 +307,7 @@ def _adapters(manifest: Manifest) -> list[str]:
     return [] if record is None or record.backend == "cpp" else list(record.lora)
 
 
-def _fingerprint(source: Path, recipe: Recipe, target: Place) -> str:
+def _fingerprint(source: Path, recipe: Recipe, target: BuildTarget) -> str:
     """Changes when the files built from, or what was asked for, change."""
     digest = hashlib.sha256()
     digest.update(repr((FORMAT_VERSION, recipe.key, sorted(target.generated.items()))).encode())
@@ -369,7 +318,7 @@ def _fingerprint(source: Path, recipe: Recipe, target: Place) -> str:
     return digest.hexdigest()
 
 
-def _present(target: Place) -> Manifest | None:
+def _present(target: BuildTarget) -> Manifest | None:
     """The engine in place, if it is whole."""
     try:
         manifest = load_manifest(target.version_dir)
@@ -400,7 +349,7 @@ def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for package in ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt"):
+    for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found

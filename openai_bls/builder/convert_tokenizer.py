@@ -1,4 +1,4 @@
-"""Tokenizers that come as Python code: a tokenizer.json from the data beside the code, without running the code.
+"""Converter of tokenizers that come as Python code: a tokenizer.json from the data beside the code, which never runs.
 
 Baichuan, ChatGLM 2 and 3, GLM-4 in its first form and the first Qwen bring a class of their own, which reads a
 SentencePiece model or a list of byte pairs ranked as for tiktoken. Everything here works from a tokenizer.json, so one
@@ -15,7 +15,7 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr
 
 import msgspec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -31,32 +31,6 @@ _GLM_PATTERN = (
     r"|\s+(?!\S)|\s+"
 )
 _QWEN_PATTERN = _GLM_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
-
-_BAICHUAN_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'user' %}<reserved_106>"
-    "{% elif message['role'] == 'assistant' %}<reserved_107>{% endif %}"
-    "{{ message['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}<reserved_107>{% endif %}"
-)
-_CHATGLM2_TEMPLATE = (
-    "[gMASK]sop"
-    "{% set ns = namespace(round=1) %}"
-    "{% for message in messages %}"
-    "{% if message['role'] == 'user' %}[Round {{ ns.round }}]\n\n问：{{ message['content'] }}\n\n答："
-    "{% elif message['role'] == 'assistant' %}{{ message['content'] }}\n\n{% set ns.round = ns.round + 1 %}"
-    "{% else %}{{ raise_exception('this model knows the roles user and assistant') }}{% endif %}"
-    "{% endfor %}"
-)
-_CHATGLM3_TEMPLATE = (
-    "[gMASK]sop{% for message in messages %}<|{{ message['role'] }}|>\n {{ message['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-_QWEN_TEMPLATE = (
-    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 SAMPLES = (
     "Hello, world! How are you?",
@@ -80,7 +54,7 @@ SAMPLES = (
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What stands for a tokenizer in Python."""
+    """Stand-in for a tokenizer in Python."""
 
     tokenizer: Tokenizer
     config: dict[str, Any]
@@ -146,17 +120,21 @@ def from_ranks(path: Path, pattern: str, special: Mapping[str, int], *, nfc: boo
 
     Args:
         path: a file of lines, each a token in base64 and its rank.
-        pattern: by which text is split first.
-        special: the special tokens by their ids.
-        nfc: whether text is brought into Unicode's form C before.
+        pattern: regular expression by which text is split first.
+        special: ids of the special tokens.
+        nfc: whether text is normalized to Unicode's form C first.
 
     Raises:
         EngineLoadError: the file is no such list, or the two differ.
     """
     ranks = _ranks(path)
     names = _byte_names()
-    vocabulary = {"".join(names[byte] for byte in token): rank for token, rank in ranks.items()}
-    merges = _rank_merges(ranks, names)
+
+    def written(token: bytes) -> str:
+        return "".join(names[byte] for byte in token)
+
+    vocabulary = {written(token): rank for token, rank in ranks.items()}
+    merges = [(written(first), written(second)) for first, second in _merges(ranks, ranks)]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=True))
     if nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -192,7 +170,7 @@ def _baichuan(source: Path) -> Made:
     roles = [token for token in ("<reserved_106>", "<reserved_107>") if tokenizer.token_to_id(token) is not None]
     if len(roles) == 2:
         tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in roles])
-    return Made(tokenizer, config, _BAICHUAN_TEMPLATE if len(roles) == 2 else "")
+    return Made(tokenizer, config, _chat_template("baichuan") if len(roles) == 2 else "")
 
 
 def _chatglm(source: Path) -> Made:
@@ -207,7 +185,7 @@ def _chatglm(source: Path) -> Made:
     code = source / "tokenization_chatglm.py"
     roles = ["<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"]
     third = "<|user|>" in named or (code.is_file() and "<|user|>" in code.read_text(encoding="utf-8"))
-    first = _pieces(path)
+    first = from_sentencepiece(path).get_vocab_size()
     tokens = ["[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", *(roles if third else [])]
     special = {token: first + number for number, token in enumerate(tokens)}
     for token, number in special.items():
@@ -216,7 +194,7 @@ def _chatglm(source: Path) -> Made:
                 f"{short(source)}: {token} has the id {named[token]} in tokenizer_config.json and {number} by its code"
             )
     tokenizer = from_sentencepiece(path, special)
-    template = _CHATGLM3_TEMPLATE if third else _CHATGLM2_TEMPLATE
+    template = _chat_template("chatglm3" if third else "chatglm2")
     # The model goes on with the next speaker where its answer ends.
     ends = (special["<|user|>"], special["<|observation|>"]) if third else ()
     return Made(tokenizer, config, template, ends)
@@ -229,7 +207,7 @@ def _qwen(source: Path) -> Made:
     special = {token: first + number for number, token in enumerate(tokens)}
     tokenizer, compared = from_ranks(path, _QWEN_PATTERN, special, nfc=True)
     config = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", **_tokenizer_config(source)}
-    return Made(tokenizer, config, _QWEN_TEMPLATE, (special["<|im_end|>"],), compared)
+    return Made(tokenizer, config, _chat_template("qwen"), (special["<|im_end|>"],), compared)
 
 
 def _from_proto(proto: Any) -> Tokenizer:
@@ -239,7 +217,8 @@ def _from_proto(proto: Any) -> Tokenizer:
         vocabulary = {piece: number for number, (piece, _) in enumerate(scores)}
         model: Any = models.BPE(
             vocab=vocabulary,
-            merges=_score_merges(dict(scores), vocabulary),
+            # The pair whose whole has the best score is joined first.
+            merges=_merges({piece: -score for piece, score in scores}, vocabulary),
             unk_token=trainer.unk_piece,
             fuse_unk=True,
             byte_fallback=trainer.byte_fallback,
@@ -274,30 +253,16 @@ def _from_proto(proto: Any) -> Tokenizer:
     return tokenizer
 
 
-def _score_merges(scores: Mapping[str, float], ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """SentencePiece joins the pair whose whole has the best score; here the best come first."""
+def _merges(order: Mapping[AnyStr, float], ids: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
+    """Pairs of pieces that join to one of `order`, by its number there: the lowest first."""
     found = [
-        (score, ids[piece[:cut]], ids[piece[cut:]], piece, cut)
-        for piece, score in scores.items()
+        (number, ids[piece[:cut]], ids[piece[cut:]], piece, cut)
+        for piece, number in order.items()
         for cut in range(1, len(piece))
         if piece[:cut] in ids and piece[cut:] in ids
     ]
-    found.sort(key=lambda merge: (-merge[0], merge[1], merge[2]))
-    return [(piece[:cut], piece[cut:]) for _, _, _, piece, cut in found]
-
-
-def _rank_merges(ranks: Mapping[bytes, int], names: Mapping[int, str]) -> list[tuple[str, str]]:
-    found = [
-        (rank, ranks[token[:cut]], ranks[token[cut:]], token, cut)
-        for token, rank in ranks.items()
-        for cut in range(1, len(token))
-        if token[:cut] in ranks and token[cut:] in ranks
-    ]
     found.sort(key=lambda merge: merge[:3])
-    return [
-        ("".join(names[byte] for byte in token[:cut]), "".join(names[byte] for byte in token[cut:]))
-        for _, _, _, token, cut in found
-    ]
+    return [(piece[:cut], piece[cut:]) for _, _, _, piece, cut in found]
 
 
 def _byte_names() -> dict[int, str]:
@@ -345,11 +310,6 @@ def _compare(tokenizer: Tokenizer, original: Callable[[str], list[int]], path: P
             )
 
 
-def _pieces(path: Path) -> int:
-    """How many pieces a SentencePiece model has."""
-    return from_sentencepiece(path).get_vocab_size()
-
-
 def _file(source: Path, name: str) -> Path:
     path = source / name
     if not path.is_file():
@@ -377,3 +337,8 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, msgspec.DecodeError) as error:
         raise EngineLoadError(f"cannot read {short(path)}: {error}") from None
     return value if isinstance(value, dict) else {}
+
+
+def _chat_template(name: str) -> str:
+    path = Path(__file__).with_name("chat_templates") / f"{name}.jinja"
+    return path.read_text(encoding="utf-8").removesuffix("\n")

@@ -1,4 +1,4 @@
-"""Where checkpoints come from: a directory, or the Hugging Face hub."""
+"""Sources of checkpoints: a directory, or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openai_bls.builder.tensorrt_llm.hf_config import read_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 
 _GENERIC_NAMES = re.compile(r"(checkpoint|model|hf|final|output|snapshot)s?([-_]?\d+)?|[0-9a-f]{40}", re.IGNORECASE)
@@ -42,13 +43,11 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
 
 
 def fetch_config(model: str) -> dict[str, Any]:
-    """The config.json of a directory, or of a hub id, of which nothing is downloaded but that and how it is quantised.
+    """The config.json of a directory or a hub id; of the latter only that file and ModelOpt's are downloaded.
 
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
-    from openai_bls.builder.tensorrt_llm.hf_config import read_config
-
     folder = Path(model).expanduser()
     if folder.is_dir():
         return read_config(folder)

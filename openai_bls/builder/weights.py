@@ -1,4 +1,4 @@
-"""A checkpoint's files on their way into the repository: which there are, which are refused, which are converted."""
+"""Files of a checkpoint: checked, converted where need be, and placed in the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openai_bls.builder import convert_tokenizer
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, first_line, short
 
-# The last two say how a checkpoint is quantised, where config.json does not.
+# The last two say how a checkpoint is quantized, where config.json does not.
 CONFIG_FILES = ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -33,7 +33,7 @@ _LINKED_BYTES = 1 << 28
 
 
 def place(source: Path, target: Path) -> None:
-    """Put a file into the engine."""
+    """Link or copy a file into the engine."""
     source = source.resolve()
     if source.stat().st_size >= _LINKED_BYTES:
         try:
@@ -45,12 +45,7 @@ def place(source: Path, target: Path) -> None:
 
 
 def place_weights(
-    source: Path,
-    target: Path,
-    facts: CheckpointFacts,
-    report: Callable[[str], None],
-    *,
-    trust_remote_code: bool,
+    source: Path, target: Path, facts: CheckpointFacts, report: Callable[[str], None], *, trust_remote_code: bool
 ) -> None:
     """Put the weights of a causal language model into `target` as safetensors.
 

@@ -69,6 +69,11 @@ def record(base: dict[str, Any], version: str) -> dict[str, Any]:
         "llm": llm,
         "functions": {name: _function(some, llm, name, entry) for name, entry in base["functions"].items()},
         "attributes": {name: _attributes(entry) for name, entry in base["attributes"].items()},
+        "mappings": {
+            name: {"module": entry["module"]}
+            for name, entry in base["mappings"].items()
+            if _import({"module": entry["module"], "class": name}) is not None
+        },
         "classes": {name: _class(name, entry) for name, entry in base["classes"].items()},
     }
 
@@ -87,6 +92,8 @@ def compare(base: dict[str, Any], found: dict[str, Any]) -> Iterator[tuple[bool,
     for name, entry in base["attributes"].items():
         for missing in sorted(set(entry["names"]) - set(found["attributes"][name]["names"])):
             yield True, f"{name}.{missing} is missing"
+    for missing in sorted(set(base["mappings"]) - set(found["mappings"])):
+        yield True, f"{missing} is missing (expected in {base['mappings'][missing]['module']})"
     for name, entry in base["classes"].items():
         yield from _compare_class(name, entry, found["classes"][name])
 

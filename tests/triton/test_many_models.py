@@ -19,7 +19,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from openai_bls.builder.build import BuildOptions, build
+from openai_bls.builder.build import build
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import CHATS, RAW, Golden, Reference

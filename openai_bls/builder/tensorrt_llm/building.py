@@ -1,26 +1,24 @@
-"""Building for TensorRT-LLM: the recipe that `engine.package` follows, with the worker that does the work.
+"""Recipe of TensorRT-LLM engines: plan, worker process, engine files.
 
-For the flow `tensorrt` a worker converts and builds, and this process watches it. For `pytorch` nothing is built: the
-checkpoint is placed as it is.
+For the flow `tensorrt` a worker process converts and builds. For `pytorch` nothing is built: the checkpoint is placed
+as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
-import importlib.util
-import os
 import shutil
 import tempfile
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from openai_bls.builder.target import Place, Prepared
+from openai_bls.builder.recipe import BuildOptions, Report
+from openai_bls.builder.target import BuildTarget, Prepared
 from openai_bls.builder.tensorrt_llm import chatglm
 from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
@@ -28,37 +26,37 @@ from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
 from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
-from openai_bls.builder.tensorrt_llm.quantization import QUANTISATIONS
-from openai_bls.builder.tensorrt_llm.worker import Survey, encode
+from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.survey import log_file, survey
+from openai_bls.builder.tensorrt_llm.worker import encode
 from openai_bls.builder.weights import place, place_as_it_is, weight_names
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Version
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import require_flow
 from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
-
-if TYPE_CHECKING:
-    from openai_bls.builder.build import BuildOptions, Report
 
 _ADAPTER_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
 _HASH_BYTES = 1 << 24
 
 
 class TensorRtLlmRecipe:
-    """See `engine.package.Recipe`.
+    """Recipe of an engine for TensorRT-LLM, or of a checkpoint for its PyTorch flow.
 
     Raises:
         EngineLoadError: TensorRT-LLM is not installed, or what was asked for cannot be built here.
     """
 
-    def __init__(self, options: BuildOptions, source: Path, model_name: str, target: Place, report: Report) -> None:
+    def __init__(
+        self, options: BuildOptions, source: Path, model_name: str, target: BuildTarget, report: Report
+    ) -> None:
         self._options, self._source, self._report = options, source, report
         self._own = options.tensorrt_llm
         weight_names(source)
         self._survey = survey()
         gpus = self._survey.gpus
         self._config = read_config(source)
-        request = request_of(options, self._config, source)
+        request = request_of(options, self._config, source, self._survey.architectures)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.flow, self._plan.version, self._survey.version)
         self._check()
@@ -93,9 +91,10 @@ class TensorRtLlmRecipe:
 
     def _check(self) -> None:
         made, own = self._plan, self._own
+        gpus = Counter(gpu.name for gpu in self._survey.gpus)
+        counted = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in gpus.items())
         self._report(
-            f"TensorRT-LLM {self._survey.version}, flow {made.flow}, {made.max_seq_len:,} tokens, "
-            f"{_counted([gpu.name for gpu in self._survey.gpus]) or 'no GPU'}"
+            f"TensorRT-LLM {self._survey.version}, flow {made.flow}, {made.max_seq_len:,} tokens, {counted or 'no GPU'}"
         )
         for note in made.notes:
             self._report(f"note: {note}")
@@ -159,7 +158,7 @@ class TensorRtLlmRecipe:
             ),
         )
 
-    def _configs(self, target: Place) -> dict[str, str]:
+    def _configs(self, target: BuildTarget) -> dict[str, str]:
         settings = msgspec.structs.replace(self._own.settings, enable_chunked_context=self._plan.chunked_context)
         if self._own.backend == "cpp":
             version_dir = target.version_dir.absolute()
@@ -192,7 +191,7 @@ class TensorRtLlmRecipe:
             dtype=self._options.dtype,
             tensor_parallel_size=own.tensor_parallel_size,
             pipeline_parallel_size=own.pipeline_parallel_size,
-            quant_algorithm=QUANTISATIONS[own.quant].algorithm if own.quant else "",
+            quant_algorithm=QUANTIZATIONS[own.quant].algorithm if own.quant else "",
             kv_cache_dtype=own.kv_cache_dtype,
             calib_dataset=str(dataset.absolute()) if own.calib_dataset and dataset.is_dir() else own.calib_dataset,
             calib_size=own.calib_size or DEFAULT_CALIB_SIZE,
@@ -243,8 +242,10 @@ class TensorRtLlmRecipe:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def request_of(options: BuildOptions, config: dict[str, Any], source: Path) -> Request:
-    """What `planning` needs of `options`, of the checkpoint's config.json, and of its folder, if it is there."""
+def request_of(
+    options: BuildOptions, config: dict[str, Any], source: Path, architectures: Mapping[Flow, frozenset[str]] | None
+) -> Request:
+    """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
     return Request(
         model=options.model,
@@ -256,36 +257,8 @@ def request_of(options: BuildOptions, config: dict[str, Any], source: Path) -> R
         own=options.tensorrt_llm,
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
+        architectures=architectures,
     )
-
-
-def installed_version() -> Version | None:
-    """Of TensorRT-LLM, as the package's metadata has it; None if there is none."""
-    try:
-        return Version.parse(importlib.metadata.version("tensorrt_llm"))
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return None
-
-
-def survey() -> Survey:
-    """What is installed on this machine.
-
-    Raises:
-        EngineLoadError: TensorRT-LLM is not, or cannot be imported.
-    """
-    if importlib.util.find_spec("tensorrt_llm") is None:
-        raise EngineLoadError(
-            "TensorRT-LLM is not installed in this Python: build in an image tritonserver:<tag>-trtllm-python-py3, or "
-            "with --engine transformers"
-        )
-    with _log() as log, tempfile.TemporaryDirectory(prefix="openai_bls-survey-") as folder:
-        found = Path(folder) / "survey.json"
-        lines: deque[str] = deque(maxlen=TAIL_LINES)
-        code = run_worker(["survey", str(found)], log, lines.append, lambda: None)
-        if code == 0:
-            return msgspec.json.decode(found.read_bytes(), type=Survey)
-        none = BuildSpec(Path(), Path(), log.parent, 1, 1, 1, 1)
-        raise EngineLoadError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none).sentence} (log: {log})")
 
 
 def _run(spec: BuildSpec, progress: Progress) -> None:
@@ -300,26 +273,10 @@ def _run(spec: BuildSpec, progress: Progress) -> None:
         if step is not None:
             progress.show(step)
 
-    with _log() as log:
+    with log_file() as log:
         code = run_worker(["build", str(spec_file)], log, on_line, progress.tick)
         if code != 0:
             raise EngineLoadError(f"{classify(code, lines, spec).sentence} (log: {log})")
-
-
-@contextlib.contextmanager
-def _log() -> Iterator[Path]:
-    """A file for a worker's output, which stays if something goes wrong."""
-    handle, name = tempfile.mkstemp(prefix="openai_bls-engine-", suffix=".log")
-    os.close(handle)
-    path = Path(name)
-    try:
-        yield path
-    except EngineLoadError:
-        raise
-    except BaseException:
-        path.unlink()
-        raise
-    path.unlink()
 
 
 def _require_engine(folder: Path, spec: BuildSpec) -> None:
@@ -342,12 +299,6 @@ def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:
                 digest.update(chunk)
         records[path.relative_to(folder).as_posix()] = FileRecord(path.stat().st_size, digest.hexdigest())
     return records
-
-
-def _counted(names: list[str]) -> str:
-    return ", ".join(
-        f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
-    )
 
 
 def _adapter_files(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""How long prompts may be: what fits one step of the engine, and what is taken in over several.
+"""Chunked context: prompts that fit one step of the engine, and those that take several.
 
 Without chunked context TensorRT-LLM takes no prompt longer than `max_num_tokens`: the C++ runtime cuts its
 `maxInputLen` down to that (`TrtGptModel` in cpp/tensorrt_llm/batch_manager/trtGptModel.h), and the PyTorch flow raises
@@ -20,7 +20,7 @@ _AMPERE = (8, 0)
 
 
 class Prompts(msgspec.Struct, frozen=True):
-    """What was decided."""
+    """Length of prompts, and whether they take several steps."""
 
     max_input_len: int
     chunked: bool | None
@@ -34,12 +34,7 @@ def without_paged_context(
 ) -> str:
     """Why an engine has no paged context FMHA, as a clause; empty if it has.
 
-    Args:
-        own: what was asked for.
-        flow: of TensorRT-LLM.
-        quant: of the weights that will run; empty is none.
-        kv_cache_dtype: of the cache that will be, the checkpoint's own included.
-        gpu: that it is to run on, if it is known.
+    `quant` and `kv_cache_dtype` are those that will run, the checkpoint's own included.
     """
     if flow == "pytorch":
         return ""
@@ -56,14 +51,7 @@ def without_paged_context(
 
 
 def prompts(own: TensorRtLlmOptions, max_input_len: int, max_num_tokens: int, without_paged: str) -> Prompts:
-    """Whether prompts are taken in over several steps, and how long they may be.
-
-    Args:
-        own: what was asked for.
-        max_input_len: as `planning.lengths` has it.
-        max_num_tokens: tokens of one step.
-        without_paged: see `without_paged_context`.
-    """
+    """Whether prompts take several steps of `max_num_tokens` tokens, and how long they may be."""
     asked = own.settings.enable_chunked_context
     reuse = own.settings.enable_kv_cache_reuse
     problems: list[str] = []

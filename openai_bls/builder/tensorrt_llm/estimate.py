@@ -1,287 +1,178 @@
-"""What an engine will take, worked out from the model's shape alone: `build/engine.py --dry-run`.
-
-Weights and KV cache are exact sums. The rest are allowances, held against logs that TensorRT-LLM's users and its own
-documentation show (in tests/unit/builder/tensorrt_llm/test_estimate.py):
-
-- **activations**: the tensors of one layer for `max_num_tokens` tokens, which TensorRT reuses from layer to layer, and
-  15 % on top;
-- **logits**: in the model's type for each sequence (for each token, where those of prompts are kept), in float32 once
-  more in the decoder, and 8 steps of these where those of the output are kept;
-- **runtime**: CUDA context, kernels and cuBLAS, 0.8 GiB with TensorRT and 1.5 GiB with PyTorch; 0.6 GiB for NCCL and
-  all-reduce with several ranks;
-- **host memory of a build**: 2.5 times the weights of the engine.
-
-All of it is for one rank, the one that holds the most. GiB are 2^30 bytes throughout.
-"""
+"""Estimate of an engine: its sizes, why the plan cannot work, and what to know of one that can."""
 
 from __future__ import annotations
 
-import math
-from typing import Literal, get_args
+from collections.abc import Iterator
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.estimate_checks import notes_on, problems_of
-from openai_bls.builder.tensorrt_llm.estimate_text import report
-from openai_bls.builder.tensorrt_llm.gpus import GIB, GPUS, Gpu
-from openai_bls.builder.tensorrt_llm.quantization import KV_CACHE_BYTES, QUANTISATIONS, Quantisation
+from openai_bls.builder.tensorrt_llm.gpus import GIB, GPUS, Gpu, NumberFormat
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, KV_CACHE_FORMAT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape
-from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
+from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions, quantization_named, sizes_of
 
-__all__ = ["Estimate", "EstimateOptions", "estimate", "report", "resolved_dtype"]
-
-TOKENS_PER_BLOCK = 32
-"""Of the KV cache: `KvCacheConfig.tokens_per_block`."""
-
-_ACTIVATION_MARGIN = 1.15
-_LOGITS_CACHE_STEPS = 8
-"""`GenerationLogitsCache::kCACHE_LENGTH` of the C++ runtime."""
-_RUNTIME_BYTES = {"tensorrt": 8 * GIB // 10, "pytorch": 15 * GIB // 10}
-_COMMUNICATION_BYTES = 6 * GIB // 10
-_ENGINE_FILE_BYTES = 64 << 20
-"""What an engine file holds besides weights."""
-_HOST_FACTOR = 2.5
-_CALIBRATION_MARGIN = 1.15
-_DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
-
-ModelDtype = Literal["auto", "float16", "bfloat16", "float32"]
-
-
-class EstimateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be built, in the words of the command line."""
-
-    flow: Flow = "tensorrt"
-    dtype: ModelDtype = "auto"
-    quant: Quant | None = None
-    kv_cache_dtype: KvCacheDtype = "auto"
-    tp: int = 1
-    pp: int = 1
-    max_batch_size: int = 64
-    max_input_len: int = 1024
-    max_seq_len: int = 2048
-    max_num_tokens: int = 8192
-    max_beam_width: int = 1
-    kv_cache_free_gpu_mem_fraction: float = 0.9
-    gpu: Gpu | None = None
-    """None estimates without one: no batch sizes, but the known GPUs that it would run on."""
-    gather_logits: bool = False
-    """Keep the logits of the output (for log-probs)."""
-    gather_context_logits: bool = False
-    """Keep those of prompts as well."""
-    checkpoint_bytes: int | None = None
-    """Size of the checkpoint's weights on disk; None works it out from the shape."""
-
-    @property
-    def ranks(self) -> int:
-        """GPUs needed."""
-        return self.tp * self.pp
-
-
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes. Bytes, unless the name says otherwise; of one rank means of the rank that holds the most."""
-
-    parameters: int
-    dtype: str
-    """That `auto` stands for."""
-    quant: Quant | None
-    """Of the weights that will run: asked for, or the checkpoint's own."""
-    weights: int
-    """Of all ranks together."""
-    weights_per_rank: int
-    kv_per_token: int
-    """Of the model, without the copies that ranks keep of the same head."""
-    kv_per_token_per_rank: int
-    activations: int
-    """Of one rank: the engine's execution context, with the logits that it puts out."""
-    decoder: int
-    """Of one rank: what sampling works on, and logits that are kept."""
-    runtime: int
-    """Of one rank: CUDA context, kernels, communication."""
-    engine_on_disk: int
-    """Of all ranks; 0 where nothing is built (flow `pytorch`)."""
-    checkpoint: int
-    disk: int
-    """That the build needs in all, the checkpoint included."""
-    host_memory: int
-    """At the build's peak, if all ranks build on this machine at once."""
-    build_gpu_memory: int
-    """Of each GPU at the build's peak."""
-    kv_pool: int | None = None
-    """Of one rank: what is left for the KV cache. None without a GPU, as are the next three."""
-    kv_tokens: int | None = None
-    """That fit in the cache, whole blocks."""
-    batch_full: int | None = None
-    """Sequences of max_seq_len that the cache holds at once."""
-    batch_half: int | None = None
-    """Sequences of half that length."""
-    fits: tuple[str, ...] | None = None
-    """Without a GPU: the names of those known that it would run on."""
-    problems: tuple[str, ...] = ()
-    """Why it cannot work, a sentence each."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def gpu_memory(self) -> int:
-        """Of one rank, without any KV cache."""
-        return self.weights_per_rank + self.activations + self.decoder + self.runtime
+_GENERATION = {"bfloat16": "Ampere, 8.0", "int8": "Turing, 7.5", "fp8": "Ada, 8.9", "nvfp4": "Blackwell, 10.0"}
 
 
 def estimate(shape: ModelShape, options: EstimateOptions) -> Estimate:
-    """Work out what `options` will take.
+    """Sizes, problems and notes.
 
     Raises:
         EngineLoadError: an option has no meaning, such as a size below 1.
     """
-    _require_sizes(options)
-    dtype = resolved_dtype(shape, options)
-    quant = options.quant or _own_quantisation(shape)
-    how = QUANTISATIONS[quant] if quant else None
-    element = _DTYPE_BYTES[dtype]
-    per_rank, all_ranks = _weights(shape, options, element, how)
-    kv_element = KV_CACHE_BYTES.get(options.kv_cache_dtype, element)
-    kv_rank = math.ceil(
-        2 * _stage_layers(shape, options) * _kv_heads_per_rank(shape, options) * shape.head_dim * kv_element
+    found = sizes_of(shape, options)
+    if options.gpu is None:
+        each = {gpu.name: estimate(shape, msgspec.structs.replace(options, gpu=gpu)) for gpu in GPUS}
+        found = msgspec.structs.replace(found, fits=tuple(name for name in each if not each[name].problems))
+    problems = (
+        *_of_parallelism(shape, options),
+        *_of_lengths(shape, options),
+        *_of_quantization(shape, options),
+        *(_of_gpu(options.gpu, options, found) if options.gpu else ()),
     )
-    activations = _activations(shape, options, element, how)
-    decoder = _decoder(shape, options)
-    runtime = _RUNTIME_BYTES[options.flow] + (_COMMUNICATION_BYTES if options.ranks > 1 else 0)
-    # Of the checkpoint as it lies on disk: quantised already, or not yet.
-    stored = QUANTISATIONS[own] if (own := _own_quantisation(shape)) else None
-    on_disk = _total_weights(shape, _DTYPE_BYTES.get(shape.dtype, 2), stored)
-    checkpoint = on_disk if options.checkpoint_bytes is None else options.checkpoint_bytes
-    quantises = how is not None and stored is None
-    # So do the scales of a quantised cache, whatever the weights are.
-    cached = options.flow == "tensorrt" and options.kv_cache_dtype != "auto" and stored is None
-    calibrates = (how is not None and how.calibrates and quantises) or cached
-    engine = 0 if options.flow == "pytorch" else all_ranks + options.ranks * _ENGINE_FILE_BYTES
-    unquantised = math.ceil(_total_weights(shape, element, None) * _CALIBRATION_MARGIN) if calibrates else 0
-    found = Estimate(
-        parameters=shape.parameters.total,
-        dtype=dtype,
-        quant=quant,
-        weights=all_ranks,
-        weights_per_rank=per_rank,
-        kv_per_token=shape.kv_bytes_per_token(kv_element),
-        kv_per_token_per_rank=kv_rank,
-        activations=activations,
-        decoder=decoder,
-        runtime=runtime,
-        engine_on_disk=engine,
-        checkpoint=checkpoint,
-        # LLM(...) builds in a folder of its own and .save copies; ModelOpt writes the quantised checkpoint down first.
-        disk=checkpoint + (2 * engine + (all_ranks if calibrates else 0) if engine else checkpoint),
-        host_memory=max(math.ceil(_HOST_FACTOR * all_ranks), unquantised) if engine else checkpoint,
-        # A calibration spreads the unquantised model over the GPUs; then the engine is loaded once, to be saved.
-        build_gpu_memory=max(per_rank + activations + decoder + runtime, math.ceil(unquantised / options.ranks)),
-    )
-    if options.gpu is not None:
-        found = _with_cache(found, options, options.gpu)
-    else:
-        found = msgspec.structs.replace(found, fits=_fitting(shape, options))
-    return msgspec.structs.replace(
-        found, problems=problems_of(shape, options, found), notes=notes_on(shape, options, found)
-    )
+    return msgspec.structs.replace(found, problems=problems, notes=tuple(_notes(shape, options, found)))
 
 
-def resolved_dtype(shape: ModelShape, options: EstimateOptions) -> str:
-    """What `auto` stands for: the checkpoint's own, but float16 for one in float32, as TensorRT-LLM has it."""
-    if options.dtype != "auto":
-        return options.dtype
-    return shape.dtype if shape.dtype in ("float16", "bfloat16") else "float16"
+def _of_parallelism(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+    tp = options.tp
+    cut = {"attention heads": shape.heads}
+    if shape.parameters.experts:
+        cut["columns of an expert"] = shape.parameters.expert_width
+    if shape.dense_layers:
+        cut["columns of the MLP"] = shape.intermediate_size
+    for what, size in cut.items():
+        if size % tp:
+            fitting = ", ".join(str(n) for n in range(1, 65) if all(size % n == 0 for size in cut.values()))
+            yield f"--tp-size {tp} does not divide the {size} {what}: give one of {fitting}"
+            return
+    if max(tp, shape.kv_heads) % min(tp, shape.kv_heads):
+        yield (
+            f"--tp-size {tp} and the {shape.kv_heads} heads of keys and values do not divide each other: "
+            f"give a --tp-size that divides {shape.kv_heads}, or a multiple of it"
+        )
+    if options.pp > shape.layers:
+        yield f"--pp-size {options.pp} is more than the {shape.layers} layers: give at most {shape.layers}"
 
 
-def _fitting(shape: ModelShape, options: EstimateOptions) -> tuple[str, ...]:
-    each = {gpu.name: estimate(shape, msgspec.structs.replace(options, gpu=gpu)) for gpu in GPUS}
-    return tuple(name for name, found in each.items() if not found.problems)
+def _of_lengths(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+    longest = shape.max_position_embeddings
+    if longest is not None and options.max_seq_len > longest:
+        yield f"--max-seq-len {options.max_seq_len} is beyond the {longest} tokens that the model was made for"
+    if options.max_input_len > options.max_seq_len:
+        yield (
+            f"--max-input-len {options.max_input_len} is more than --max-seq-len {options.max_seq_len}, "
+            "which holds the prompt and the output: raise the second or lower the first"
+        )
 
 
-def _require_sizes(options: EstimateOptions) -> None:
-    for name in ("tp", "pp", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"):
-        if getattr(options, name) < 1:
-            flag = {"tp": "tp-size", "pp": "pp-size"}.get(name, name.replace("_", "-"))
-            raise EngineLoadError(f"--{flag} must be at least 1")
-    if not 0 < options.kv_cache_free_gpu_mem_fraction <= 1:
-        raise EngineLoadError("--kv-cache-free-gpu-mem-fraction must be above 0 and at most 1")
+def _of_quantization(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
+    own, asked = shape.quantization, options.quant
+    if asked and options.flow == "pytorch":
+        yield f"--quant {asked} is for --flow tensorrt: the PyTorch flow takes a checkpoint that is quantized already"
+    elif asked and QUANTIZATIONS[asked].refusal:
+        yield f"--quant {asked}: {QUANTIZATIONS[asked].refusal}"
+    elif asked and own and asked != own:
+        yield f"the checkpoint is quantized already ({own}): leave --quant {asked} out, or take the original one"
 
 
-def _own_quantisation(shape: ModelShape) -> Quant | None:
-    return shape.quantization if shape.quantization in get_args(Quant) else None  # type: ignore[return-value]
+def _of_gpu(gpu: Gpu, options: EstimateOptions, found: Estimate) -> Iterator[str]:
+    if gpu.refusal:
+        yield gpu.refusal
+        return
+    if found.dtype == "bfloat16" and not gpu.has("bfloat16"):
+        yield f"{_lacks(gpu, 'bfloat16')}: give --dtype float16"
+    how = quantization_named(found.quant)
+    needed = how.number_format if how else None
+    if needed and not gpu.has(needed):
+        whose = f"--quant {found.quant}" if options.quant else f"the checkpoint's {found.quant}"
+        yield f"{_lacks(gpu, needed)}, so {whose} cannot run on it: it has {', '.join(_possible(gpu, options))}"
+    elif options.flow == "tensorrt" and not_on_blackwell(gpu):
+        if how and how.not_on_blackwell:
+            yield (
+                f"TensorRT-LLM builds no engine with {found.quant} weights for {gpu.name} ({gpu.capability}): "
+                f"give --quant {' or '.join(_possible(gpu, options))}"
+            )
+        if options.kv_cache_dtype == "int8":
+            yield (
+                f"TensorRT-LLM builds no engine with an int8 KV cache for {gpu.name} ({gpu.capability}): "
+                "give --kv-cache-dtype auto or fp8"
+            )
+    cache = KV_CACHE_FORMAT.get(options.kv_cache_dtype)
+    if cache and not gpu.has(cache):
+        none = "int8" if options.flow == "pytorch" else "nvfp4"
+        others = [name for name, needs in KV_CACHE_FORMAT.items() if gpu.has(needs) and name != none]
+        yield f"{_lacks(gpu, cache)}: give --kv-cache-dtype {' or '.join(['auto', *others])}"
+    if found.gpu_memory > gpu.memory_bytes:
+        yield (
+            f"does not fit: each {gpu.name} has {_gib(gpu.memory_bytes)} and {_gib(found.gpu_memory)} are needed "
+            "before any KV cache: raise --tp-size, quantize (--quant), or lower --max-num-tokens and --max-batch-size"
+        )
+    elif found.kv_tokens is not None and found.kv_tokens < options.max_seq_len * options.max_beam_width:
+        beams = f" with {options.max_beam_width} beams" if options.max_beam_width > 1 else ""
+        yield (
+            f"the KV cache would hold {found.kv_tokens:,} tokens, less than one sequence of {options.max_seq_len:,}"
+            f"{beams}: lower --max-seq-len, raise --tp-size, or quantize the cache (--kv-cache-dtype) or the weights"
+        )
 
 
-def _stage_layers(shape: ModelShape, options: EstimateOptions) -> int:
-    return math.ceil(shape.layers / options.pp)
+def not_on_blackwell(gpu: Gpu) -> bool:
+    """Whether TensorRT-LLM refuses to build engines with INT8 or INT4 for it: compute capability 10.x."""
+    return gpu.compute_capability[0] == 10
 
 
-def _kv_heads_per_rank(shape: ModelShape, options: EstimateOptions) -> int:
-    """Where there are more ranks than heads, several ranks keep the same one."""
-    return math.ceil(shape.kv_heads / options.tp)
+def _possible(gpu: Gpu, options: EstimateOptions) -> list[str]:
+    """Quantizations of an unquantized checkpoint that run on it."""
+    return [
+        name
+        for name in BUILT
+        if ((needed := QUANTIZATIONS[name].number_format) is None or gpu.has(needed))
+        and not (options.flow == "tensorrt" and QUANTIZATIONS[name].not_on_blackwell and not_on_blackwell(gpu))
+    ]
 
 
-def _total_weights(shape: ModelShape, element: int, how: Quantisation | None) -> int:
-    counts = shape.parameters
-    rest = counts.total - counts.linear
-    return math.ceil(counts.linear * (how.bytes_per_weight if how else element)) + rest * element
+def _lacks(gpu: Gpu, number_format: NumberFormat) -> str:
+    return f"{gpu.name} ({gpu.capability}) does not compute in {number_format} (from {_GENERATION[number_format]} on)"
 
 
-def _weights(shape: ModelShape, options: EstimateOptions, element: int, how: Quantisation | None) -> tuple[int, int]:
-    """Bytes of the fullest rank, and of all ranks together.
-
-    Matrices, embeddings and the output projection are cut into `tp` parts; norms, biases and routers are on each rank,
-    and so is a head of keys and values of which there are fewer than ranks.
-    """
-    counts = shape.parameters
-    per_weight = how.bytes_per_weight if how else element
-    copied = _kv_heads_per_rank(shape, options) - shape.kv_heads / options.tp
-    linear = counts.linear / options.tp + shape.layers * 2 * copied * shape.head_dim * shape.hidden_size
-    layers = linear * per_weight + (counts.router + counts.other) * element  # of all layers, on one of `tp` ranks
-    table = math.ceil(counts.embedding / options.tp) * element
-    head = math.ceil(counts.lm_head / options.tp) * element
-    stage = layers * _stage_layers(shape, options) / shape.layers
-    if options.pp == 1:
-        fullest, both_ends = math.ceil(stage) + table + head, table + head
-    else:  # the first stage has the embeddings, the last the output projection, if only a copy of the same table
-        fullest, both_ends = math.ceil(stage) + max(table, head), table + (head or table)
-    return fullest, options.tp * (math.ceil(layers) + both_ends)
-
-
-def _activations(shape: ModelShape, options: EstimateOptions, element: int, how: Quantisation | None) -> int:
-    query_key_value = shape.heads * shape.head_dim / options.tp
-    query_key_value += 2 * _kv_heads_per_rank(shape, options) * shape.head_dim
-    if shape.experts:
-        inner = (shape.experts_per_token * shape.moe_intermediate_size + shape.shared_intermediate_size) / options.tp
-        spread = shape.experts_per_token * shape.hidden_size  # a row for each expert that a token goes to
-    else:
-        inner, spread = shape.intermediate_size / options.tp, 0
-    # Residual, normed input, attention's output and the MLP's; its two inner tensors live at the same time.
-    width = 4 * shape.hidden_size + query_key_value + 2 * inner + spread
-    layer = options.max_num_tokens * width * element
-    if how is not None and how.quantised_activations:
-        layer += options.max_num_tokens * (shape.hidden_size + inner)
-    sequences = options.max_batch_size * options.max_beam_width
-    rows = max(options.max_num_tokens, sequences) if options.gather_context_logits else sequences
-    return math.ceil(layer * _ACTIVATION_MARGIN) + rows * shape.vocab_size * element
-
-
-def _decoder(shape: ModelShape, options: EstimateOptions) -> int:
-    steps = 1
-    if options.gather_logits or options.gather_context_logits:
-        steps += _LOGITS_CACHE_STEPS
-    return steps * options.max_batch_size * options.max_beam_width * shape.vocab_size * 4
+def _notes(shape: ModelShape, options: EstimateOptions, found: Estimate) -> Iterator[str]:
+    if options.gpu is not None and options.gpu.warning:
+        yield options.gpu.warning
+    # Where they do not divide each other, there is no such engine.
+    if options.tp > shape.kv_heads and options.tp % shape.kv_heads == 0:
+        yield (
+            f"{options.tp} ranks share {shape.kv_heads} heads of keys and values: "
+            f"{options.tp // shape.kv_heads} ranks keep a copy of each, so the cache grows less than the GPUs do"
+        )
+    if shape.layers % options.pp:
+        yield f"{shape.layers} layers over {options.pp} stages: some hold one more, and the numbers are those"
+    how = quantization_named(found.quant)
+    what = found.quant if how and how.calibrates else ""
+    if not what and options.kv_cache_dtype != "auto":
+        what = f"--kv-cache-dtype {options.kv_cache_dtype}"
+    if what and not shape.quantization and options.flow == "tensorrt":
+        where = f"on the {options.ranks} GPUs together" if options.ranks > 1 else "on the GPU"
+        yield (
+            f"{what} runs the unquantized model {where} over a dataset first (--calib-dataset, --calib-size): "
+            "without a network give a local path"
+        )
+        if options.gpu is not None and found.build_gpu_memory > options.gpu.memory_bytes:
+            yield (
+                f"that takes {_gib(found.build_gpu_memory)} of each GPU, more than it has: the rest is kept on the "
+                "host, which is slow; build with more GPUs, or take a checkpoint that is quantized already"
+            )
+    if shape.sliding_window and shape.sliding_window < options.max_seq_len:
+        yield (
+            f"some layers look back at most {shape.sliding_window:,} tokens: "
+            "the KV cache is counted as if all looked back at everything"
+        )
+    if found.batch_full is not None and 0 < found.batch_full < options.max_batch_size:
+        yield (
+            f"of --max-batch-size {options.max_batch_size} sequences, {found.batch_full} fit at full length; "
+            "the scheduler holds the others back while they do not fit"
+        )
+    if options.flow == "pytorch":
+        yield "the PyTorch flow builds nothing: it loads the checkpoint at every start"
 
 
-def _with_cache(found: Estimate, options: EstimateOptions, gpu: Gpu) -> Estimate:
-    free = max(0, gpu.memory_bytes - found.gpu_memory)
-    pool = math.floor(free * options.kv_cache_free_gpu_mem_fraction)
-    blocks = pool // (found.kv_per_token_per_rank * TOKENS_PER_BLOCK)
-
-    def batch(length: int) -> int:
-        return blocks // (math.ceil(length / TOKENS_PER_BLOCK) * options.max_beam_width)
-
-    return msgspec.structs.replace(
-        found,
-        kv_pool=pool,
-        kv_tokens=blocks * TOKENS_PER_BLOCK,
-        batch_full=batch(options.max_seq_len),
-        batch_half=batch(math.ceil(options.max_seq_len / 2)),
-    )
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

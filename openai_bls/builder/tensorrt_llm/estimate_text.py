@@ -1,17 +1,13 @@
-"""The text of `build/engine.py --dry-run`."""
+"""Text of `build/engine.py --dry-run`."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from openai_bls.builder.tensorrt_llm.gpus import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from openai_bls.builder.tensorrt_llm.estimate import Estimate, EstimateOptions
-    from openai_bls.builder.tensorrt_llm.shapes import ModelShape
+from openai_bls.builder.tensorrt_llm.shapes import ModelShape
+from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
 
 _WIDTH = 100
 _LABEL = 26
@@ -20,14 +16,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def report(shape: ModelShape, options: EstimateOptions, found: Estimate, *, model: str = "") -> str:
-    """The plan and what it takes, as aligned lines.
-
-    Args:
-        shape: of the model.
-        options: what was asked for.
-        found: what `estimate` made of these two.
-        model: the name to head it with, such as a hub id.
-    """
+    """The plan and its estimate as aligned lines, headed by `model`, such as a hub id."""
     ranks = "on 1 GPU" if options.ranks == 1 else f"on {options.ranks} GPUs (tp {options.tp} × pp {options.pp})"
     gpu = f": {options.gpu.name}, {_size(options.gpu.memory_bytes)}" if options.gpu else ""
     gpu += " each" if options.gpu and options.ranks > 1 else ""
@@ -81,14 +70,15 @@ def sentences(problems: Sequence[str], notes: Sequence[str]) -> str:
 
 
 def _model(shape: ModelShape) -> str:
-    if shape.experts:
-        mlp = f"{shape.experts} experts of {shape.moe_intermediate_size:,}, {shape.experts_per_token} a token"
-        mlp += f", a shared one of {shape.shared_intermediate_size:,}" if shape.shared_intermediate_size else ""
-    else:
-        mlp = f"MLP {shape.intermediate_size:,}"
-    heads = f"{shape.heads} heads of {shape.head_dim}, {shape.kv_heads} of keys and values"
+    counts = shape.parameters
+    mlp = f"MLP {shape.intermediate_size:,}"
+    if counts.experts:
+        mlp = f"{counts.experts} experts of {counts.expert_width:,}, {shape.experts_per_token} per token"
+        mlp += f", a shared one of {counts.shared_expert_width:,}" if counts.shared_expert_width else ""
+    cached = f"a latent of {shape.latent_size} cached" if shape.latent_size else f"{shape.kv_heads} of keys and values"
+    heads = f"{shape.heads} heads of {shape.head_dim}, {cached}"
     longest = f", {shape.max_position_embeddings:,} positions" if shape.max_position_embeddings else ""
-    tied = " (tied)" if shape.tied_embeddings else ""
+    tied = "" if counts.lm_head else " (tied)"
     return (
         f"{shape.layers} layers of {shape.hidden_size:,}, {mlp}, {heads}, "
         f"vocabulary {shape.vocab_size:,}{tied}{longest}"
@@ -106,14 +96,14 @@ def _limits(options: EstimateOptions) -> str:
     return (
         f"{options.max_batch_size:,} sequences of {options.max_seq_len:,} tokens, "
         f"prompts of {options.max_input_len:,}, "
-        f"{options.max_num_tokens:,} tokens a step{beams}"
+        f"{options.max_num_tokens:,} tokens per step{beams}"
     )
 
 
 def _token_row(options: EstimateOptions, found: Estimate) -> str:
     each = f"  {found.kv_per_token_per_rank / 1024:,.4g} KiB on each GPU" if options.ranks > 1 else ""
     size = f"{found.kv_per_token / 1024:,.4g} KiB"
-    return f"  {'a token':<{_LABEL}}{size:>{_NUMBER}}{each}"
+    return f"  {'per token':<{_LABEL}}{size:>{_NUMBER}}{each}"
 
 
 def _row(label: str, size: int, remark: str = "") -> str:

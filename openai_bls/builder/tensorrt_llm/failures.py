@@ -1,4 +1,4 @@
-"""Why a build failed, told from the worker's exit code and the end of its log, and what to do about it."""
+"""Failures of a build: one sentence with a remedy, from the worker's exit code and the end of its log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,20 +19,12 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec
 
 Kind = Literal[
-    "host memory",
-    "GPU memory",
-    "architecture",
-    "package",
-    "disk",
-    "version",
-    "network",
-    "interrupted",
-    "refused",
+    "host memory", "GPU memory", "architecture", "package", "disk", "version", "network", "interrupted", "refused",
     "other",
-]
+]  # fmt: skip
 
 TAIL_LINES = 400
-"""Of the log; a traceback through TensorRT-LLM and MPI is long."""
+"""Lines of a log's end; a traceback through TensorRT-LLM and MPI is long."""
 _GIB = 1 << 30
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
@@ -69,12 +61,12 @@ _ARCHITECTURE = re.compile(r"[Aa]rchitecture[^A-Z]*([A-Z]\w+)|model type `?(\w+)
 
 
 def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
-    """What ended a worker.
+    """Failure of a worker.
 
     Args:
-        code: its exit code, as `process.run_worker` gives it.
-        tail: the last lines of its log.
-        spec: what it was to build.
+        code: exit code, as `process.run_worker` returns it.
+        tail: last lines of the log.
+        spec: of the engine that it built.
     """
     refused = next((line.removeprefix(REFUSAL) for line in reversed(tail) if line.startswith(REFUSAL)), None)
     if refused is not None:
@@ -97,11 +89,9 @@ def classify(code: int, tail: Sequence[str], spec: BuildSpec) -> Failure:
 
 
 def of_files(error: OSError, repository: Path) -> EngineLoadError | None:
-    """The sentence for an error of our own work on files; None if it is about none.
+    """Sentence for an error of the build's own work on files; None if it is about no file.
 
-    Args:
-        error: as it was raised.
-        repository: the model repository, which errors that name no file are taken to be about.
+    Errors that name no file are taken to be about the model repository.
     """
     number, reason, named = _told(error)
     # Of a copy the second name is the one that is written.
@@ -140,11 +130,7 @@ def _free(path: Path) -> str:
 
 
 def require_disk(folder: Path, needed: int) -> None:
-    """Whether `needed` bytes are free where `folder` is.
-
-    Raises:
-        EngineLoadError: they are not.
-    """
+    """Raise `EngineLoadError` if `needed` bytes are not free where `folder` is."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise EngineLoadError(
@@ -158,66 +144,44 @@ def _kind_of(text: str) -> Kind | None:
 
 
 def _sentence(kind: Kind, text: str, spec: BuildSpec) -> str:
-    advice = _ADVICE.get(kind)
-    return advice(text, spec) if advice else f"the build failed: {_telling(text)}"
-
-
-def _host_memory(text: str, _: BuildSpec) -> str:
-    what = "host memory ran out" if text else "the build was killed, most likely by the kernel for want of host memory"
-    return f"{what}: end other programs, or build on a machine with more (--dry-run says how much)"
-
-
-def _gpu_memory(_: str, spec: BuildSpec) -> str:
-    calibration = "a smaller --calib-size, " if spec.quant_algorithm else ""
-    return (
-        f"GPU memory ran out: give a larger --tp-size, {calibration}a smaller --max-num-tokens (now "
-        f"{spec.max_num_tokens}) or --max-batch-size (now {spec.max_batch_size}), or end what else is on the GPU"
-    )
-
-
-def _disk(_: str, spec: BuildSpec) -> str:
-    return (
-        f"the disk is full: {_free(spec.workspace)}; free some (--dry-run says how much is needed), or name another "
-        "place with --workspace"
-    )
-
-
-def _architecture(text: str, _: BuildSpec) -> str:
-    name = _first(_ARCHITECTURE, text)
-    return (
-        f"this TensorRT-LLM does not support the model's architecture{f' {name}' if name else ''} in this flow: "
-        "try the other --flow, or --engine transformers"
-    )
-
-
-def _package(text: str, _: BuildSpec) -> str:
-    name = _first(_MODULE, text)
-    if not name:
-        return f"a package is missing: {_telling(text)}"
-    return (
-        f"the package {name} is missing: install it into the Python that builds "
-        f"(python3 -m pip install {name.partition('.')[0]})"
-    )
-
-
-def _version(text: str, _: BuildSpec) -> str:
-    return f"versions do not go together: {_telling(text)}"
-
-
-def _network(text: str, spec: BuildSpec) -> str:
-    instead = "a local directory with --calib-dataset" if spec.quant_algorithm else "a local directory with --model"
-    return f"the network, or what was to be had from it, is out of reach ({_telling(text)}): give {instead}"
-
-
-_ADVICE: dict[Kind, Callable[[str, BuildSpec], str]] = {
-    "host memory": _host_memory,
-    "GPU memory": _gpu_memory,
-    "disk": _disk,
-    "architecture": _architecture,
-    "package": _package,
-    "version": _version,
-    "network": _network,
-}
+    match kind:
+        case "host memory":
+            killed = "the build was killed, most likely by the kernel for want of host memory"
+            what = "host memory ran out" if text else killed
+            said = f"{what}: end other programs, or build on a machine with more (--dry-run says how much)"
+        case "GPU memory":
+            calibration = "a smaller --calib-size, " if spec.quant_algorithm else ""
+            said = (
+                f"GPU memory ran out: give a larger --tp-size, {calibration}a smaller --max-num-tokens (now "
+                f"{spec.max_num_tokens}) or --max-batch-size (now {spec.max_batch_size}), or end what else is on the "
+                "GPU"
+            )
+        case "disk":
+            said = (
+                f"the disk is full: {_free(spec.workspace)}; free some (--dry-run says how much is needed), or name "
+                "another place with --workspace"
+            )
+        case "architecture":
+            name = _first(_ARCHITECTURE, text)
+            said = (
+                "this TensorRT-LLM does not support the model's architecture"
+                f"{f' {name}' if name else ''} in this flow: try the other --flow, or --engine transformers"
+            )
+        case "package":
+            name = _first(_MODULE, text)
+            install = f"install it into the Python that builds (python3 -m pip install {name.partition('.')[0]})"
+            said = f"the package {name} is missing: {install}" if name else f"a package is missing: {_telling(text)}"
+        case "version":
+            said = f"versions do not go together: {_telling(text)}"
+        case "network":
+            option = "--calib-dataset" if spec.quant_algorithm else "--model"
+            said = (
+                f"the network, or what was to be had from it, is out of reach ({_telling(text)}): give a local "
+                f"directory with {option}"
+            )
+        case _:
+            said = f"the build failed: {_telling(text)}"
+    return said
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

@@ -1,9 +1,9 @@
-"""GPUs: how much memory a program has on each, and which number formats its tensor cores compute in.
+"""GPUs: memory that a program has on each, and number formats of its tensor cores.
 
 `memory.total` is what nvidia-smi reports for the GPU, which is already less than the data sheet's round number where
 error correction takes its share. A CUDA program sees less still: NVIDIA's own log of an engine on an H100 80GB says
 79.10 GiB of nvidia-smi's 79.65, and public listings show 0.4 to 0.7 GiB less on the others. `memory_bytes` takes off
-the most of these, so that an estimate is not too bright by that.
+the most of these, so that no estimate is too low by that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may be asked for a TensorRT-LLM engine: the options of `build/engine.py`, and where each has a meaning."""
+"""Options of a TensorRT-LLM engine, and the flows in which each has a meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTISATIONS
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
@@ -20,24 +20,13 @@ DEFAULT_CALIB_SIZE = 512
 TritonBackend = Literal["python", "cpp"]
 
 QUANT_SYNONYMS: dict[str, Quant] = {
-    "fp8_per_channel_per_token": "fp8_rowwise",
-    "fp8_block_scales": "fp8_block",
-    "int8": "int8_weight_only",
-    "w8a16": "int8_weight_only",
-    "int8_wo": "int8_weight_only",
-    "int4": "int4_weight_only",
-    "w4a16": "int4_weight_only",
-    "int4_wo": "int4_weight_only",
-    "smoothquant": "int8_sq",
-    "sq": "int8_sq",
-    "w8a8_sq": "int8_sq",
-    "w8a8_sq_per_channel": "int8_sq",
-    "int4_awq": "awq",
-    "w4a16_awq": "awq",
-    "int4_gptq": "gptq",
-    "w4a16_gptq": "gptq",
-    "w8a16_gptq": "int8_gptq",
-}
+    "fp8_per_channel_per_token": "fp8_rowwise", "fp8_block_scales": "fp8_block",
+    "int8": "int8_weight_only", "w8a16": "int8_weight_only", "int8_wo": "int8_weight_only",
+    "int4": "int4_weight_only", "w4a16": "int4_weight_only", "int4_wo": "int4_weight_only",
+    "smoothquant": "int8_sq", "sq": "int8_sq", "w8a8_sq": "int8_sq", "w8a8_sq_per_channel": "int8_sq",
+    "int4_awq": "awq", "w4a16_awq": "awq",
+    "int4_gptq": "gptq", "w4a16_gptq": "gptq", "w8a16_gptq": "int8_gptq",
+}  # fmt: skip
 """Spellings of guides and of `QuantAlgo`, in lower case with underscores."""
 
 # Data sets that TensorRT-LLM knows by name; any other has to be a directory.
@@ -76,65 +65,50 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Further ones of the C++ backend, by its names."""
     queue: Queue | None = None
     workspace: Path | None = None
-    """For what is in hand; None is in the repository."""
+    """Scratch space; None is in the repository."""
     keep_workspace: bool = False
 
 
-_TENSORRT = frozenset({"tensorrt"})
-_CPP = frozenset({"cpp"})
-_ALL = frozenset({"tensorrt", "pytorch"})
-
-# Option → the flows (or the Triton backend) that it has a meaning with. What is not listed has one with every engine.
-_MEANINGFUL = {
-    **dict.fromkeys(
-        (
-            "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens",
-            "max_beam_width", "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "kv_cache_free_gpu_mem_fraction",
-            "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size",
-            "enable_chunked_context", "batch_scheduler_policy", "guided_decoding_backend",
-        ),
-        _ALL,
-    ),
-    **dict.fromkeys(
-        (
-            "quant", "calib_dataset", "calib_size", "workers", "plugin", "gemm_plugin", "gpt_attention_plugin",
-            "use_paged_context_fmha", "use_fp8_context_fmha", "use_custom_all_reduce", "multiple_profiles",
-            "gather_logits", "workspace", "keep_workspace",
-        ),
-        _TENSORRT,
-    ),
-    **dict.fromkeys(("cpp_parameter", "max_queue_delay", "max_queue_size"), _CPP),
+# Names of options by where they have a meaning; what is not listed has one with every engine.
+_TENSORRT_FLOW = {
+    "quant", "calib_dataset", "calib_size", "workers", "plugin", "gemm_plugin", "gpt_attention_plugin",
+    "use_paged_context_fmha", "use_fp8_context_fmha", "use_custom_all_reduce", "multiple_profiles", "gather_logits",
+    "workspace", "keep_workspace",
+}  # fmt: skip
+_CPP_BACKEND = {"cpp_parameter", "max_queue_delay", "max_queue_size"}
+_TENSORRT_LLM = _TENSORRT_FLOW | _CPP_BACKEND | {
+    "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
+    "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "kv_cache_free_gpu_mem_fraction",
+    "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size", "enable_chunked_context",
+    "batch_scheduler_policy", "guided_decoding_backend",
 }  # fmt: skip
 _INSTEAD = {
-    "quant": "it takes a checkpoint that is quantised already, as it is",
+    "quant": "it takes a checkpoint that is quantized already, as it is",
     "gather_logits": "it gives log-probabilities as it is",
-    "calib_dataset": "it quantises nothing",
-    "calib_size": "it quantises nothing",
+    "calib_dataset": "it quantizes nothing",
+    "calib_size": "it quantizes nothing",
 }
 
 
 def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, backend: str) -> None:
-    """Whether every option that was given means something for what is to be built.
+    """Refuse options that mean nothing for what is to be built.
 
     Args:
         given: names of options, with underscores.
         engine: kind of the engine.
-        flow: of TensorRT-LLM; None while it is not known, which refuses nothing for its sake.
+        flow: of TensorRT-LLM; None while it is not known.
         backend: Triton's.
 
     Raises:
-        EngineLoadError: the first that does not, and what it is for.
+        EngineLoadError: the first such option, and what it is for.
     """
     for name in given:
-        where = _MEANINGFUL.get(name)
-        if where is None:
-            continue
         option = f"--{name.replace('_', '-')}"
-        if engine != "tensorrt_llm":
+        if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
             raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
-        if where is _CPP and backend != "cpp":
+        if name in _CPP_BACKEND and backend != "cpp":
             raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
-        if where is _TENSORRT and flow == "pytorch":
+        if name in _TENSORRT_FLOW and flow == "pytorch":
             why = _INSTEAD.get(name, "it builds nothing")
             raise EngineLoadError(f"{option} is for --flow tensorrt: the PyTorch flow does not know it, {why}")
 
@@ -178,19 +152,16 @@ def with_flow(options: TensorRtLlmOptions, flow: Flow) -> TensorRtLlmOptions:
     """
     default = TensorRtLlmOptions()
     names = {"plugins": "plugin"}
-    given = [names.get(field, field) for field in options.__struct_fields__ if _differs(field, options, default)]
+    changed = [name for name in options.__struct_fields__ if getattr(options, name) != getattr(default, name)]
+    given = [names.get(name, name) for name in changed]
     refuse_meaningless(given, "tensorrt_llm", flow, options.backend)
     found = msgspec.structs.replace(options, flow=flow)
     _check(found)
     return found
 
 
-def _differs(field: str, options: TensorRtLlmOptions, default: TensorRtLlmOptions) -> bool:
-    return bool(getattr(options, field) != getattr(default, field))
-
-
 def read_quant(text: str) -> Quant:
-    """The quantisation of this name, in any of its usual spellings.
+    """The quantization of this name, in any of its usual spellings.
 
     Raises:
         EngineLoadError: there is none, or no build can make it.
@@ -200,8 +171,8 @@ def read_quant(text: str) -> Quant:
     if found not in get_args(Quant):
         raise EngineLoadError(f"--quant {text} is not known: give one of {', '.join(BUILT)}")
     quant: Quant = found  # type: ignore[assignment]  # as was just seen
-    if QUANTISATIONS[quant].refusal:
-        raise EngineLoadError(f"--quant {text}: {QUANTISATIONS[quant].refusal}")
+    if QUANTIZATIONS[quant].refusal:
+        raise EngineLoadError(f"--quant {text}: {QUANTIZATIONS[quant].refusal}")
     return quant
 
 

@@ -1,4 +1,4 @@
-"""From what was asked for to what will be built: flow, lengths, and whether model, machine and options go together."""
+"""Plan of an engine: flow, lengths, and whether model, machine and options go together."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from typing import Any, get_args
 import msgspec
 
 from openai_bls.builder.tensorrt_llm import chatglm, chunking, families
-from openai_bls.builder.tensorrt_llm.estimate import Estimate, EstimateOptions, estimate, report
-from openai_bls.builder.tensorrt_llm.estimate_text import sentences
+from openai_bls.builder.tensorrt_llm.estimate import estimate
+from openai_bls.builder.tensorrt_llm.estimate_text import report, sentences
 from openai_bls.builder.tensorrt_llm.gpus import Gpu, find_gpu
-from openai_bls.builder.tensorrt_llm.hf_config import StoredAs, quantization_of, stored_as
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions, with_flow
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTISATIONS, checkpoint_refusal, kv_cache_refusal
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
+    StoredAs,
+    checkpoint_refusal,
+    kv_cache_refusal,
+    quantization_of,
+    stored_as,
+)
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
+from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
 from openai_bls.core.manifest import Dtype, EngineLoadError
 from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
@@ -33,14 +40,14 @@ _DEFAULT_FREE_FRACTION = 0.9
 # With other weights, or with another KV cache under paged context FMHA, `build` in tensorrt_llm/builder.py turns it off
 # with a warning.
 _QUANTS_WITH_FP8_CONTEXT = ("fp8", "w4a8_awq", "nvfp4")
-_CALIBRATING = tuple(name for name in BUILT if QUANTISATIONS[name].calibrates)
+_CALIBRATING = tuple(name for name in BUILT if QUANTIZATIONS[name].calibrates)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for: the options of every engine, and those of TensorRT-LLM."""
+    """Engine to plan: the options of every engine, and those of TensorRT-LLM."""
 
     model: str
-    """As it was given."""
+    """As on the command line."""
     config: dict[str, Any]
     """Contents of the checkpoint's config.json."""
     dtype: Dtype
@@ -52,10 +59,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoint's, where it is on this machine."""
     checkpoint_bytes: int | None = None
     """Of its weights; None where they are not on this machine."""
+    architectures: Mapping[Flow, frozenset[str]] | None = None
+    """That the installed TensorRT-LLM has in each flow; None if it was not asked."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will be built."""
+    """An engine with everything decided."""
 
     flow: Flow
     version: Version
@@ -63,7 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_seq_len: int
     max_batch_size: int
     max_num_tokens: int
-    """Tokens of one step."""
+    """Tokens per step."""
     chunked_context: bool | None
     """The setting `enable_chunked_context` to write; None leaves it out."""
     shape: ModelShape | None
@@ -73,26 +82,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
     """Why it cannot work, a sentence each; the estimate has the same."""
     refusals: tuple[str, ...] = ()
-    """Those of them that are about options alone, and that --force does not change."""
+    """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
-    """Likewise."""
 
 
 def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
-    """Decide what was left open.
-
-    Args:
-        request: what was asked for.
-        version: of TensorRT-LLM.
-        gpu: that it is to run on; None estimates without one.
+    """Decide what was left open; without a GPU the estimate names those that would do.
 
     Raises:
         EngineLoadError: options that contradict each other, or the model.
     """
     own = request.own
-    shape, unknown = _shape(request.config)
-    longest = shape.max_position_embeddings if shape else None
-    longest = longest or _positive(request.config.get("max_position_embeddings"))
+    shape, unknown, longest = None, "", request.config.get("max_position_embeddings")
+    try:
+        shape = shape_of(request.config)
+        longest = shape.max_position_embeddings
+    except EngineLoadError as error:
+        unknown = str(error)
+    longest = longest if isinstance(longest, int) and longest > 0 else None
     max_input_len, max_seq_len = lengths(request.max_seq_len, own, longest)
     flow = own.flow or flow_of(version)
     own = with_flow(own, flow)
@@ -125,18 +132,10 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         checkpoint_bytes=request.checkpoint_bytes,
     )
     found = estimate(shape, wanted) if shape else None
-    refusals = (
-        *_of_options(own, flow, version, stored),
-        *_without_effect(own, flow, quant, kv_cache_dtype, stored),
-    )
-    problems = (
-        *_of_model(request, flow, version, stored),
-        *refusals,
-        *prompts.problems,
-        *(found.problems if found else ()),
-    )
-    family = families.family_of(request.config)
-    remark = families.quant_note(family, own.quant) if family and own.quant and flow == "tensorrt" else None
+    refusals = (*_of_options(own, flow, version, stored), *_without_effect(own, flow, quant, kv_cache_dtype, stored))
+    of_model = tuple(_of_model(request, flow, version, stored))
+    problems = (*of_model, *refusals, *prompts.problems, *(found.problems if found else ()))
+    remark = None if of_model else families.note(request.config, flow, own.quant, request.architectures)
     notes = (
         *([remark] if remark else ()),
         *([f"no estimate: {unknown}"] if unknown else ()),
@@ -169,9 +168,11 @@ def described(request: Request, made: Plan) -> str:
 
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
-    """Why TensorRT-LLM does not take the model, or not in the form that the checkpoint has it in."""
+    """Why TensorRT-LLM does not take the model, or not as the checkpoint is quantized."""
     release = (version.major, version.minor)
-    refused = families.refusal(request.config, flow, release, trust_remote_code=request.trust_remote_code)
+    refused = families.refusal(
+        request.config, flow, release, trust_remote_code=request.trust_remote_code, installed=request.architectures
+    )
     if refused:
         yield refused
         return
@@ -217,21 +218,13 @@ def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: S
 def _without_effect(
     own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype, stored: StoredAs | None
 ) -> Iterator[str]:
-    """What TensorRT-LLM would take and pass over.
-
-    Args:
-        own: what was asked for.
-        flow: of TensorRT-LLM; the PyTorch one has none of these options.
-        quant: of the weights that will run; empty is none.
-        kv_cache_dtype: of the cache that will be, the checkpoint's own included.
-        stored: how the checkpoint is quantised.
-    """
+    """What TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
     if flow == "pytorch":
         return
     why = ""
     if stored:
-        why = "the checkpoint is quantised already"
-    elif not (own.quant and QUANTISATIONS[own.quant].calibrates) and own.kv_cache_dtype == "auto":
+        why = "the checkpoint is quantized already"
+    elif not (own.quant and QUANTIZATIONS[own.quant].calibrates) and own.kv_cache_dtype == "auto":
         why = f"only --quant {', '.join(_CALIBRATING)} and a --kv-cache-dtype other than auto are calibrated"
     for option, given in (("--calib-dataset", own.calib_dataset), ("--calib-size", own.calib_size)):
         if why and given:
@@ -250,17 +243,12 @@ def _without_effect(
 
 
 def flow_of(version: Version) -> Flow:
-    """Where an engine can be built, that is done."""
+    """Flow where none is asked for: an engine is built if the version can."""
     return "tensorrt" if (version.major, version.minor) < families.TENSORRT_FLOW_END else "pytorch"
 
 
 def lengths(max_seq_len: int | None, own: TensorRtLlmOptions, longest: int | None) -> tuple[int, int]:
-    """Tokens of a prompt, and of prompt and output together.
-
-    Args:
-        max_seq_len: asked for, or None.
-        own: with `max_input_len` and `max_output_len`.
-        longest: what the model was made for, if it says so.
+    """Tokens of a prompt, and of prompt and output together; `longest` is what the model was made for.
 
     Raises:
         EngineLoadError: they contradict each other, or the model.
@@ -296,18 +284,6 @@ def gpu_for(name: str | None, installed: Sequence[InstalledGpu]) -> Gpu:
 
 
 def as_gpu(installed: InstalledGpu) -> Gpu:
-    """For an estimate. Both have nvidia-smi's memory.total, of which `Gpu` takes off what no program gets."""
+    """For an estimate. Both have nvidia-smi's memory.total, from which `Gpu` takes what no program gets."""
     major, _, minor = installed.compute_capability.partition(".")
     return Gpu(installed.name, installed.memory_bytes // _MIB, (int(major), int(minor or 0)))
-
-
-def _shape(config: Mapping[str, Any]) -> tuple[ModelShape | None, str]:
-    """The shape, or why there is none."""
-    try:
-        return shape_of(dict(config)), ""
-    except EngineLoadError as error:
-        return None, str(error)
-
-
-def _positive(value: Any) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None

@@ -1,4 +1,4 @@
-"""Running the worker: under the launcher's guardian, so that nothing outlives the builder, its log in a file."""
+"""Worker process, under the launcher's guardian so that it never outlives the builder, with its log in a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILLED_BASE = 128
 
 
 class LogTail:
-    """Reads what a process has added to its log, line by line. A progress bar's line ends with a carriage return."""
+    """Follows a log file. A progress bar's line ends with a carriage return."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")

@@ -1,4 +1,4 @@
-"""How far a build is: read off the worker's log, shown as a bar on a terminal and as lines elsewhere."""
+"""Progress of a build: steps read from the worker's log, shown as a bar on a terminal and as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STAGES = {
     "save": "saving the engine",
     "hash": "hashing the engine",
 }
-"""Name of a stage → what is said of it, in the order of a build."""
+"""Name of a stage → its description, in the order of a build."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Where a build is."""
+    """Stage of a build, and how far it is."""
 
     stage: str
     done: int = 0
@@ -47,7 +47,7 @@ _SAVING = ("Engine serialized", "Serializing engine to")
 
 
 class LogReader:
-    """Makes steps of log lines. A line's words are those of TensorRT-LLM 0.16 to 1.2, ModelOpt and tqdm."""
+    """Reads steps from log lines of TensorRT-LLM 0.16 to 1.2, ModelOpt and tqdm."""
 
     def __init__(self, ranks: int, calibration_size: int) -> None:
         self._ranks = ranks
@@ -55,7 +55,7 @@ class LogReader:
         self._built = 0
 
     def read(self, line: str) -> Step | None:
-        """The step that the line tells of, if it does."""
+        """Step that a line reports, if any."""
         text = _COLOUR.sub("", line).strip()
         if text.startswith(STAGE):
             return self._stage(text.removeprefix(STAGE))
@@ -94,11 +94,11 @@ class Progress:
         self._start = time.monotonic()
         self._step: Step | None = None
         self._terminal = terminal or sys.stderr
-        self._bars: Any = _tqdm() if _has_room(self._terminal) else None
+        self._bars: Any = _tqdm_class() if _has_room(self._terminal) else None
         self._bar: Any = None
 
     def show(self, step: Step) -> None:
-        """The build has come to `step`; steps back within a stage are left out."""
+        """Show `step`; steps back within a stage are left out."""
         last = self._step
         if last is not None and last.stage == step.stage and last.total == step.total and step.done <= last.done:
             return
@@ -106,7 +106,9 @@ class Progress:
         if self._bars is not None:
             self._show_bar(step, new=last is None or last.stage != step.stage or last.total != step.total)
         elif last is None or last.stage != step.stage or _tenth(last) != _tenth(step):
-            self._report(f"[{_clock(time.monotonic() - self._start)}] {_words(step)}")
+            minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
+            counted = f" {step.done}/{step.total}" if step.total else ""
+            self._report(f"[{minutes}:{seconds:02}] {STAGES[step.stage]}{counted}")
 
     def tick(self) -> None:
         """Let a bar tell the time."""
@@ -139,22 +141,13 @@ def _has_room(output: TextIO) -> bool:
     return output.isatty() and os.get_terminal_size(output.fileno()).columns > 0
 
 
-def _tqdm() -> Any:
-    """Its class of bars; None where it is not installed."""
+def _tqdm_class() -> Any:
+    """None where tqdm is not installed."""
     try:
         return importlib.import_module("tqdm").tqdm
     except ImportError:
         return None
 
 
-def _words(step: Step) -> str:
-    return STAGES[step.stage] + (f" {step.done}/{step.total}" if step.total else "")
-
-
 def _tenth(step: Step) -> int:
     return 10 * step.done // step.total if step.total else 0
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}:{rest:02}"

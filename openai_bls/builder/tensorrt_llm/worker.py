@@ -1,23 +1,23 @@
-"""The process that imports TensorRT-LLM for a build, so that its end, of whatever kind, is not the builder's own.
+"""Worker of a build: the process that imports TensorRT-LLM, whose crash does not end the builder.
 
 ::
 
     python -m openai_bls.builder.tensorrt_llm.worker survey <file>    write a `Survey` of this machine
     python -m openai_bls.builder.tensorrt_llm.worker build <file>     build the `BuildSpec` in the file
 
-What it prints is the build's log. `building` starts it and reads that.
+Its output is the build's log, which `building` reads.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm.interface import BuildSpec, InstalledGpu
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, InstalledGpu
 
 REFUSED = 3
 """Exit code of a build that cannot be; the log's last line says why, behind `REFUSAL`."""
@@ -27,12 +27,14 @@ STAGE = "openai_bls: stage: "
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What is installed on this machine."""
+    """TensorRT-LLM and GPUs of this machine."""
 
     version: str
     """Of TensorRT-LLM, in full."""
     gpus: list[InstalledGpu] = []
     """Those that a process sees."""
+    architectures: dict[Flow, frozenset[str]] = {}
+    """That each flow has a model class for; empty sets if this version does not tell."""
 
 
 def encode(value: BuildSpec | Survey) -> bytes:
@@ -60,7 +62,8 @@ def main(arguments: list[str]) -> int:
 
         found = installed()
         if what == "survey":
-            path.write_bytes(encode(Survey(found.version_text, found.gpus())))
+            models: dict[Flow, frozenset[str]] = {flow: found.architectures(flow) for flow in get_args(Flow)}
+            path.write_bytes(encode(Survey(found.version_text, found.gpus(), models)))
         else:
             spec = decode_spec(path.read_bytes())
             _say(f"{STAGE}load")

@@ -16,6 +16,7 @@ from openai_bls.engines.tensorrt_llm import api_build, api_sampling, versions
 from openai_bls.engines.tensorrt_llm.interface import (
     Api,
     BuildSpec,
+    Flow,
     InstalledGpu,
     Llm,
     LlmOptions,
@@ -140,6 +141,29 @@ class _Installed:
         versions.require_flow("tensorrt", self.version, self.version_text)
         clear_mpi()
         api_build.build(self._package, spec)
+
+    def architectures(self, flow: Flow) -> frozenset[str]:
+        """Names of config.json's `architectures` that a flow has a model class for."""
+        name = self._package.name
+        try:
+            if flow == "tensorrt":
+                found = name("tensorrt_llm.models.MODEL_MAP")
+                return frozenset(key for key, model in found.items() if hasattr(model, "from_hugging_face"))
+            # Model classes register themselves when they are imported.
+            name("tensorrt_llm._torch.models.AutoModelForCausalLM")
+            return (
+                frozenset(name("tensorrt_llm._torch.models.modeling_utils.MODEL_CLASS_MAPPING")) | self._lazy_models()
+            )
+        except Exception:  # a version without this flow, or whatever its import runs into
+            logger.info("TensorRT-LLM %s does not tell its models (%s)", self.version_text, flow, exc_info=True)
+            return frozenset()
+
+    def _lazy_models(self) -> frozenset[str]:
+        """Those that 1.3 imports on demand."""
+        try:
+            return frozenset(self._package.name("tensorrt_llm._torch.models._arch_index.MODEL_ARCH_TO_MODULE"))
+        except EngineLoadError:
+            return frozenset()
 
     def gpus(self) -> list[InstalledGpu]:
         """The GPUs that this process sees."""

@@ -271,6 +271,13 @@ class Api(Protocol):
         """
         ...
 
+    def architectures(self, flow: Flow) -> frozenset[str]:
+        """Names of config.json's `architectures` that a flow has a model class for; empty if it does not tell.
+
+        For `pytorch` it imports all model classes.
+        """
+        ...
+
     def gpus(self) -> list[InstalledGpu]:
         """The GPUs that this process sees."""
         ...

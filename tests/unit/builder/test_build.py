@@ -20,31 +20,18 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from openai_bls.builder import build, targets
-from openai_bls.builder.build import BuildOptions
+from openai_bls.builder import build, target
 from openai_bls.builder.hub import default_name
-from openai_bls.builder.target import sole_build
-from openai_bls.builder.targets import TOKENIZER_MODELS
+from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.engines.embedded import grammar_backend
 from openai_bls.engines.registry import create_engine
+from tests.unit.builder.tensorrt_llm.build_support import leftovers
 from tests.unit.engines.engine_support import Recorder, request
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    for name in TOKENIZER_MODELS:
-        (tmp_path / "model_repository" / name).mkdir(parents=True)
-    return tmp_path / "model_repository"
-
-
-@pytest.fixture
-def source(checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy of the checkpoint, to be spoilt."""
-    return Path(shutil.copytree(checkpoint, tmp_path / "source" / "tiny-qwen"))
 
 
 def run(source: Path | str, repository: Path, **options: object) -> tuple[Manifest, list[str]]:
@@ -59,10 +46,6 @@ def refusal(source: Path | str, repository: Path, **options: object) -> str:
     assert "\n" not in str(caught.value)
     assert not leftovers(repository)
     return str(caught.value)
-
-
-def leftovers(repository: Path) -> list[Path]:
-    return [path for pattern in (".aside-*", ".building-*", ".gone-*") for path in repository.rglob(pattern)]
 
 
 def answer(repository: Path) -> list[int]:
@@ -131,7 +114,7 @@ def test_training_on_does_not_reach_the_engine(source: Path, repository: Path) -
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(build, "place_tokenizer"), (build, "place_weights"), (build, "_versions"), (targets, "write_manifest")],
+    [(build, "place_tokenizer"), (build, "place_weights"), (build, "_versions"), (target, "write_manifest")],
 )
 def test_a_failed_build_leaves_the_last_engine(
     source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
@@ -187,7 +170,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
 
 def test_two_builds_at_once(source: Path, repository: Path) -> None:
     """The second would take the first's work for that of a killed one."""
-    with sole_build(targets.place_of(repository, "")):
+    with sole_build(target_of(repository, "")):
         assert "another build is at work in" in refusal(source, repository)
     run(source, repository)
 
@@ -202,11 +185,6 @@ def test_a_full_disk(source: Path, repository: Path, monkeypatch: pytest.MonkeyP
     assert said.startswith("the disk is full: ")
     assert f"GiB are free at {repository / 'tensorrt_llm' / '1'}" in said
     assert "--workspace" not in said
-
-
-def test_the_caches_size_is_the_engines_own(source: Path, repository: Path) -> None:
-    assert run(source, repository)[0].kv_cache.max_tokens_in_kv_cache == 0
-    assert run(source, repository, max_tokens_in_kv_cache=600)[0].kv_cache.max_tokens_in_kv_cache == 600
 
 
 def test_weights_in_parts(source: Path, repository: Path) -> None:
@@ -387,12 +365,7 @@ def command_line() -> ModuleType:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["--name", "a", "--remove", "a"],
-        ["--name", ""],
-        ["--remove", "a", "--force"],
-        ["--remove", "a", "--model", "b"],
-    ],
+    [["--name", "a", "--remove", "a"], ["--name", ""], ["--remove", "a", "--force"], ["--remove", "a", "--model", "b"]],
 )
 def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

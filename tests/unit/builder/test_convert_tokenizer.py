@@ -225,7 +225,7 @@ def test_bad_data(tmp_path: Path, model_type: str, files: dict[str, bytes], says
 def test_a_tokenizer_that_comes_out_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(trained("bpe"))
-    monkeypatch.setattr(convert_tokenizer, "_score_merges", lambda *_: [])
+    monkeypatch.setattr(convert_tokenizer, "_merges", lambda *_: [])
     with pytest.raises(
         EngineLoadError, match=r"cannot be converted to a tokenizer\.json: 'Hello, world! How are you\?'"
     ):

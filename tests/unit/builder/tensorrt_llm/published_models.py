@@ -1,7 +1,8 @@
-"""The config.json files in published/, and what is published of the models' sizes."""
+"""Config.json files in published/, and the published sizes of their models."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ class Published(NamedTuple):
 
     parameters: int
     kv_kib: float
-    """KiB of keys and values a token, at 2 bytes an element."""
+    """KiB of keys and values per token, at 2 bytes per element."""
 
 
 # Parameters as the models' pages and papers give them. KV cache: 2 × layers × KV heads × head size × 2 bytes, of what
@@ -65,6 +66,7 @@ def config(name: str) -> dict[str, Any]:
     return found
 
 
+@cache
 def shape(name: str) -> ModelShape:
-    """What `shape_of` makes of it."""
+    """Its shape."""
     return shape_of(config(name))

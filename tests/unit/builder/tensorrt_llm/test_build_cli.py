@@ -15,7 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from openai_bls.builder.build import BuildOptions, build
+from openai_bls.builder.build import build
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from tests.unit.builder.tensorrt_llm.build_support import (
@@ -35,11 +36,6 @@ PATIENCE_S = 60.0
 @pytest.fixture(scope="module")
 def engine_py() -> ModuleType:
     return command_line()
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
 
 
 def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
@@ -234,7 +230,7 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     arguments = ["--model", str(folder), "--model-repository", str(repository), "--dry-run", "--gpu", "L40S"]
     assert engine_py.main([*arguments, "--max-seq-len", "1024"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1\n")
+    assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1 and the models of docs/models.md\n")
     assert "there is no GPU here" not in said
     assert "4.33 million parameters" in said
     assert "L40S" in said
@@ -261,6 +257,28 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     assert engine_py.main(["--dry-run", "--engine", "null"]) == 1
     assert "the engine null has nothing to plan" in capsys.readouterr().err
     assert contents(tmp_path) == before
+
+
+def test_dry_run_asks_the_installed_version(
+    engine_py: ModuleType, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = make_checkpoint(tmp_path / "own", architectures=["GptOssForCausalLM"])
+    arguments = ["--model", str(source), "--dry-run", "--flow", "pytorch"]
+    assert engine_py.main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("TensorRT-LLM 1.2.1 ")
+    assert "GptOssForCausalLM is not in docs/models.md: the installed TensorRT-LLM has it" in said
+    assert engine_py.main([*arguments[:-1], "tensorrt"]) == 1
+    assert "has no GptOssForCausalLM in --flow tensorrt: use --flow pytorch" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    machine.set(FAKE_TENSORRT_LLM_FAIL="import:library")
+    assert engine_py.main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(
+        "TensorRT-LLM could not be asked: planned for 1.2.1 and the models of docs/models.md (TensorR"
+    )
+    assert "libnvinfer.so.10" in said
 
 
 def test_a_hub_id_needs_its_configuration_only(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.builder.build import BuildOptions, build
-from openai_bls.builder.targets import TOKENIZER_MODELS
+from openai_bls.builder.build import build
+from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.target import TOKENIZER_MODELS
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.core.manifest import EngineLoadError, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -25,18 +26,7 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     leftovers,
     make_adapter,
     make_checkpoint,
-    make_repository,
 )
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "model_repository")
 
 
 @pytest.fixture
@@ -261,7 +251,7 @@ def test_a_chatglm_in_a_folder_of_another_name(machine: Machine, repository: Pat
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"quant_method": "gptq", "bits": 4}, "quantised already, as GPTQ"),
+        ({"quant_method": "gptq", "bits": 4}, "quantized already, as GPTQ"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "looks that up in hf_quant_config.json, which is missing"),
     ],
 )
@@ -392,7 +382,9 @@ def test_what_is_seen_before_the_build(
 
 def test_models_and_versions_that_do_not_go(machine: Machine, repository: Path, tmp_path: Path) -> None:
     other = make_checkpoint(tmp_path / "other", architectures=["MambaForCausalLM"])
-    assert "is no model family known here" in refusal(other, repository)
+    assert "the installed TensorRT-LLM 1.2 has no MambaForCausalLM in --flow tensorrt: use --engine" in refusal(
+        other, repository
+    )
     foreign = make_checkpoint(tmp_path / "foreign", architectures=["BaichuanForCausalLM"])
     assert "pass --trust-remote-code" in refusal(foreign, repository)
     source = make_checkpoint(tmp_path / "tiny")
@@ -404,6 +396,17 @@ def test_models_and_versions_that_do_not_go(machine: Machine, repository: Path, 
     )
     (source / "pytorch_model.bin").unlink()
     assert "has no weights" in refusal(source, repository)
+
+
+def test_architectures_of_the_installed_version(machine: Machine, repository: Path, tmp_path: Path) -> None:
+    """Nothing is said about it here, and --force is not needed."""
+    source = make_checkpoint(tmp_path / "own", architectures=["GptOssForCausalLM"])
+    assert "has no GptOssForCausalLM in --flow tensorrt: use --flow pytorch" in refusal(source, repository)
+    manifest, lines = build_with_lines(source, repository, TensorRtLlmOptions(flow="pytorch"))
+    assert record(manifest).flow == "pytorch"
+    assert any(
+        "note: GptOssForCausalLM is not in docs/models.md: the installed TensorRT-LLM has it" in x for x in lines
+    )
 
 
 def test_a_build_in_spite_of_the_estimate(machine: Machine, source: Path, repository: Path) -> None:

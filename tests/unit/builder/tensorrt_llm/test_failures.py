@@ -1,4 +1,4 @@
-"""What a worker's end is taken for: exit codes, and words of TensorRT-LLM, TensorRT, PyTorch, datasets and Python."""
+"""Failures of a worker: exit codes, and words of TensorRT-LLM, TensorRT, PyTorch, datasets and Python."""
 
 from __future__ import annotations
 

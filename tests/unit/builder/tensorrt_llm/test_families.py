@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from openai_bls.builder.tensorrt_llm.estimate import EstimateOptions, estimate
+from openai_bls.builder.tensorrt_llm.estimate import estimate
 from openai_bls.builder.tensorrt_llm.families import (
     FAMILIES,
     TENSORRT_FLOW_END,
     Family,
-    Model,
     command,
     family_of,
+    note,
     quant_note,
     refusal,
     written,
 )
 from openai_bls.builder.tensorrt_llm.gpus import find_gpu
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, CHECKPOINT_FORMS, QUANTISATIONS
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.quantized_checkpoint import CHECKPOINT_FORMS
 from openai_bls.builder.tensorrt_llm.shapes import shape_of
+from openai_bls.builder.tensorrt_llm.sizes import EstimateOptions
+from openai_bls.engines.tensorrt_llm.interface import Flow
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES
 
@@ -52,8 +56,8 @@ FILES = {
     "Gemma, Gemma 2": "gemma-2-9b",
     "Gemma 3 (text)": "gemma-3-1b-it",
 }
-ROWS = [(family, model) for family in FAMILIES for model in family.models]
-IDS = [model.name for _, model in ROWS]
+ROWS = [(family, model) for family in FAMILIES for model in family.models.items()]
+IDS = [name for _, (name, _) in ROWS]
 
 
 def refused(name: str, flow: str, version: tuple[int, int], *, trust: bool = True) -> str | None:
@@ -62,20 +66,19 @@ def refused(name: str, flow: str, version: tuple[int, int], *, trust: bool = Tru
 
 
 @pytest.mark.parametrize(("family", "model"), ROWS, ids=IDS)
-def test_each_row_from_config_to_plan(family: Family, model: Model) -> None:
+def test_each_row_from_config_to_plan(family: Family, model: tuple[str, str]) -> None:
     """What the row says is what becomes of a published model: which family, refused or not, and a plan that fits."""
-    config = published_models.config(FILES[model.name])
+    config = published_models.config(FILES[model[0]])
     shape = shape_of(config)
     assert family_of(config) is family
-    assert family_of(shape) is family
     for flow, since in (("tensorrt", family.tensorrt_since), ("pytorch", family.pytorch_since)):
-        taken = refused(FILES[model.name], flow, (1, 2)) is None
+        taken = refused(FILES[model[0]], flow, (1, 2)) is None
         assert taken == (since is not None)
         if since is None:
             continue
-        assert refused(FILES[model.name], flow, since) is None
+        assert refused(FILES[model[0]], flow, since) is None
         before = (since[0], since[1] - 1) if since[1] else (since[0] - 1, 21)
-        assert f"need TensorRT-LLM {written(since)} or later" in str(refused(FILES[model.name], flow, before))
+        assert f"need TensorRT-LLM {written(since)} or later" in str(refused(FILES[model[0]], flow, before))
     found = estimate(shape, EstimateOptions(gpu=find_gpu("B200"), max_seq_len=2048))
     assert found.problems == ()
     for quant in family.quants:
@@ -98,15 +101,15 @@ def test_no_architecture_twice() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_rows_agree_with_themselves(family: Family) -> None:
-    """A class means a release; quantisations mean a class; each family runs somewhere; notes are clauses."""
+    """A class means a release; quantizations mean a class; each family runs somewhere; notes are clauses."""
     assert (family.tensorrt_class is None) == (family.tensorrt_since is None)
     assert not family.quants or family.tensorrt_class
     assert set(family.quants) <= set(BUILT)
-    assert family.embedded or family.tensorrt_class or family.pytorch_since
+    assert not family.trust_remote_code or family.tensorrt_class
     assert family.models
     assert not any(note.endswith(".") for note in family.notes)
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    assert all((name in known) == family.embedded for name in family.architectures)
+    assert all((name in known) != family.trust_remote_code for name in family.architectures)
 
 
 @pytest.mark.parametrize("name", ["Qwen-7B-Chat", "Baichuan2-13B-Chat", "chatglm3-6b", "glm-4-9b-chat"])
@@ -127,12 +130,7 @@ def test_others_do_not(name: str) -> None:
         ("Qwen3-8B", "tensorrt", (0, 20), "need TensorRT-LLM 1.0 or later in --flow tensorrt, and this is 0.20: "),
         ("Qwen3-8B", "tensorrt", (0, 20), "use a newer one, or --flow pytorch"),
         ("Phi-3-mini-4k-instruct", "pytorch", (1, 0), "use a newer one, or --flow tensorrt"),
-        (
-            "Llama-2-7b-hf",
-            "tensorrt",
-            (1, 3),
-            "no engines any more: use a release before 1.3, or --flow pytorch",
-        ),
+        ("Llama-2-7b-hf", "tensorrt", (1, 3), "no engines any more: use a release before 1.3, or --flow pytorch"),
         ("gemma-7b", "tensorrt", (1, 4), "use a release before 1.3, or --engine transformers"),
         ("gemma-7b", "pytorch", (1, 2), "no Gemma models in --flow pytorch: use --flow tensorrt"),
         ("gemma-7b", "pytorch", (1, 3), "use --engine transformers"),
@@ -156,7 +154,7 @@ def test_an_engine_of_a_release_that_builds_none() -> None:
     [
         ({"architectures": ["BloomForCausalLM"]}, "BloomForCausalLM is no model family known here"),
         ({"architectures": []}, "an architecture that config.json does not name is no"),
-        ({}, "supported are Llama 2, Llama 3, CodeLlama, Yi, Mistral"),
+        ({}, "known are Llama 2, Llama 3, CodeLlama, Yi, Mistral"),
         ({"architectures": "LlamaForCausalLM"}, "does not name"),
     ],
 )
@@ -167,12 +165,47 @@ def test_unknown_models(config: dict[str, Any], says: str) -> None:
     assert "--engine transformers" in text
 
 
+@pytest.mark.parametrize(
+    ("architecture", "flow", "installed", "says"),
+    [
+        ("DeepseekV3ForCausalLM", "pytorch", {"pytorch": {"DeepseekV3ForCausalLM"}}, None),
+        ("DeepseekV3ForCausalLM", "pytorch", None, None),
+        ("DeepseekV3ForCausalLM", "pytorch", {"pytorch": {"GptOssForCausalLM"}}, "use --engine transformers"),
+        ("DeepseekV3ForCausalLM", "tensorrt", None, "is not installed here to be asked"),
+        ("DeepseekV3ForCausalLM", "tensorrt", {"tensorrt": set()}, "does not tell its models"),
+        (
+            "DeepseekV3ForCausalLM",
+            "tensorrt",
+            {"tensorrt": {"LlamaForCausalLM"}, "pytorch": {"DeepseekV3ForCausalLM"}},
+            "the installed TensorRT-LLM 1.0 has no DeepseekV3ForCausalLM in --flow tensorrt: use --flow pytorch",
+        ),
+        # What the table says is less than what the installed one has, and more than that it has it not.
+        ("Phi3ForCausalLM", "pytorch", {"pytorch": {"Phi3ForCausalLM"}}, None),
+        ("Phi3ForCausalLM", "pytorch", {"pytorch": {"LlamaForCausalLM"}}, "need TensorRT-LLM 1.1 or later in --flow"),
+        ("QWenLMHeadModel", "tensorrt", {"tensorrt": {"QWenLMHeadModel"}}, "pass --trust-remote-code if you trust it"),
+    ],
+)
+def test_the_installed_version_decides(
+    architecture: str, flow: Flow, installed: Mapping[Flow, frozenset[str]] | None, says: str | None
+) -> None:
+    config = {"architectures": [architecture]}
+    found = refusal(config, flow, (1, 0), trust_remote_code=False, installed=installed)
+    assert found is None if says is None else says in str(found)
+
+
+def test_notes_on_models_outside_the_table() -> None:
+    config = {"architectures": ["DeepseekV3ForCausalLM"]}
+    assert "was not asked whether it has it" in str(note(config, "pytorch", None, None))
+    has: dict[Flow, frozenset[str]] = {"pytorch": frozenset(config["architectures"])}
+    assert "the installed TensorRT-LLM has it" in str(note(config, "pytorch", None, has))
+
+
 def test_the_first_chatglm_is_another_model() -> None:
     config = published_models.config("chatglm3-6b") | {"inner_hidden_size": 16384}
     assert "use ChatGLM2, ChatGLM3 or GLM-4" in str(refusal(config, "tensorrt", (1, 2), trust_remote_code=True))
 
 
-def test_quantisations_that_are_not_listed() -> None:
+def test_quantizations_that_are_not_listed() -> None:
     qwen3 = family_of(published_models.config("Qwen3-8B"))
     gemma3 = family_of(published_models.config("gemma-3-1b-it"))
     assert qwen3 is not None
@@ -207,12 +240,12 @@ def test_the_documented_table() -> None:
 
     assert table(section("The table")) == [
         [
-            model.name,
+            model[0],
             code(family.architectures),
             since(family.tensorrt_since),
             code((family.tensorrt_class,)) if family.tensorrt_class else "",
             since(family.pytorch_since),
-            "yes" if family.embedded else "no",
+            "no" if family.trust_remote_code else "yes",
             "yes" if family.trust_remote_code else "no",
         ]
         for family, model in ROWS
@@ -221,13 +254,15 @@ def test_the_documented_table() -> None:
 
 def test_the_documented_commands() -> None:
     block = section("Commands").split("```bash\n")[1].split("```")[0]
-    assert block.splitlines() == [command(family, model) for family, model in ROWS]
+    assert block.splitlines() == [command(family, model[1]) for family, model in ROWS]
     assert "python build/engine.py --model Qwen/Qwen2.5-7B-Instruct --engine tensorrt_llm" in block.splitlines()
-    assert all(("--trust-remote-code" in command(family, model)) == family.trust_remote_code for family, model in ROWS)
+    assert all(
+        ("--trust-remote-code" in command(family, model[1])) == family.trust_remote_code for family, model in ROWS
+    )
 
 
-def test_the_documented_quantisations() -> None:
-    text = section("Quantisations of engines")
+def test_the_documented_quantizations() -> None:
+    text = section("Quantizations of engines")
     by_family, by_name = text.split("| `--quant` | weights |")
     assert table(by_family) == [
         [code(family.architectures), code(tuple(family.quants)) or "none"]
@@ -237,7 +272,7 @@ def test_the_documented_quantisations() -> None:
     rows = table("| `--quant` | weights |" + by_name)
     assert [row[0] for row in rows] == [f"`{name}`" for name in BUILT]
     for row, name in zip(rows, BUILT, strict=True):
-        how = QUANTISATIONS[name]
+        how = QUANTIZATIONS[name]
         assert row[1] == ("8 bits" if how.bytes_per_weight >= 1 else "4 bits")
         capability = tuple(int(part) for part in row[2].split("."))
         first = {None: (7, 5), "int8": (7, 5), "fp8": (8, 9), "nvfp4": (10, 0)}[how.number_format]
@@ -245,11 +280,11 @@ def test_the_documented_quantisations() -> None:
         assert row[3] == ("no" if how.not_on_blackwell else "yes")
         assert ("calibrates" in row[4]) == how.calibrates
     listed = [line for line in text.splitlines() if line.startswith("- ")]
-    assert listed == [f"- `{name}`: {how.refusal}." for name, how in QUANTISATIONS.items() if how.refusal]
+    assert listed == [f"- `{name}`: {how.refusal}." for name, how in QUANTIZATIONS.items() if how.refusal]
 
 
 def test_the_documented_forms_of_checkpoints() -> None:
-    rows = table(section("Checkpoints that are quantised already"))
+    rows = table(section("Checkpoints that are quantized already"))
     assert [[row[0], *row[2:]] for row in rows] == [
         [
             form.title,

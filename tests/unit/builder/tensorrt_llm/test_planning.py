@@ -163,10 +163,7 @@ def test_what_the_version_refuses_in_the_middle(own: TensorRtLlmOptions, version
         (TensorRtLlmOptions(calib_size=5, quant="int8_weight_only"), "--calib-size 5 has no effect"),
         (TensorRtLlmOptions(calib_dataset="cnn_dailymail"), "--calib-dataset cnn_dailymail has no effect"),
         (TensorRtLlmOptions(workers=3), "--workers 3 cannot be had"),
-        (
-            TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}),
-            "turns it off unless --quant is fp8, ",
-        ),
+        (TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}), "turns it off unless --quant is fp8, "),
         (
             TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8"),
             "turns it off unless the KV cache is in fp8",
@@ -213,11 +210,11 @@ def test_options_with_an_effect(own: TensorRtLlmOptions) -> None:
     assert (made.refusals, made.problems) == ((), ())
 
 
-def test_a_quantised_checkpoint_is_not_calibrated() -> None:
+def test_a_quantized_checkpoint_is_not_calibrated() -> None:
     told = {"quant_method": "modelopt", "told_by": "hf_quant_config.json", "quant_algo": "FP8"}
     config = published_models.config("Qwen2.5-7B-Instruct") | {"quantization_config": told}
     (refusal,) = plan_of(config, TensorRtLlmOptions(calib_size=5, kv_cache_dtype="fp8")).refusals
-    assert refusal == "--calib-size 5 has no effect here: the checkpoint is quantised already; leave it out"
+    assert refusal == "--calib-size 5 has no effect here: the checkpoint is quantized already; leave it out"
     own = TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, kv_cache_dtype="fp8")
     assert plan_of(config, own).problems == ()
 
@@ -227,11 +224,11 @@ def test_all_ranks_side_by_side_may_be_asked_for() -> None:
     assert plan_of(own=own).problems == ()
 
 
-def test_a_quantised_checkpoint() -> None:
+def test_a_quantized_checkpoint() -> None:
     """As the flow takes it; with its own KV cache."""
     awq = published_models.config("Qwen2.5-7B-Instruct-AWQ")
     (problem,) = plan_of(awq).problems
-    assert "quantised already, as AutoAWQ" in problem
+    assert "quantized already, as AutoAWQ" in problem
     told = {"quant_method": "modelopt", "told_by": "hf_quant_config.json", "quant_algo": "FP8"}
     plain = published_models.config("Qwen2.5-7B-Instruct")
     own, cached = (

@@ -14,7 +14,7 @@ from openai_bls.builder.tensorrt_llm import progress
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
 from openai_bls.builder.tensorrt_llm.worker import STAGE
 
-# Of a quantised build with two ranks, as TensorRT-LLM 1.x, ModelOpt and tqdm write.
+# Of a quantized build with two ranks, as TensorRT-LLM 1.x, ModelOpt and tqdm write.
 LOG = [
     (f"{STAGE}import", Step("import")),
     ("[TensorRT-LLM] TensorRT-LLM version: 1.2.1", None),
@@ -64,7 +64,7 @@ def test_lines() -> None:
 def test_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *, installed: bool) -> None:
     """A bar, or lines where tqdm is not installed or the terminal has no columns, as some containers' have."""
     if not installed:
-        monkeypatch.setattr(progress, "_tqdm", lambda: None)
+        monkeypatch.setattr(progress, "_tqdm_class", lambda: None)
     lines: list[str] = []
     leader, follower = os.openpty()
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))

@@ -1,4 +1,4 @@
-"""Checkpoints that come quantised: what each flow of each version takes, and what is said of the others."""
+"""Checkpoints that come quantized: what each flow of each version takes, and what is said of the others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.hf_config import StoredAs, read_config, stored_as
-from openai_bls.builder.tensorrt_llm.quantization import (
-    BUILT,
+from openai_bls.builder.tensorrt_llm.hf_config import read_config
+from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
+from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
     CHECKPOINT_FORMS,
-    QUANTISATIONS,
+    StoredAs,
     checkpoint_refusal,
     kv_cache_refusal,
+    quantization_of,
+    stored_as,
 )
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 
@@ -55,6 +57,21 @@ def test_forms_are_told_apart() -> None:
     assert stored_as({"quantization_config": None}) is None
 
 
+def test_names_of_quantizations() -> None:
+    """Those of `--quant` where there is one, else the checkpoint's own."""
+    told = TOLD | {
+        "8 bits": {"quant_method": "gptq", "bits": 8},
+        "3 bits": {"quant_method": "gptq", "bits": 3},
+        "awq of 8 bits": {"quant_method": "awq", "w_bit": 8},
+    }
+    names = {name: quantization_of({"quantization_config": value}) for name, value in told.items()}
+    assert list(names.values()) == [
+        "fp8", "nvfp4", "awq", "w4a8_awq", "fp8_block", "fp8_rowwise", "MIXED_PRECISION", "fp8_block", "mxfp4", "fp8",
+        "compressed-tensors", "gptq", "awq", "bitsandbytes", "int8_gptq", "gptq with 3 bits", "awq with 8 bits",
+    ]  # fmt: skip
+    assert quantization_of({}) == quantization_of({"quantization_config": "fp8"}) == ""
+
+
 @pytest.mark.parametrize("name", TOLD)
 @pytest.mark.parametrize("version", [(1, 0), (1, 2)])
 def test_what_is_taken(name: str, version: tuple[int, int]) -> None:
@@ -89,8 +106,8 @@ def test_what_is_taken(name: str, version: tuple[int, int]) -> None:
             (1, 2),
             "use TensorRT-LLM 1.3 or later, the original checkpoint, or one",
         ),
-        ({"quant_method": "hqq"}, "pytorch", (1, 2), "quantised already, as hqq"),
-        ({"bits": 4}, "tensorrt", (1, 2), "quantised already, as an unnamed form"),
+        ({"quant_method": "hqq"}, "pytorch", (1, 2), "quantized already, as hqq"),
+        ({"bits": 4}, "tensorrt", (1, 2), "quantized already, as an unnamed form"),
         (
             {"quant_method": "modelopt", "quant_algo": "FP8"},
             "tensorrt",
@@ -120,8 +137,8 @@ def test_later_versions_read_more() -> None:
         ("FP8", "auto", ""),
         ("FP8", "fp8", ""),
         ("none", "fp8", ""),
-        ("FP8", "int8", "quantised for a KV cache in fp8: leave --kv-cache-dtype int8 out"),
-        ("NVFP4", "fp8", "quantised for a KV cache in nvfp4"),
+        ("FP8", "int8", "quantized for a KV cache in fp8: leave --kv-cache-dtype int8 out"),
+        ("NVFP4", "fp8", "quantized for a KV cache in nvfp4"),
     ],
 )
 def test_kv_caches(cache: str | None, asked: KvCacheDtype, says: str) -> None:
@@ -141,6 +158,11 @@ def test_modelopts_file_goes_first(tmp_path: Path) -> None:
 
 
 def test_what_can_be_built() -> None:
-    assert set(QUANTISATIONS) - set(BUILT) == {"gptq", "int8_gptq", "fp8_block"}
+    assert {name: QUANTIZATIONS[name].algorithm for name in BUILT} == {
+        "fp8": "FP8", "fp8_rowwise": "FP8_PER_CHANNEL_PER_TOKEN", "int8_weight_only": "W8A16",
+        "int4_weight_only": "W4A16", "int8_sq": "W8A8_SQ_PER_CHANNEL", "awq": "W4A16_AWQ", "w4a8_awq": "W4A8_AWQ",
+        "nvfp4": "NVFP4",
+    }  # fmt: skip
+    assert set(QUANTIZATIONS) - set(BUILT) == {"gptq", "int8_gptq", "fp8_block"}
     assert all(form.instead in ("", *BUILT) for form in CHECKPOINT_FORMS.values())
-    assert not any(how.refusal.endswith(".") for how in QUANTISATIONS.values())
+    assert not any(how.refusal.endswith(".") for how in QUANTIZATIONS.values())

@@ -18,11 +18,6 @@ from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
 from tests.unit.builder.tensorrt_llm.build_support import H100, L4, Machine
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
-
-
 def spec_in(folder: Path, **changes: object) -> BuildSpec:
     spec = BuildSpec(
         model=folder / "model",
@@ -84,11 +79,12 @@ def test_a_survey(machine: Machine, tmp_path: Path) -> None:
     code, lines = run(["survey", str(tmp_path / "found")], tmp_path)
     assert code == 0, lines
     found = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Survey)
-    gpus = [
-        InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", 81559 << 20),
-        InstalledGpu("NVIDIA L4", "8.9", 23034 << 20),
-    ]
-    assert found == Survey("1.1.0", gpus)
+    gpus = [InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", 81559 << 20), InstalledGpu("NVIDIA L4", "8.9", 23034 << 20)]
+    assert (found.version, found.gpus) == ("1.1.0", gpus)
+    assert "Qwen2MoeForCausalLM" in found.architectures["tensorrt"]
+    # One that only a script of its own converts.
+    assert "WhisperEncoder" not in found.architectures["tensorrt"]
+    assert "DeepseekV3ForCausalLM" in found.architectures["pytorch"]
 
 
 def test_a_refusal(machine: Machine, tmp_path: Path) -> None:

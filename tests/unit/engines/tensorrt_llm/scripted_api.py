@@ -19,6 +19,7 @@ from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, record, write_
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.engines.tensorrt_llm.interface import (
     BuildSpec,
+    Flow,
     InstalledGpu,
     LlmOptions,
     LoraAdapter,
@@ -207,6 +208,9 @@ class ScriptedApi:
             raise self.discard_error
 
     def build(self, spec: BuildSpec) -> None:
+        raise NotImplementedError
+
+    def architectures(self, flow: Flow) -> frozenset[str]:
         raise NotImplementedError
 
     def gpus(self) -> list[InstalledGpu]:

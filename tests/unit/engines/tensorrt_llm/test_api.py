@@ -530,7 +530,12 @@ def test_what_cannot_be_built(version: str, values: dict[str, Any], told: str, w
     assert world.calls("LLM.tensorrt") == []
 
 
-@pytest.mark.parametrize("algorithm", ["FP8", "W8A16", "W4A16_AWQ", "NVFP4"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W8A16", "W4A16", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ", "W4A8_AWQ", "NVFP4",
+    ],
+)  # fmt: skip
 def test_quantisations(algorithm: str, world: World) -> None:
     with world.api("0.20.0") as installed:
         installed.build(world.spec(quant_algorithm=algorithm))

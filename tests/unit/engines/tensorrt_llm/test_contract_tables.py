@@ -124,7 +124,8 @@ def test_a_version_is_held_against_the_table_before_it() -> None:
 @pytest.mark.parametrize("version", TABLES)
 def test_every_entry_says_where_it_was_read(version: str) -> None:
     table = signatures(version)
-    entries = [*table["functions"].values(), *table["attributes"].values(), *table["classes"].values(), table["llm"]]
+    sections = ("functions", "attributes", "mappings", "classes")
+    entries = [table["llm"], *(entry for section in sections for entry in table[section].values())]
     assert {entry["source"] for entry in entries} <= set(table["sources"])
     for source in table["sources"].values():
         assert source["repository"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.quantization import QUANTISATIONS
+from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
 from openai_bls.engines.tensorrt_llm.interface import Version
 from openai_bls.engines.tensorrt_llm.versions import kv_cache_dtypes, plugin_refusal
 from tests.contracts import tables
@@ -80,7 +80,7 @@ def test_versions_that_are_not_recorded() -> None:
 def test_algorithms(version: str) -> None:
     """Whatever can be built has a name in each version."""
     members = set(tables.signatures(version)["classes"]["QuantAlgo"]["members"])
-    assert {how.algorithm for how in QUANTISATIONS.values()} <= members
+    assert {how.algorithm for how in QUANTIZATIONS.values()} <= members
     assert {name.upper() for name in kv_cache_dtypes("tensorrt", Version.parse(version)) if name != "auto"} <= members
 
 

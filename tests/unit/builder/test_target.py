@@ -6,47 +6,22 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from openai_bls.builder import targets
 from openai_bls.builder.build import remove
+from openai_bls.builder.target import target_of
 from openai_bls.core.manifest import OLD, EngineLoadError, Manifest, load_manifest
 from openai_bls.engines.registry import create_engine
-from openai_bls.triton_models.repository import backends, served_names
+from openai_bls.triton_models.repository import served_names
+from tests.unit.builder.tensorrt_llm.build_support import MODELS, contents
 from tests.unit.builder.test_build import command_line, refusal, run
 from tests.unit.engines.engine_support import Recorder, request
 
-ROOT = Path(__file__).resolve().parents[3]
-MODELS = ("ensemble", "openai_bls", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls")
 # Of the names that a build cut short may leave, in the folder of `openai_bls`.
 IN_HAND = (".building-small", ".gone-small")
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """The committed repository, without any engine."""
-    target = tmp_path / "model_repository"
-    for model in MODELS:
-        ignore = shutil.ignore_patterns("checkpoint", "tokenizer*", "engine.json", "__pycache__", ".*")
-        shutil.copytree(ROOT / "model_repository" / model, target / model, ignore=ignore)
-        (target / model / "1").mkdir(exist_ok=True)
-    return target
-
-
-@pytest.fixture
-def source(checkpoint: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(checkpoint, tmp_path / "source" / "tiny-qwen"))
-
-
-def contents(repository: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(repository)): path.read_bytes() for path in repository.rglob("*") if path.is_file()}
 
 
 def in_hand(repository: Path) -> list[str]:
@@ -86,20 +61,6 @@ def test_a_further_engine(source: Path, repository: Path) -> None:
     recorder.wait_end(1)
     engine.close()
     assert len(recorder.tokens[1]) == 8
-
-
-def test_it_is_served(source: Path, repository: Path) -> None:
-    run(source, repository, served_model_name="first")
-    run(source, repository, name="small", engine="null")
-    found = backends(repository / "openai_bls", "1")
-    assert [backend.engine for backend in found] == ["tensorrt_llm", "tensorrt_llm_small"]
-    for backend in found:
-        assert (repository / backend.preprocessing / "1" / "model.py").is_file()
-        assert (backend.tokenizer_dir / "tokenizer.json").is_file()
-    assert served_names(repository) == {
-        "tensorrt_llm": ["openai_bls", "first"],
-        "tensorrt_llm_small": ["tiny-qwen"],
-    }
 
 
 def test_a_second_run_does_nothing(source: Path, repository: Path) -> None:
@@ -236,78 +197,10 @@ def test_a_repository_that_nobody_may_change(
     assert contents(repository) == before
 
 
-def test_a_file_in_the_place_of_a_folder(source: Path, repository: Path) -> None:
-    shutil.rmtree(repository / "openai_bls" / "1")
-    (repository / "openai_bls" / "1").write_text("mine")
-    said = f"the model repository cannot be changed: File exists ({repository / 'openai_bls'})"
-    assert refusal(source, repository, engine="null").startswith(said)
-    assert refusal(source, repository, engine="null", name="small").startswith(said)
-    with pytest.raises(EngineLoadError, match="cannot be changed: File exists"):
-        remove(repository, "small", print)
-    (repository / "openai_bls" / "1").unlink()
-    (repository / "openai_bls" / "1").mkdir()
-    (repository / "openai_bls" / "1" / ".gone-small").write_text("mine")
-    assert "cannot be changed: Not a directory" in str(_build_error(source, repository, name="small"))
-
-
-def _build_error(source: Path, repository: Path, **options: object) -> EngineLoadError:
-    with pytest.raises(EngineLoadError) as caught:
-        run(source, repository, engine="null", **options)
-    return caught.value
-
-
 def test_not_a_repository(source: Path, repository: Path, tmp_path: Path) -> None:
     assert "no folder openai_bls" in refusal(source, tmp_path, name="small")
     (repository / "tensorrt_llm" / "1" / "model.py").unlink()
     assert "tensorrt_llm has no 1/model.py" in refusal(source, repository, name="small")
-
-
-# Where a build dies: at a stage of it, or at the n-th folder that it renames.
-STAGES = ["place_tokenizer", "_versions"]
-_BUILD = """
-    import os, signal
-    from pathlib import Path
-    from openai_bls.builder import build as package
-
-    where, rename, count = {where!r}, Path.rename, 0
-
-    def die(*args, **kwargs):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def counted(self, target):
-        global count
-        count += 1
-        return die() if count == where else rename(self, target)
-
-    Path.rename = counted
-    if isinstance(where, str):
-        setattr(package, where, die)
-    package.build(
-        package.BuildOptions(
-            {source!r}, Path({repository!r}), name="small", engine="null", served_model_name="new", max_batch_size=9
-        ),
-        print,
-    )
-"""
-
-
-@pytest.mark.parametrize("where", [*STAGES, 1, 3, 6])
-def test_a_killed_build(source: Path, repository: Path, where: str | int) -> None:
-    """While it prepares, the old engine stays; while it moves, there may be none. The next build repairs all."""
-    run(source, repository, engine="null", name="small")
-    before = served(repository)
-    code = _BUILD.format(where=where, source=str(source), repository=str(repository))
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert in_hand(repository)
-    if isinstance(where, str):
-        assert served(repository) == before
-    said = refusal(source, repository, engine="null", name="small", max_batch_size=0)
-    assert "--max-batch-size" in said
-    assert served(repository) == before
-    run(source, repository, engine="null", name="small", served_model_name="new", max_batch_size=9)
-    assert served_names(repository)["tensorrt_llm_small"] == ["new"]
-    assert not in_hand(repository)
 
 
 class Killed(BaseException):
@@ -343,7 +236,7 @@ def test_every_moment_of_a_commit_and_of_its_recovery(
     before = served(repository)
     manifest = Manifest(engine="null", model_name="new", max_model_len=9, max_batch_size=1, created=1)
     for recoveries in range(9):
-        target = targets.place_of(repository, "small")
+        target = target_of(repository, "small")
         prepared = target.begin()
         (prepared.checkpoint / "config.json").write_text("new")
         for folder in prepared.tokenizers:
@@ -352,9 +245,9 @@ def test_every_moment_of_a_commit_and_of_its_recovery(
             target.commit(manifest, {"tensorrt_llm_small": "new"})
         consistent(repository, before)
         with renames(monkeypatch, at_most=recoveries):
-            targets.place_of(repository, "small").clean()
+            target_of(repository, "small").clean()
         consistent(repository, before)
-        targets.place_of(repository, "small").clean()
+        target_of(repository, "small").clean()
         assert not in_hand(repository)
         after = served(repository)
         if commits < (7 if replaces else 4):
@@ -378,7 +271,7 @@ def test_every_moment_of_the_default_engines_commit(
     before = served(repository)
     manifest = Manifest(engine="null", model_name="new", max_model_len=9, max_batch_size=1, created=1)
     for recoveries in range(28):
-        target = targets.place_of(repository, "")
+        target = target_of(repository, "")
         prepared = target.begin()
         for folder in (prepared.checkpoint, prepared.engine, *prepared.tokenizers):
             (folder / "file").write_text("new")
@@ -388,8 +281,8 @@ def test_every_moment_of_the_default_engines_commit(
             now_or_never = load_manifest(target.version_dir).model_name == "new"
             assert now_or_never or (target.version_dir / f"{OLD}checkpoint").exists()
         with renames(monkeypatch, at_most=recoveries):
-            targets.place_of(repository, "").clean()
-        targets.place_of(repository, "").recover()
+            target_of(repository, "").clean()
+        target_of(repository, "").clean()
         assert not [path for path in repository.rglob(".*") if path.name != ".gitkeep"]
         after = served(repository)
         if commits < moves_of_a_commit(replaces=replaces):
@@ -460,16 +353,6 @@ def test_a_removal_cut_short(source: Path, repository: Path, monkeypatch: pytest
         assert contents(repository) == before
     run(source, repository, engine="null", name="small")
     assert set(contents(repository)) == set(with_engine)
-
-
-def test_a_build_cut_short_is_removed(source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = contents(repository)
-    target = targets.place_of(repository, "small")
-    target.begin()
-    assert contents(repository) == before
-    remove(repository, "small", print)
-    assert contents(repository) == before
-    assert not in_hand(repository)
 
 
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,76 @@
+"""Survey of the installed TensorRT-LLM: version, GPUs and architectures, asked of a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify
+from openai_bls.builder.tensorrt_llm.planning import NEWEST
+from openai_bls.builder.tensorrt_llm.process import run_worker
+from openai_bls.builder.tensorrt_llm.worker import Survey
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
+
+
+@contextlib.contextmanager
+def log_file() -> Iterator[Path]:
+    """File for a worker's output, which stays after a failure."""
+    handle, name = tempfile.mkstemp(prefix="openai_bls-engine-", suffix=".log")
+    os.close(handle)
+    path = Path(name)
+    try:
+        yield path
+    except EngineLoadError:
+        raise
+    except BaseException:
+        path.unlink()
+        raise
+    path.unlink()
+
+
+def ask_installed() -> tuple[Version, Mapping[Flow, frozenset[str]] | None, str]:
+    """TensorRT-LLM to plan for: version, architectures by flow (None if it could not be asked), and a clause about it.
+
+    Without one it is the newest that is known.
+    """
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        return NEWEST, None, f"is not installed: planned for {NEWEST} and the models of docs/models.md"
+    try:
+        found = survey()
+        return Version.parse(found.version), found.architectures, found.version
+    except EngineLoadError as error:
+        try:
+            version = Version.parse(importlib.metadata.version("tensorrt_llm"))
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            version = NEWEST
+        return version, None, f"could not be asked: planned for {version} and the models of docs/models.md ({error})"
+
+
+def survey() -> Survey:
+    """TensorRT-LLM and GPUs of this machine.
+
+    Raises:
+        EngineLoadError: TensorRT-LLM is not, or cannot be imported.
+    """
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        raise EngineLoadError(
+            "TensorRT-LLM is not installed in this Python: build in an image tritonserver:<tag>-trtllm-python-py3, or "
+            "with --engine transformers"
+        )
+    with log_file() as log, tempfile.TemporaryDirectory(prefix="openai_bls-survey-") as folder:
+        found = Path(folder) / "survey.json"
+        lines: deque[str] = deque(maxlen=TAIL_LINES)
+        code = run_worker(["survey", str(found)], log, lines.append, lambda: None)
+        if code == 0:
+            return msgspec.json.decode(found.read_bytes(), type=Survey)
+        none = BuildSpec(Path(), Path(), log.parent, 1, 1, 1, 1)
+        raise EngineLoadError(f"TensorRT-LLM cannot be used here: {classify(code, lines, none).sentence} (log: {log})")
