@@ -16,8 +16,9 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import cpp_backend, triton_client
-from tests.triton.conftest import CHATS, RAW, Golden
-from tests.triton.scoring import scores
+from tests.triton.conftest import ANSWERED, CHATS, RAW, Golden
+from tests.triton.conversations import QUESTION
+from tests.triton.reference import load_reference
 from tests.triton.test_tool_choice import check_calls_that_must_come_or_fit
 
 pytestmark = pytest.mark.triton
@@ -25,13 +26,26 @@ pytestmark = pytest.mark.triton
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
 ENDLESS: dict[str, Any] = {"messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+FORM: Any = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "s",
+        "schema": {
+            "type": "object",
+            "properties": {"a": {"enum": ["x", "y"]}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}
 # It echoes its prompt, or goes on for as long as it may, at a steady pace.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
 
 
 @pytest.fixture(scope="module")
 def cpp_repository(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cpp_backend.make(repository, tmp_path_factory.mktemp("cpp_backend") / "model_repository")
+    folder = tmp_path_factory.mktemp("cpp_backend") / "model_repository"
+    return cpp_backend.make(repository, folder, reasoning_parser="think")
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +95,14 @@ def test_golden_answers_on_every_path_sixty_four_at_once(cpp_server: RunningServ
 
 def test_usage_and_finish_reason(cpp_client: openai.OpenAI) -> None:
     """The end token, which the backend does not send, counts."""
-    golden = next(golden for golden in CHATS if golden.finish == "stop")
-    messages: Any = golden.messages
-    answer = cpp_client.chat.completions.create(model="demo", messages=messages, **GREEDY)
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == golden.tokens
-
-
-def test_cut_at_length(cpp_client: openai.OpenAI) -> None:
-    answer = cpp_client.chat.completions.create(model="demo", messages=HELLO, max_tokens=3, temperature=0)
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 3
+    for options, reason, tokens in (
+        (GREEDY, "stop", ANSWERED.tokens),
+        ({"temperature": 0, "max_tokens": 3}, "length", 3),
+    ):
+        answer = cpp_client.chat.completions.create(model="demo", messages=QUESTION, **options)
+        assert answer.choices[0].finish_reason == reason
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == tokens
 
 
 def test_a_stop_string_ends_the_engines_work(cpp_client: openai.OpenAI, cpp_server: RunningServer) -> None:
@@ -159,13 +168,7 @@ def test_what_the_backend_cannot_do_is_refused(cpp_server: RunningServer, fields
 
 
 def test_structured_output(cpp_client: openai.OpenAI) -> None:
-    schema: Any = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
-    answer = cpp_client.chat.completions.create(
-        model="demo",
-        messages=HELLO,
-        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
-        **GREEDY,
-    )
+    answer = cpp_client.chat.completions.create(model="demo", messages=HELLO, response_format=FORM, **GREEDY)
     assert json.loads(answer.choices[0].message.content or "")["a"] in {"x", "y"}
     body = {"guided_regex": "(ab){3}c"}
     text = cpp_client.completions.create(model="demo", prompt="x", extra_body=body, **GREEDY).choices[0].text
@@ -177,36 +180,25 @@ def test_tool_calls_that_must_come_or_fit(cpp_client: openai.OpenAI) -> None:
     check_calls_that_must_come_or_fit(cpp_client)
 
 
-def test_an_answer_in_a_form_after_reasoning(repository: Path, tmp_path: Path) -> None:
+def test_an_answer_in_a_form_after_reasoning(cpp_client: openai.OpenAI) -> None:
     """The demo model does not think, but it repeats what it is told, the markers too if they are made likelier."""
-    (begin,), (end,) = scores().ids("<think>"), scores().ids("</think>")
-    schema = {
-        "type": "object",
-        "properties": {"a": {"enum": ["x", "y"]}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
+    (begin,), (end,) = load_reference().ids("<think>"), load_reference().ids("</think>")
     request: Any = {
         "model": "demo",
         "messages": [{"role": "user", "content": "Repeat after me: <think>blue tokens flow</think>yes"}],
         "logit_bias": {str(begin): 10, str(end): 10},
-        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        "response_format": FORM,
         **GREEDY,
     }
-    made = cpp_backend.make(repository, tmp_path / "model_repository", reasoning_parser="think")
-    with (
-        run_server(made) as server,
-        openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as thinker,
-    ):
-        message: Any = thinker.chat.completions.create(**request).choices[0].message
-        assert message.reasoning_content == "blue tokens flow"
-        assert json.loads(message.content)["a"] in {"x", "y"}
-        thought = content = ""
-        stream: Any = thinker.chat.completions.create(**request, stream=True)
-        for chunk in stream:
-            thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
-            content += chunk.choices[0].delta.content or ""
-        assert (thought, content) == (message.reasoning_content, message.content)
+    message: Any = cpp_client.chat.completions.create(**request).choices[0].message
+    assert message.reasoning_content == "blue tokens flow"
+    assert json.loads(message.content)["a"] in {"x", "y"}
+    thought = content = ""
+    stream: Any = cpp_client.chat.completions.create(**request, stream=True)
+    for chunk in stream:
+        thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
+        content += chunk.choices[0].delta.content or ""
+    assert (thought, content) == (message.reasoning_content, message.content)
 
 
 def read(server: RunningServer, tokens: int, started: threading.Event) -> bytes:
@@ -228,39 +220,22 @@ def begun(server: RunningServer, pool: concurrent.futures.Executor, count: int, 
     return streams
 
 
-def test_clients_that_go_away_and_streams_longer_than_the_exit_timeout(cpp_repository: Path) -> None:
-    """One slot in the engine, held by a client that goes away: the next request is answered."""
-    env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
+def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path) -> None:
+    """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
+    arguments = ["--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=4"]
     with (
-        run_server(cpp_repository, env=env, args=["--exit-timeout-secs=3"]) as server,
-        concurrent.futures.ThreadPoolExecutor(1) as pool,
+        run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
+        concurrent.futures.ThreadPoolExecutor(16) as pool,
     ):
         for url, body in (
             (f"{server.openai_url}/chat/completions", ENDLESS),
             (f"{server.http_url}/v2/models/openai_bls/generate_stream", {**ENDLESS, "messages": json.dumps(HELLO)}),
         ):
+            before = stops(server)
             with httpx.stream("POST", url, json=body, timeout=60) as response:
                 next(response.iter_bytes())
-            # 1,500 tokens would take 30 seconds: this comes only after the first has been stopped.
-            text = httpx.post(f"{server.openai_url}/completions", json={"prompt": "ab", "max_tokens": 2}, timeout=15)
-            assert text.status_code == 200
-        assert stops(server) == 2
-        (stream,) = begun(server, pool, 1, 1500)
-        server.process.drain()
-        received = stream.result(60)
-        assert b'"error":{' in received
-        assert received.endswith(b"data: [DONE]\n\n")
-        server.process.wait(60)
-        assert server.process.leftovers() == []
-
-
-def test_unload_and_load_and_sigterm(cpp_repository: Path) -> None:
-    """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
-    arguments = ["--model-control-mode=explicit", "--load-model=*"]
-    with (
-        run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
-        concurrent.futures.ThreadPoolExecutor(16) as pool,
-    ):
+            # 1,500 tokens would take 30 seconds.
+            wait_for(lambda before=before: stops(server) == before + 1)  # type: ignore[misc]
         control = f"{server.http_url}/v2/repository/models/tensorrt_llm"
         streams = begun(server, pool, 2, 50)
         assert httpx.post(f"{control}/unload", timeout=60).status_code == 200
@@ -270,13 +245,17 @@ def test_unload_and_load_and_sigterm(cpp_repository: Path) -> None:
         assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 503
         assert httpx.post(f"{control}/load", timeout=60).status_code == 200
         assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 200
-        streams = begun(server, pool, 16, 100)
+        (endless,) = begun(server, pool, 1, 1500)
+        streams = begun(server, pool, 15, 100)
         server.process.drain()
         for stream in streams:
             received = stream.result(60)
             assert received.endswith(b"data: [DONE]\n\n")
             assert received.count(b'"finish_reason":"length"') == 1
-        assert server.process.wait(60) == 0
+        received = endless.result(60)
+        assert b'"error":{' in received
+        assert received.endswith(b"data: [DONE]\n\n")
+        server.process.wait(60)
         assert server.process.leftovers() == []
 
 

@@ -106,23 +106,8 @@ def test_auto(client: openai.OpenAI) -> None:
     assert reason == "stop"
 
 
-def test_required(client: openai.OpenAI) -> None:
-    """The model would tell the joke."""
-    calls, content, reason = both_ways(client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
-    assert calls
-    assert content is None
-    assert reason == "tool_calls"
-    assert both_ways(client, PARIS, tools=[WEATHER], tool_choice="required")[0] == [
-        ("get_weather", '{"city": "Paris"}')
-    ]
-
-
-def test_named(client: openai.OpenAI) -> None:
-    """OpenAI ends a call that was asked for by name with `stop`."""
-    ((name, _),), content, reason = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
-    assert name == "paint"
-    assert content is None
-    assert reason == "stop"
+def test_calls_that_must_come_or_fit(client: openai.OpenAI) -> None:
+    check_calls_that_must_come_or_fit(client)
 
 
 def test_allowed_tools(client: openai.OpenAI) -> None:
@@ -147,13 +132,6 @@ def test_one_call_or_several(client: openai.OpenAI) -> None:
         calls, _, reason = both_ways(client, TWO, tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False)
         assert [json.loads(arguments)["city"] for _, arguments in calls] == ["Paris"]
         assert reason == "tool_calls"
-
-
-def test_strict_tools(client: openai.OpenAI) -> None:
-    """Arguments of a strict tool fit its schema, also where the call is the model's own choice."""
-    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
-    strict["function"]["parameters"] = {**SCHEMAS["get_weather"], "additionalProperties": False}
-    assert both_ways(client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
 
 
 def test_the_sdk_parses_arguments(client: openai.OpenAI) -> None:
@@ -187,15 +165,3 @@ def test_results_are_told(client: openai.OpenAI) -> None:
     last = client.chat.completions.create(messages=messages, **options).choices[0]
     assert last.finish_reason == "stop"
     assert "21" in (last.message.content or "")
-
-
-def test_refusals(client: openai.OpenAI) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice"),
-        ({"tools": [{"type": "function", "function": {"name": "no good"}}]}, "tools[0].function.name"),
-    ]
-    for options, param in cases:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="openai_bls", messages=PARIS, **options)
-        assert caught.value.param == param
