@@ -40,6 +40,7 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True):
 GOLDEN = [msgspec.json.decode(line, type=Golden) for line in (ROOT / "demo" / "golden.jsonl").read_bytes().splitlines()]
 CHATS = [golden for golden in GOLDEN if golden.messages is not None and golden.tools is None]
 TOOL_CHATS = [golden for golden in GOLDEN if golden.tools is not None]
+SHORT_CHATS = [golden for golden in CHATS if golden.tokens <= 60][:12]
 RAW = [golden for golden in GOLDEN if golden.raw is not None]
 (ANSWERED,) = [golden for golden in CHATS if golden.messages == QUESTION]
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import ANSWERED, CHATS, TOOL_CHATS, Golden, Reference
+from tests.triton.conftest import ANSWERED, SHORT_CHATS, TOOL_CHATS, Golden, Reference
 from tests.triton.conversations import QUESTION
 
 pytestmark = pytest.mark.triton
@@ -134,7 +134,7 @@ def request_of(golden: Golden) -> dict[str, Any]:
 
 
 def test_answers_are_the_models_own(client: Client, reference: Reference) -> None:
-    for golden in CHATS[:12]:
+    for golden in SHORT_CHATS:
         request = {**request_of(golden), "max_tokens": 1200}
         whole = client.create(**request)
         assert whole["content"] == [{"type": "text", "text": golden.answer}]

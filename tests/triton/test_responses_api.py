@@ -12,7 +12,7 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import CHATS, TOOL_CHATS, Reference
+from tests.triton.conftest import SHORT_CHATS, TOOL_CHATS, Reference
 
 pytestmark = pytest.mark.triton
 
@@ -42,7 +42,7 @@ class Person(pydantic.BaseModel):
 
 def test_responses_are_what_the_model_says(client: openai.OpenAI, reference: Reference) -> None:
     """Whole and streamed; the items of a conversation are its messages."""
-    for golden in CHATS[:12]:
+    for golden in SHORT_CHATS:
         items: Any = golden.messages
         whole = client.responses.create(**GREEDY, input=items, max_output_tokens=1200)
         assert whole.output_text == golden.answer

@@ -64,7 +64,7 @@ def test_bad_requests(server: RunningServer) -> None:
         ("/tokenize", {"prompt": "x", "what": 1}, "what", "unknown_parameter"),
         ("/detokenize", {"tokens": [10**9]}, "tokens", None),
         ("/v1/embeddings", {"input": ["x", ""]}, "input", None),
-        ("/v1/embeddings", {"input": "x", "dimensions": 7}, "dimensions", None),
+        ("/v1/embeddings", {"input": "x", "dimensions": 7}, "dimensions", "unsupported_parameter"),
         ("/v1/embeddings", {"input": [[5] * (limit + 1)]}, "input", "context_length_exceeded"),
     ):
         error = post(server, path, body, 400)["error"]
