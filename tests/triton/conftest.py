@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,14 @@ import msgspec
 import openai
 import pytest
 
+from openai_bls.builder.build import BuildOptions, build
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
+from tests.triton import reference as transformers_model
 from tests.triton.conversations import QUESTION
-from tests.triton.reference import CHECKPOINT, Reference, load_reference
+from tests.triton.reference import Reference, load_reference
 
 ROOT = Path(__file__).parents[2]
+CHECKPOINT = transformers_model.CHECKPOINT
 
 
 class Golden(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,10 +51,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the model repository with the demo engine, whatever the user's own copy holds."""
     target = tmp_path_factory.mktemp("repository") / "model_repository"
     copy_models(ROOT / "model_repository", target)
-    subprocess.run(
-        [sys.executable, ROOT / "build" / "engine.py", "--model", CHECKPOINT, "--model-repository", target],
-        check=True,
-    )
+    build(BuildOptions(str(CHECKPOINT), target), print)
     return target
 
 

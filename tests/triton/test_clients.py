@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import ANSWERED, ROOT, Reference
+from tests.triton.conftest import ANSWERED, ROOT
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 

@@ -17,14 +17,15 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
-from tests.triton.conftest import CHATS, GOLDEN, RAW, TOOL_CHATS, Golden, Reference
+from tests.triton.conftest import CHATS, GOLDEN, RAW, TOOL_CHATS, Golden
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
 
 
-def ask_all(goldens: Sequence[Golden], *ways: Callable[[Golden], str]) -> None:
+def ask_all(goldens: Sequence[Golden], *ways: Callable[[Golden], Any]) -> None:
     """Every golden prompt in every way has its answer."""
     work = [(way, golden) for way in ways for golden in goldens]
     with ThreadPoolExecutor(48) as pool:
@@ -78,14 +79,13 @@ def test_chat_on_triton(server: RunningServer) -> None:
     def body(golden: Golden) -> dict[str, Any]:
         return {"messages": json.dumps(golden.messages), **GREEDY}
 
-    def whole(golden: Golden) -> str:
-        text: str = triton_client.chat(server.http_url, body(golden))["choices"][0]["message"]["content"]
-        return text
+    def whole(golden: Golden) -> Any:
+        return triton_client.chat(server.http_url, body(golden))["choices"][0]["message"]["content"]
 
-    def streamed(golden: Golden) -> str:
+    def streamed(golden: Golden) -> Any:
         return triton_client.content(triton_client.chat_stream(server.http_url, body(golden)))
 
-    def grpc(golden: Golden) -> str:
+    def grpc(golden: Golden) -> Any:
         inputs = [triton_client.infer_input("messages", [json.dumps(m) for m in golden.messages or []], "BYTES")]
         return triton_client.content(triton_client.grpc_chat(server.grpc_url, inputs, {"stream": True, **GREEDY}))
 
@@ -96,17 +96,16 @@ def test_completions(server: RunningServer, client: openai.OpenAI) -> None:
     def options(golden: Golden) -> dict[str, Any]:
         return {"model": "openai_bls", "prompt": golden.raw, **GREEDY}
 
-    def whole(golden: Golden) -> str:
+    def whole(golden: Golden) -> Any:
         return client.completions.create(**options(golden)).choices[0].text
 
-    def streamed(golden: Golden) -> str:
+    def streamed(golden: Golden) -> Any:
         return "".join(c.choices[0].text for c in client.completions.create(stream=True, **options(golden)))
 
-    def on_triton(golden: Golden) -> str:
-        text: str = triton_client.chat(server.http_url, options(golden))["choices"][0]["text"]
-        return text
+    def on_triton(golden: Golden) -> Any:
+        return triton_client.chat(server.http_url, options(golden))["choices"][0]["text"]
 
-    def streamed_on_triton(golden: Golden) -> str:
+    def streamed_on_triton(golden: Golden) -> Any:
         return triton_client.content(triton_client.chat_stream(server.http_url, options(golden)))
 
     ask_all(RAW, whole, streamed, on_triton, streamed_on_triton)
@@ -117,11 +116,10 @@ def test_ensembles(server: RunningServer, model: str) -> None:
     def body(golden: Golden) -> dict[str, Any]:
         return {"text_input": golden.raw, "max_tokens": 1200, "bad_words": "", "stop_words": ""}
 
-    def whole(golden: Golden) -> str:
-        text: str = triton_client.generate(server.http_url, model, body(golden))["text_output"]
-        return text
+    def whole(golden: Golden) -> Any:
+        return triton_client.generate(server.http_url, model, body(golden))["text_output"]
 
-    def streamed(golden: Golden) -> str:
+    def streamed(golden: Golden) -> Any:
         events = triton_client.generate_stream(server.http_url, model, {**body(golden), "stream": True})
         return "".join(event["text_output"] for event in events)
 
@@ -131,7 +129,7 @@ def test_ensembles(server: RunningServer, model: str) -> None:
 def test_tool_chats_without_parsing(client: openai.OpenAI, reference: Reference) -> None:
     """As token ids through the completions endpoint, the raw text with its markers comes out."""
 
-    def ask(golden: Golden) -> str:
+    def ask(golden: Golden) -> Any:
         prompt = reference.prompt_token_ids(golden)
         return client.completions.create(model="openai_bls", prompt=prompt, **GREEDY).choices[0].text
 

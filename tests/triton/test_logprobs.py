@@ -7,9 +7,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.triton.conftest import CHATS, RAW, Golden, Reference
+from tests.triton.conftest import CHATS, RAW, Golden
 from tests.triton.conversations import QUESTION
-from tests.triton.reference import Place, load_reference
+from tests.triton.reference import Place, Reference, load_reference
 
 pytestmark = pytest.mark.triton
 

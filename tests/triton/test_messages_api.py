@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import ANSWERED, SHORT_CHATS, TOOL_CHATS, Golden, Reference
+from tests.triton.conftest import ANSWERED, SHORT_CHATS, TOOL_CHATS, Golden
 from tests.triton.conversations import QUESTION
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 

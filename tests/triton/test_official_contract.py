@@ -12,8 +12,8 @@ import pytest
 import tritonclient.grpc as grpcclient
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import RAW, Reference
-from tests.triton.reference import Change
+from tests.triton.conftest import RAW
+from tests.triton.reference import Change, Reference
 from tests.triton.triton_client import GrpcStream, TritonError, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton

@@ -10,8 +10,9 @@ import openai
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import ANSWERED, TOOL_CHATS, Reference
+from tests.triton.conftest import ANSWERED, TOOL_CHATS
 from tests.triton.conversations import QUESTION
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 

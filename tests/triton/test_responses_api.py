@@ -12,7 +12,8 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import SHORT_CHATS, TOOL_CHATS, Reference
+from tests.triton.conftest import SHORT_CHATS, TOOL_CHATS
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 

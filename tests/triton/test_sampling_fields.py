@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import CHATS, Reference
+from tests.triton.conftest import CHATS
 from tests.triton.conversations import QUESTION
-from tests.triton.reference import Change
+from tests.triton.reference import Change, Reference
 
 pytestmark = pytest.mark.triton
 

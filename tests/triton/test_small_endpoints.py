@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import CHATS, TOOL_CHATS, Golden, Reference
+from tests.triton.conftest import CHATS, TOOL_CHATS, Golden
 from tests.triton.metrics import find, scrape
+from tests.triton.reference import Reference
 from tests.triton.triton_client import TritonError, generate, grpc_chat, infer_input
 
 pytestmark = pytest.mark.triton
@@ -76,8 +77,9 @@ def test_embeddings(client: openai.OpenAI, reference: Reference) -> None:
     """As numbers, as base64, and as the SDK asks for them when nothing is said: base64 that it decodes."""
     rows = [reference.tokenizer(text)["input_ids"] for text in TEXTS]
     expected = [embedded(reference, ids) for ids in rows]
-    for encoding in ("float", "base64"):
-        answer = client.embeddings.create(model="openai_bls", input=TEXTS, encoding_format=encoding)  # type: ignore[arg-type]
+    encodings: Any = ("float", "base64")
+    for encoding in encodings:
+        answer = client.embeddings.create(model="openai_bls", input=TEXTS, encoding_format=encoding)
         assert [item.index for item in answer.data] == [0, 1, 2]
         assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, rows))
         vectors: list[Any] = [item.embedding for item in answer.data]
