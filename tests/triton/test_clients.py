@@ -143,19 +143,12 @@ def test_anthropic(found: Find, reference: Reference) -> None:
             "answer": AFTER_TOOL,
             "answer_stop_reason": "end_turn",
         }
+    assert result["forced"] == [["get_weather", ["city"], "tool_use"]] * 2
+    assert "Machine learning is" + result["prefilled"] == ANSWER
+    assert result["lengths"] == [["max_tokens", 4], ["max_tokens", 0]]
     assert result["structured"]["topic"] in ("computers", "cooking")
-    errors = result["errors"]
-    for name in ("unknown_model", "unknown_model_streamed"):
-        assert errors[name] == {
-            "class": "NotFoundError",
-            "status": 404,
-            "type": "not_found_error",
-            "request_id": True,
-        }
-    for name in ("image", "too_long"):
-        assert errors[name] == {
-            "class": "BadRequestError",
-            "status": 400,
-            "type": "invalid_request_error",
-            "request_id": True,
-        }
+    not_found = {"class": "NotFoundError", "status": 404, "type": "not_found_error", "request_id": True}
+    bad = {"class": "BadRequestError", "status": 400, "type": "invalid_request_error", "request_id": True}
+    assert result["errors"] == {
+        "unknown_model": not_found, "unknown_model_streamed": not_found, "image": bad, "too_long": bad,
+    }  # fmt: skip

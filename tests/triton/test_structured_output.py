@@ -23,11 +23,6 @@ CAPITAL: Any = [{"role": "user", "content": "Answer in JSON: what is the capital
 STORY: Any = [{"role": "user", "content": "Write a short story."}]
 
 
-class Capital(BaseModel):
-    country: str
-    capital: str
-
-
 class Color(Enum):
     RED = "red"
     BLUE = "blue"
@@ -71,14 +66,6 @@ def contents(client: openai.OpenAI, messages: Any, body: dict[str, Any], **optio
             texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
             assert choice.finish_reason in (None, "stop")
     return [texts[index] for index in sorted(texts)]
-
-
-def test_parse(client: openai.OpenAI) -> None:
-    completion = client.chat.completions.parse(
-        model="openai_bls", messages=CAPITAL, temperature=0, response_format=Capital
-    )
-    assert completion.choices[0].message.parsed == Capital(country="France", capital="Paris")
-    assert completion.choices[0].finish_reason == "stop"
 
 
 def test_parse_what_the_model_would_not_write(client: openai.OpenAI) -> None:

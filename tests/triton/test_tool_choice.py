@@ -8,7 +8,6 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from pydantic import BaseModel, Field
 
 from tests.triton.conversations import WEATHER
 
@@ -132,23 +131,6 @@ def test_one_call_or_several(client: openai.OpenAI) -> None:
         calls, _, reason = both_ways(client, TWO, tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False)
         assert [json.loads(arguments)["city"] for _, arguments in calls] == ["Paris"]
         assert reason == "tool_calls"
-
-
-def test_the_sdk_parses_arguments(client: openai.OpenAI) -> None:
-    class GetWeather(BaseModel):
-        """Get the current weather in a city"""
-
-        city: str = Field(description="The city")
-
-    tool: Any = openai.pydantic_function_tool(GetWeather, name="get_weather")
-    options: dict[str, Any] = {"model": "openai_bls", "messages": PARIS, "temperature": 0, "tools": [tool]}
-    (call,) = client.chat.completions.parse(**options).choices[0].message.tool_calls or []
-    assert call.function.parsed_arguments == GetWeather(city="Paris")
-    with client.chat.completions.stream(**options) as stream:
-        deltas = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
-        (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
-    assert streamed.function.parsed_arguments == GetWeather(city="Paris")
-    assert json.loads("".join(deltas)) == {"city": "Paris"}
 
 
 def test_results_are_told(client: openai.OpenAI) -> None:

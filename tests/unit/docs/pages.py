@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import re
 import shlex
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks import load
 from openai_bls import __main__ as cli
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings
 from openai_bls.launcher.serve import ServeOptions, triton_flags
@@ -108,7 +108,7 @@ def program(line: str) -> tuple[str, list[str]] | None:
         after = [part for part in words[number + 1 :] if part != "..."]
         if re.fullmatch(r"build/\w+\.py", word) and words[number - 1].rpartition("/")[2].startswith("python"):
             return word, after
-        if word == "-m" and after[:1] in (["openai_bls"], ["benchmarks.load"]):
+        if word == "-m" and after and re.match(r"openai_bls$|benchmarks\.load", after[0]):
             return after[0], after[1:]
         image = re.fullmatch(r"openai_bls:[\w.]+", word) or word == "build-engine"
         if image and words[0] == "docker" and "run" in words[:3]:
@@ -198,8 +198,9 @@ def take(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "build/engine.py": lambda words: take_build(words, folder),
         "build/smoke.py": smoke_parser(folder).parse_args,
         "openai_bls": take_launcher,
-        "benchmarks.load": load._parser().parse_args,
     }
+    if name.startswith("benchmarks."):
+        parsers[name] = importlib.import_module(name)._parser().parse_args
     parsers.get(name, lambda words: script(name).parse(words))(arguments)
     for options in started:
         triton_flags(options)
