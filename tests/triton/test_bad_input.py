@@ -21,6 +21,7 @@ HELLO: Any = [{"role": "user", "content": "Hello"}]
 BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
     ({"messages": HELLO, "max_tokens": "many"}, "max_tokens"),

@@ -128,6 +128,7 @@ BAD = {
     "top_p": engine_inputs([1], 4, runtime_top_p=(7.0, "FP32", np.float32)),
     "beam": engine_inputs([1], 4, beam_width=(2, "INT32", np.int32)),
     "context logits": engine_inputs([1], 4, return_context_logits=(True, "BOOL", np.bool_)),
+    "top_p_min": engine_inputs([1], 4, runtime_top_p_min=(0.5, "FP32", np.float32)),
     "lora": engine_inputs([1], 4, lora_task_id=(1, "UINT64", np.uint64)),
     "min_tokens": engine_inputs([1], 4, min_tokens=(5, "INT32", np.int32)),
     "guide type": engine_inputs([1], 4, guided_decoding_guide_type=(b"yaml", "BYTES", np.object_)),
