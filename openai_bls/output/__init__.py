@@ -1,1 +1,1 @@
-"""From token ids to text: detokenizers, stop strings, reasoning, tool calls, structured output. Imports core."""
+"""Output processing: detokenizers, stop strings, reasoning, tool calls, structured output. Imports core."""

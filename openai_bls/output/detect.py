@@ -1,4 +1,4 @@
-"""Which forms a model uses for tool calls and reasoning: found in its chat template, or named by the settings."""
+"""Model format detection: tool-call and reasoning formats, by the chat template or by name."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ REASONINGS: dict[str, Reasoning] = {
 
 
 class _Sign(NamedTuple):
-    """What tells a form by the template."""
+    """Strings in a chat template that identify a format."""
 
     name: str
     has: tuple[str, ...]
-    """All of these,"""
+    """All of these occur,"""
     lacks: tuple[str, ...] = ()
     """and none of these."""
 
@@ -53,8 +53,8 @@ class _Sign(NamedTuple):
         return all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
 
 
-# The first that fits counts. What a form lacks are signs of others that look like it: GLM's <arg_key>, DeepSeek-V3.2's
-# DSML, the channels of gpt-oss.
+# The first that fits counts. `lacks` excludes similar formats: GLM's <arg_key>, DeepSeek-V3.2's DSML, the channels of
+# gpt-oss.
 _TOOL_SIGNS = (
     _Sign("deepseek_v3", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json"), ("DSML",)),
     _Sign("deepseek_v31", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"), ("DSML",)),
@@ -75,7 +75,7 @@ _REASONING_SIGNS = (
     _Sign("reasoning", ("<reasoning>", "</reasoning>")),
 )
 
-# What is not closed goes on to the end, so that none of it is looked at twice.
+# Without its closing mark each goes on to the end of the template, so that the search stays linear.
 _COMMENT = re.compile(r"\{#.*?(?:#\}|\Z)", re.DOTALL)
 _BLOCK = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
 _STRING = re.compile(r"'(?:\\.|[^'\\])*'?|\"(?:\\.|[^\"\\])*\"?", re.DOTALL)
@@ -83,14 +83,14 @@ _TOOLS = re.compile(r"(?<![\w.])tools\b")
 
 
 class ModelFormats(msgspec.Struct, frozen=True):
-    """How a model writes what a client wants to have apart."""
+    """The formats of one model's output."""
 
     tool_format: ToolFormat | None = None
-    """None: calls cannot be told from text."""
+    """None: tool calls are not parsed."""
     reasoning: Reasoning | None = None
-    """None: the model does not think, or not between markers."""
+    """None: the model has no reasoning between markers."""
     takes_tools: bool = False
-    """The chat template has a place for tools."""
+    """Whether the chat template renders tools."""
 
     def parser(
         self,
@@ -99,12 +99,12 @@ class ModelFormats(msgspec.Struct, frozen=True):
         reasoning_open: bool,
         tool_format: ToolFormat | None = None,
     ) -> OutputParser | None:
-        """What splits one answer; None if there is nothing to be found.
+        """The parser of one answer; None if all of it is content.
 
         Args:
-            tools: OpenAI's tools, of a request that may be answered with calls.
-            reasoning_open: the prompt has begun the reasoning: `Reasoning.opened_by`.
-            tool_format: of calls in this answer; by default the model's.
+            tools: the request's tools in OpenAI's form; None if the answer may not call them.
+            reasoning_open: the prompt ends within reasoning (`Reasoning.opened_by`).
+            tool_format: form of the calls in this answer; None is the model's own.
         """
         tool_format = tool_format or self.tool_format
         calls = tool_format.parser(tools) if tool_format is not None and tools else None
@@ -113,10 +113,10 @@ class ModelFormats(msgspec.Struct, frozen=True):
         return ReasoningParser(self.reasoning, opened=reasoning_open, inner=calls)
 
     def kept_special(self, tools: bool) -> frozenset[str]:
-        """What must stay in the text to be found, although it may be a special token.
+        """Markers that the detokenizer must keep in the text although they may be special tokens.
 
         Args:
-            tools: calls are to be found.
+            tools: tool calls are parsed.
         """
         kept = frozenset[str]()
         if self.reasoning is not None:
@@ -127,15 +127,15 @@ class ModelFormats(msgspec.Struct, frozen=True):
 
 
 def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_parser: str = "auto") -> ModelFormats:
-    """The forms of a model.
+    """The formats of a model.
 
     Args:
-        chat_template: its template's text.
-        tool_call_parser: a name in `TOOL_FORMATS`; `auto` goes by the template, `none` is none.
-        reasoning_parser: likewise, in `REASONINGS`.
+        chat_template: text of the template.
+        tool_call_parser: a name in `TOOL_FORMATS`, `auto` (by the template) or `none`.
+        reasoning_parser: a name in `REASONINGS`, `auto` or `none`.
 
     Raises:
-        ValueError: no form has that name.
+        ValueError: no format has that name.
     """
     template = chat_template or ""
     tool_name = _choose("tool_call_parser", tool_call_parser, TOOL_FORMATS, _TOOL_SIGNS, template)
@@ -156,13 +156,13 @@ def _choose(setting: str, value: str, known: dict[str, Any], signs: tuple[_Sign,
 
 
 def takes_tools(template: str) -> bool:
-    """Whether a template uses the variable `tools`, as its code says; text, strings and comments do not count."""
+    """Whether a template's code uses the variable `tools`; text, strings and comments do not count."""
     blocks = _BLOCK.findall(_COMMENT.sub("", template))
     return any(_TOOLS.search(_STRING.sub("", block)) for block in blocks)
 
 
 def chat_template(tokenizer_dir: Path) -> str | None:
-    """The text of the chat template in a tokenizer's folder, the one for tools if there are several.
+    """The chat template in a tokenizer's folder, the one for tools if there are several.
 
     Raises:
         ValueError: tokenizer_config.json is not JSON, or its template is neither text nor a list of named texts.

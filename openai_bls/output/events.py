@@ -1,4 +1,4 @@
-"""What is found in a text while it streams: content, reasoning, tool calls."""
+"""Events of a parsed output stream: content, reasoning, tool calls."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ class ContentDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """Text that the model thinks, never empty."""
+    """Text of the model's reasoning, never empty."""
 
     text: str
 
 
 class ToolCallStart(msgspec.Struct, frozen=True, gc=False):
-    """A call begins; told once for each call, before its arguments."""
+    """The beginning of a call; one per call, before its arguments."""
 
     index: int
-    """0 for the first call of the text, and so on."""
+    """Position among the calls of the text, from 0."""
     id: str
     name: str
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True, gc=False):
-    """The next piece of a call's argument text, never empty."""
+    """The next fragment of a call's argument text, never empty."""
 
     index: int
     fragment: str
@@ -39,17 +39,17 @@ Event = ContentDelta | ReasoningDelta | ToolCallStart | ToolCallArguments
 
 
 class OutputParser(Protocol):
-    """Splits one text into events. How it is cut into pushes never matters."""
+    """Splits one text into events, which do not depend on how the text is cut into pushes."""
 
     @property
     def reasoning_open(self) -> bool:
-        """Whether what comes next is within reasoning, as far as the text so far tells."""
+        """Whether the next text belongs to the reasoning, by the text so far."""
         ...
 
     def push(self, text: str) -> list[Event]:
-        """Take the next text; return what it brings."""
+        """Take the next text; return the events that are certain."""
         ...
 
     def finish(self) -> list[Event]:
-        """Return what was held back. No push may follow."""
+        """Return the events of the text held back. No push may follow."""
         ...

@@ -1,4 +1,4 @@
-"""Finds markers in a text that comes in pieces."""
+"""Marker search in text that arrives in chunks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 
 class Markers:
-    """Strings to look for. All begin with the same character, which none has a second time.
+    """A set of markers that begin with the same character, which none has a second time.
 
-    So the only place where the end of a text can begin a marker is its last such character.
+    So the end of a text can begin a marker only at its last such character.
 
     Args:
         markers: at least one.
@@ -21,19 +21,19 @@ class Markers:
 
     def __init__(self, *markers: str) -> None:
         self.first = markers[0][0]
-        """The character that all of them begin with."""
+        """The character that all markers begin with."""
         if any(marker.rfind(self.first) != 0 for marker in markers):
             raise ValueError(f"markers must begin with the same character and have it once: {markers}")
         self._markers = markers
         self.find = re.compile("|".join(re.escape(marker) for marker in markers)).search
-        """`find(text, place)`: the first marker from `place` on, as a match, or None."""
+        """`find(text, position)`: the first marker from `position` on, as a match, or None."""
 
-    def certain(self, text: str, place: int) -> int:
-        """Where the longest end of `text[place:]` that may begin a marker starts; the end of the text if none does.
+    def certain(self, text: str, position: int) -> int:
+        """End of the text that cannot be part of a marker: the start of a partial marker, or `len(text)`.
 
-        No marker may be in `text[place:]` as a whole.
+        `text[position:]` contains no whole marker.
         """
-        start = text.rfind(self.first, place)
+        start = text.rfind(self.first, position)
         if start < 0:
             return len(text)
         tail = text[start:]

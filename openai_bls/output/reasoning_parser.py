@@ -1,6 +1,6 @@
-"""What the model thinks before it answers, found in the text while it streams.
+"""Reasoning parser: splits streamed text into reasoning and answer by a pair of markers.
 
-Not here: the channels of gpt-oss, which are part of its whole message format, not a pair of markers.
+The channels of gpt-oss, which are part of its whole message format, are not covered.
 """
 
 from __future__ import annotations
@@ -15,56 +15,55 @@ if TYPE_CHECKING:
 
 
 class Reasoning(NamedTuple):
-    """How a model marks its reasoning."""
+    """The markers of a model's reasoning."""
 
     begin: str
     end: str
     also: str = ""
-    """What a prompt may have between `begin` and its end."""
+    """Text that a prompt may have after `begin`."""
 
     def opened_by(self, prompt_tail: str) -> bool:
-        """Whether what follows the prompt is within reasoning: the prompt ends with the opening marker.
+        """Whether the prompt ends within reasoning: with the opening marker and nothing but space after it.
 
-        Only space may follow it, so that a marker in what a user wrote opens nothing. A marker of a pair, as in
-        Qwen3's prompts with `enable_thinking` off, is closed.
+        So a marker in a user's message opens nothing, nor does a closed pair, as in Qwen3's prompts with
+        `enable_thinking` off.
 
         Args:
-            prompt_tail: the end of the rendered prompt, some dozens of characters or more.
+            prompt_tail: the end of the rendered prompt, at least some dozens of characters.
         """
         tail = prompt_tail.rstrip()
         return tail.endswith(self.begin) or (self.also != "" and tail.endswith(self.begin + self.also))
 
     def constraint(self, answer: dict[str, Any], *, opened: bool) -> dict[str, Any]:
-        """`answer`, but only of what follows the reasoning. Both are formats of xgrammar's structural tags.
+        """`answer` as a constraint on the text after the reasoning. Both are formats of xgrammar's structural tags.
 
         Args:
-            answer: what the answer must match.
-            opened: the prompt has begun the reasoning; else the model may think first, or not.
+            answer: the format of the answer.
+            opened: the prompt has begun the reasoning; else the model may reason first, or not.
         """
         begin = "" if opened else self.begin
         thought = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": self.end}
-        # No more than models are used to: some would go on breaking lines.
+        # As many as models are trained on: without a bound some go on breaking lines.
         space = {"type": "regex", "pattern": r"\n{0,2}"}
         first = {"type": "sequence", "elements": [thought, space]}
         return {"type": "sequence", "elements": [first if opened else {"type": "optional", "content": first}, answer]}
 
 
 class ReasoningParser:
-    """Splits one text into reasoning and what follows it. How it is cut into pushes never matters.
+    """Splits one text into reasoning and content, independent of how it is cut into pushes.
 
-    - Reasoning begins with the opening marker as the first thing in the text, space aside, or, if the prompt has
-      opened it, with the text; an opening marker that such a text begins with is dropped. It ends with the first
-      closing marker, and there is no more of it after that: any later marker is content, as is everything in a text
-      that does not begin with reasoning. Where no opening marker is, none is guessed.
-    - The markers are in no event. Reasoning is told without the white space at its beginning and end, content without
-      the line breaks between it and the closing marker.
+    - Reasoning begins with an opening marker at the start of the text, white space aside, or with the text if the
+      prompt has opened it; an opening marker at the start of such a text is dropped. It ends with the first closing
+      marker. Later markers are content, as is all of a text that does not begin with reasoning.
+    - The markers are in no event. Reasoning is stripped of white space at both ends, content of the line breaks after
+      the closing marker.
     - A text that ends within reasoning has no content.
     - Nothing within reasoning is a tool call.
 
     Args:
-        reasoning: how the model marks it.
-        opened: the prompt has opened it.
-        inner: splits what follows; None tells all of it as content.
+        reasoning: the model's markers.
+        opened: the prompt has opened the reasoning.
+        inner: parser of the text after the reasoning; None makes all of it content.
     """
 
     __slots__ = (
@@ -85,21 +84,21 @@ class ReasoningParser:
         self._end = Markers(reasoning.end)
         self._inner = inner
         self.reasoning_open = opened
-        """Whether what comes next is within reasoning, as far as the text so far tells."""
-        # Whether an opening marker may still come, and whether one is not needed.
+        """Whether the next text belongs to the reasoning, by the text so far."""
+        # An opening marker may still come.
         self._at_start = True
-        # The text's beginning while that is open; later the beginning of a closing marker.
+        # Text that may begin an opening marker, later a closing one.
         self._held = ""
-        # White space at the text's beginning; later white space that is told only if reasoning goes on.
+        # Leading white space; later white space that is sent only if reasoning goes on.
         self._space: list[str] = []
         self._told = False
-        # Behind the closing marker: nothing but line breaks yet.
+        # Only line breaks since the closing marker.
         self._break = False
-        # All that comes is content as it stands.
+        # All further text is content as it is.
         self._settled = False
 
     def push(self, text: str) -> list[Event]:
-        """Take the next text; return what it brings."""
+        """Take the next text; return the events that are certain."""
         if self._settled:
             return [ContentDelta(text)] if text else []
         events: list[Event] = []
@@ -114,7 +113,7 @@ class ReasoningParser:
         return events
 
     def finish(self) -> list[Event]:
-        """Return what was held back. No push may follow."""
+        """Return the events of the text held back. No push may follow."""
         events: list[Event] = []
         held, self._held = self._held, ""
         if self._at_start:
@@ -129,7 +128,7 @@ class ReasoningParser:
         return events
 
     def _read_start(self, text: str, events: list[Event]) -> bool:
-        """Look for the opening marker; False while it may still come. What is left of the text is held."""
+        """Look for the opening marker; False while it may still come. The rest of the text is held."""
         stripped = text.lstrip()
         self._space.append(text[: len(text) - len(stripped)])
         self._held = stripped
@@ -146,7 +145,7 @@ class ReasoningParser:
         return True
 
     def _read_reasoning(self, text: str, events: list[Event]) -> str:
-        """Return what follows reasoning."""
+        """Return the text after the reasoning."""
         found = self._end.find(text)
         if found is None:
             end = self._end.certain(text, 0)

@@ -1,4 +1,4 @@
-"""Stop strings, found in the text across the borders of its chunks."""
+"""Stop string matching across chunk borders (Aho-Corasick)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class _Automaton:
-    """Aho-Corasick over one set of stop strings; immutable, shared by all its matchers.
+    """Aho-Corasick automaton of one set of stop strings; immutable, shared by all its matchers.
 
-    A state is the longest end of the text that begins some stop string: just what must be held
-    back. State 0 is the empty string.
+    A state is the longest suffix of the text that is a prefix of a stop string: the text that must be held back.
+    State 0 is the empty string.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -23,13 +23,13 @@ class _Automaton:
         self.fail = [0]
         self.depth = [0]
         self.match: list[str | None] = [None]
-        """The longest stop string that the text ends with in this state."""
+        """Per state: the longest stop string that the text ends with."""
         self.held: list[str] = [""]
-        """A stop string that begins with the state's string."""
+        """Per state: a stop string that begins with the state's string."""
         for stop in stops:
             self._insert(stop)
         self._link()
-        # Skips, at the speed of C, over text where nothing begins.
+        # Skips text in which no stop string begins at the speed of C.
         self.begin = re.compile("[" + "".join(map(re.escape, sorted(self.next[0]))) + "]").search
 
     def _insert(self, stop: str) -> None:
@@ -58,7 +58,7 @@ class _Automaton:
                 queue.append(target)
 
     def step(self, state: int, char: str) -> int:
-        """The state after one more character; constant time on average over a text."""
+        """The state after one more character; amortized constant time."""
         while (target := self.next[state].get(char)) is None:
             if not state:
                 return 0
@@ -72,13 +72,12 @@ _automaton = lru_cache(maxsize=256)(_Automaton)
 class StopMatcher:
     """Cuts one text at the first stop string.
 
-    The stop string that is complete first wins, since generation would have ended there; of
-    several that end at the same character, the longest. With stops "abcd" and "bc" the text
-    "xabcd" is cut to "xa"; with "abc" and "bc", to "x". How the text is cut into pushes never
-    matters, and the cost is linear in the text.
+    The stop string that is complete first wins, since generation would have ended there; of several that end at the
+    same character, the longest. With stops "abcd" and "bc" the text "xabcd" is cut to "xa"; with "abc" and "bc", to
+    "x". The result does not depend on how the text is cut into pushes; the cost is linear in the text.
 
     Args:
-        stops: at least one, none empty. Order is of no consequence.
+        stops: at least one, none empty, in any order.
         include_stop_str_in_output: leave the matched stop string at the end of the text.
 
     Raises:
@@ -99,28 +98,28 @@ class StopMatcher:
     def push(self, text: str) -> tuple[str, str | None]:
         """Take the next text; return the text that may be sent, and the stop string if one matched.
 
-        Held back is only the end of the text that may yet become a stop string. After a match
-        nothing more comes out, and the match is told again.
+        Only a suffix that may become a stop string is held back. After a match every push returns no text and the
+        same match.
         """
         if self.matched is not None:
             return "", self.matched
         automaton = self._automaton
         start = state = self._state
         step, match, begin = automaton.step, automaton.match, automaton.begin
-        place, end = 0, len(text)
-        while place < end:
+        position, end = 0, len(text)
+        while position < end:
             if not state:
-                found = begin(text, place)
+                found = begin(text, position)
                 if found is None:
                     break
-                place = found.start()
-            state = step(state, text[place])
-            place += 1
+                position = found.start()
+            state = step(state, text[position])
+            position += 1
             matched = match[state]
             if matched is not None:
                 self.matched = matched
                 self._state = 0
-                kept = place if self._include else place - len(matched)
+                kept = position if self._include else position - len(matched)
                 return self._emit(start, text, kept), matched
         self._state = state
         return self._emit(start, text, end - automaton.depth[state]), None
@@ -131,7 +130,7 @@ class StopMatcher:
         return self._automaton.held[state][: self._automaton.depth[state]]
 
     def _emit(self, start: int, text: str, end: int) -> str:
-        """What was held in state `start`, then `text`, up to `text[end]`; end may be negative."""
+        """The text held in state `start` and `text`, up to `text[end]`; `end` may be negative."""
         if not start:
             return text[:end]
         held, depth = self._automaton.held[start], self._automaton.depth[start]

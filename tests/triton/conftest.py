@@ -1,12 +1,8 @@
-"""The real server, started once, with the demo checkpoint; and transformers' own answers to compare with."""
+"""The real server, started once, with the demo checkpoint, and transformers' own answers."""
 
 from __future__ import annotations
 
-import functools
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +11,15 @@ import msgspec
 import openai
 import pytest
 
+from openai_bls.builder.build import build
+from openai_bls.builder.recipe import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
+from tests.triton import reference as transformers_model
+from tests.triton.conversations import QUESTION
+from tests.triton.reference import Reference, load_reference
 
 ROOT = Path(__file__).parents[2]
-CHECKPOINT = ROOT / "demo" / "checkpoint"
+CHECKPOINT = transformers_model.CHECKPOINT
 
 
 class Golden(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,7 +42,9 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True):
 GOLDEN = [msgspec.json.decode(line, type=Golden) for line in (ROOT / "demo" / "golden.jsonl").read_bytes().splitlines()]
 CHATS = [golden for golden in GOLDEN if golden.messages is not None and golden.tools is None]
 TOOL_CHATS = [golden for golden in GOLDEN if golden.tools is not None]
+SHORT_CHATS = [golden for golden in CHATS if golden.tokens <= 60][:12]
 RAW = [golden for golden in GOLDEN if golden.raw is not None]
+(ANSWERED,) = [golden for golden in CHATS if golden.messages == QUESTION]
 
 
 @pytest.fixture(scope="session")
@@ -49,10 +52,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the model repository with the demo engine, whatever the user's own copy holds."""
     target = tmp_path_factory.mktemp("repository") / "model_repository"
     copy_models(ROOT / "model_repository", target)
-    subprocess.run(
-        [sys.executable, ROOT / "build" / "engine.py", "--model", CHECKPOINT, "--model-repository", target],
-        check=True,
-    )
+    build(BuildOptions(str(CHECKPOINT), target), print)
     return target
 
 
@@ -82,58 +82,7 @@ def client(server: RunningServer) -> Iterator[openai.OpenAI]:
         yield client
 
 
-class Reference:
-    """What transformers itself answers: greedy `generate` in float32, then `decode`."""
-
-    def __init__(self) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(CHECKPOINT)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
-
-    def prompt_token_ids(self, golden: Golden) -> list[int]:
-        """The prompt as transformers renders and tokenizes it."""
-        if golden.raw is not None:
-            ids: list[int] = self.tokenizer(golden.raw)["input_ids"]
-            return ids
-        text = self.tokenizer.apply_chat_template(
-            golden.messages, tools=golden.tools, tokenize=False, add_generation_prompt=True
-        )
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
-
-    @functools.cache  # noqa: B019  # lives as long as the session
-    def _generate(self, prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
-        import torch
-
-        with torch.inference_mode():
-            output = self._model.generate(
-                torch.tensor([prompt]),
-                do_sample=False,
-                max_new_tokens=max_tokens,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-            )
-        return tuple(output[0, len(prompt) :].tolist())
-
-    def token_ids(self, golden: Golden, max_tokens: int = 1200) -> tuple[int, ...]:
-        """The new tokens, an end token included."""
-        return self._generate(tuple(self.prompt_token_ids(golden)), max_tokens)
-
-    def text(self, golden: Golden, max_tokens: int = 1200) -> str:
-        """The answer, special tokens left out."""
-        text: str = self.tokenizer.decode(self.token_ids(golden, max_tokens), skip_special_tokens=True)
-        return text
-
-
 @pytest.fixture(scope="session")
 def reference() -> Reference:
     """transformers' own answers."""
-    return Reference()
-
-
-def by_label(goldens: list[Golden]) -> pytest.MarkDecorator:
-    """Parametrize a test over golden prompts."""
-    return pytest.mark.parametrize("golden", goldens, ids=[json.dumps(g.label)[:40] for g in goldens])
+    return load_reference()

@@ -17,42 +17,28 @@ pytestmark = pytest.mark.triton
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 
-# body → the field at fault
-BAD_CHATS: list[tuple[dict[str, Any], str | None]] = [
-    ({}, "messages"),
-    ({"messages": []}, "messages"),
+# Body → the field at fault: one of each part of the pipeline that refuses; every rule has a unit test.
+BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-        "messages[0].content[0].type",
-    ),
-    ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
     ({"messages": HELLO, "max_tokens": "many"}, "max_tokens"),
     ({"messages": HELLO, "max_tokens": 1_000_000}, "messages"),
     ({"messages": HELLO, "temperature": -1}, "temperature"),
-    ({"messages": HELLO, "top_p": 0}, "top_p"),
-    ({"messages": HELLO, "n": 0}, "n"),
     ({"messages": HELLO, "n": 100_000}, "n"),
     ({"messages": HELLO, "stop": [""]}, "stop"),
-    ({"messages": HELLO, "stop": ["x"] * 50}, "stop"),
-    ({"messages": HELLO, "seed": 2**70}, "seed"),
-    ({"messages": HELLO, "logprobs": 5}, "logprobs"),
     ({"messages": HELLO, "top_logprobs": 5}, "top_logprobs"),
     ({"messages": HELLO, "logit_bias": {"1000000": 1}}, "logit_bias"),
     ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
-    ({"messages": HELLO, "guided_regex": "("}, "guided_regex"),
+    ({"messages": HELLO, "structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
     ({"messages": HELLO, "guided_json": {"type": "array", "uniqueItems": True}}, "guided_json"),
     ({"messages": HELLO, "guided_grammar": "root ::= a"}, "guided_grammar"),
-    ({"messages": HELLO, "frequency_penalty": 2.5}, "frequency_penalty"),
     ({"messages": HELLO, "tool_choice": "required", "tools": []}, "tool_choice"),
     ({"messages": HELLO, "functions": [{"name": "f"}]}, "functions"),
-    ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
     ({"messages": HELLO, "frobnicate": 1}, "frobnicate"),
     ({"messages": HELLO, "chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
-    ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages"),
 ]
 
 
@@ -67,31 +53,22 @@ def check_error(body: Any, param: str | None) -> None:
 
 
 @pytest.mark.parametrize(("body", "param"), BAD_CHATS, ids=lambda value: json.dumps(value)[:60])
-def test_chat_on_v1(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
-    for stream in (False, True):
-        given = {**body, "stream": True} if stream else body
-        if stream and param == "stream_options":
-            continue
-        response = httpx.post(f"{server.openai_url}/chat/completions", json=given, timeout=60)
-        assert response.status_code == 400
-        check_error(response.json(), param)
-
-
-@pytest.mark.parametrize(("body", "param"), BAD_CHATS[1:], ids=lambda value: json.dumps(value)[:60])
-def test_chat_on_triton(server: RunningServer, body: dict[str, Any], param: str | None) -> None:
-    """The whole body in `request`; Triton's front ends show the error body as text."""
+def test_chat(server: RunningServer, body: dict[str, Any], param: str) -> None:
+    """The same error body on /v1, streamed or not, and as the error text of Triton's front ends."""
+    response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+    assert response.status_code == 400
+    expected = response.json()
+    check_error(expected, param)
+    streamed = httpx.post(f"{server.openai_url}/chat/completions", json={**body, "stream": True}, timeout=60)
+    assert (streamed.status_code, streamed.json()) == (400, expected)
     text = json.dumps(body)
-    with pytest.raises(TritonError) as caught:
-        triton_client.generate(server.http_url, "openai_bls", {"request": text})
-    assert caught.value.status == 400
-    check_error(caught.value.body, param)
-    with pytest.raises(TritonError) as caught:
-        list(triton_client.generate_stream(server.http_url, "openai_bls", {"request": text}))
-    assert caught.value.status == 400
-    check_error(caught.value.body, param)
+    for ask in (triton_client.chat, triton_client.chat_stream):
+        with pytest.raises(TritonError) as caught:
+            ask(server.http_url, {"request": text})
+        assert (caught.value.status, caught.value.body) == (400, expected)
     with pytest.raises(TritonError) as caught:
         triton_client.grpc_chat(server.grpc_url, [triton_client.infer_input("request", [text], "BYTES")], {})
-    check_error(caught.value.body, param)
+    assert caught.value.body == expected
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"x"', b"nul", b'{"model": "\xff"}'])
@@ -106,10 +83,7 @@ def test_not_an_object(server: RunningServer, body: bytes, path: str) -> None:
     ("body", "param"),
     [
         ({}, "prompt"),
-        ({"prompt": []}, "prompt"),
-        ({"prompt": ""}, "prompt"),
         ({"prompt": ["a", 1]}, "prompt"),
-        ({"prompt": [[]]}, "prompt"),
         ({"prompt": [10_000_000]}, "prompt"),
         ({"prompt": [-1]}, "prompt[0]"),
         ({"prompt": "x", "best_of": 1, "n": 2}, "best_of"),
@@ -131,7 +105,6 @@ def test_completions(server: RunningServer, body: dict[str, Any], param: str | N
         ({"request": "{"}, "request"),
         ({"request": "[]"}, "request"),
         ({"request": json.dumps({"messages": HELLO, "n": 1}), "n": 2}, "n"),
-        ({"messages": "hello"}, "messages"),
         ({"messages": json.dumps(HELLO), "prompt": "x"}, "prompt"),
         ({"messages": json.dumps(HELLO), "endpoint": "telepathy"}, "endpoint"),
         ({"messages": json.dumps(HELLO), "endpoint": "completions"}, "messages"),

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import CHATS, ROOT, Reference
-from tests.triton.conversations import QUESTION
+from tests.triton.conftest import ANSWERED, ROOT
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 
 FOLDER = Path(__file__).parent / "clients"
 PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 NAMES = ("openai", "langchain", "litellm", "instructor", "pydantic_ai", "llm", "anthropic")
+ANSWER = ANSWERED.answer
 FRANCE = {"country": "France", "capital": "Paris"}
 AFTER_TOOL = "It is 21°C and sunny in Paris."
 
@@ -45,20 +46,14 @@ def found(server: RunningServer) -> Iterator[Find]:
         yield lambda name: runs[name].result()
 
 
-@pytest.fixture(scope="module")
-def answer(reference: Reference) -> str:
-    """transformers' own answer to the question that all clients ask."""
-    return reference.text(next(golden for golden in CHATS if golden.messages == QUESTION))
-
-
-def test_openai_2(found: Find, answer: str) -> None:
+def test_openai_2(found: Find) -> None:
     """The SDK that most programs have; .venv has the next one."""
     result = found("openai")
     assert result["version"].startswith("2.")
     assert {"demo", "openai_bls"} <= set(result["models"])
     for way in ("whole", "streamed", "helper_deltas", "helper_final"):
-        assert result[way] == answer
-    assert result["asynchronous"] == [answer, answer]
+        assert result[way] == ANSWER
+    assert result["asynchronous"] == [ANSWER, ANSWER]
     assert result["parsed"] == FRANCE
     assert result["tool"] == {"name": "get_weather", "arguments": {"city": "Paris"}}
     assert result["after_tool"] == AFTER_TOOL
@@ -66,28 +61,26 @@ def test_openai_2(found: Find, answer: str) -> None:
     assert result["error"] == {"param": "temperature", "type": "invalid_request_error", "status": 400}
 
 
-def test_langchain(found: Find, answer: str, reference: Reference) -> None:
+def test_langchain(found: Find, reference: Reference) -> None:
     result = found("langchain")
-    assert result["whole"] == result["streamed"] == answer
-    assert result["batch"] == [answer, "2 + 2 = 4"]
-    golden = next(g for g in CHATS if g.messages == QUESTION)
-    assert result["usage"]["input_tokens"] == len(reference.prompt_token_ids(golden))
-    assert result["usage"]["output_tokens"] == len(reference.token_ids(golden))
+    assert result["whole"] == result["streamed"] == ANSWER
+    assert result["batch"] == [ANSWER, "2 + 2 = 4"]
+    assert result["usage"]["input_tokens"] == len(reference.prompt_token_ids(ANSWERED))
+    assert result["usage"]["output_tokens"] == ANSWERED.tokens
     for method in ("json_schema", "function_calling", "json_mode"):
         assert result[method] == FRANCE
     assert result["forced"] == result["streamed_call"] == [{"name": "get_weather", "args": {"city": "Paris"}}]
     assert [turn["type"] for turn in result["agent"]] == ["human", "ai", "tool", "ai"]
     assert result["agent"][-1]["text"] == AFTER_TOOL
     # The end token has none.
-    assert result["logprobs"] == len(reference.token_ids(golden)) - 1
+    assert result["logprobs"] == ANSWERED.tokens - 1
 
 
-def test_litellm(found: Find, answer: str, reference: Reference) -> None:
+def test_litellm(found: Find, reference: Reference) -> None:
     result = found("litellm")
     for way in ("whole", "streamed", "rebuilt", "asynchronous"):
-        assert result[way] == answer
-    golden = next(g for g in CHATS if g.messages == QUESTION)
-    assert result["completion_tokens"] == len(reference.token_ids(golden))
+        assert result[way] == ANSWER
+    assert result["completion_tokens"] == ANSWERED.tokens
     assert result["finish_reason"] == "stop"
     for way in ("tool_auto", "tool_required", "tool_streamed"):
         assert result[way] == [["get_weather", '{"city": "Paris"}']]
@@ -103,30 +96,29 @@ def test_instructor(found: Find) -> None:
         assert mode == {"typed": FRANCE, "partial": FRANCE}
 
 
-def test_pydantic_ai(found: Find, answer: str) -> None:
+def test_pydantic_ai(found: Find) -> None:
     result = found("pydantic_ai")
-    assert result["whole"] == result["streamed"] == answer
+    assert result["whole"] == result["streamed"] == ANSWER
     assert result["agent"] == AFTER_TOOL
     assert result["by_tool"] == result["by_schema"] == FRANCE
 
 
-def test_llm(found: Find, answer: str) -> None:
+def test_llm(found: Find) -> None:
     result = found("llm")
-    assert result["streamed"] == answer
+    assert result["streamed"] == ANSWER
     assert result["tool"] == AFTER_TOOL
     assert json.loads(result["schema"]) == FRANCE
 
 
-def test_anthropic(found: Find, answer: str, reference: Reference) -> None:
+def test_anthropic(found: Find, reference: Reference) -> None:
     """The other API that the same server speaks."""
     result = found("anthropic")
-    golden = next(g for g in CHATS if g.messages == QUESTION)
     created, streamed = result["create"], result["stream"]
-    assert created["text"] == streamed["text"] == streamed["joined"] == answer
+    assert created["text"] == streamed["text"] == streamed["joined"] == ANSWER
     assert streamed["pieces"] > 1
     assert created["stop_reason"] == streamed["stop_reason"] == "end_turn"
-    assert created["output_tokens"] == streamed["output_tokens"] == len(reference.token_ids(golden))
-    assert created["input_tokens"] == result["count_tokens"] == len(reference.prompt_token_ids(golden))
+    assert created["output_tokens"] == streamed["output_tokens"] == ANSWERED.tokens
+    assert created["input_tokens"] == result["count_tokens"] == len(reference.prompt_token_ids(ANSWERED))
     assert created["role"] == "assistant"
     assert created["id"].startswith("msg_")
     assert created["request_id"]
@@ -138,9 +130,9 @@ def test_anthropic(found: Find, answer: str, reference: Reference) -> None:
         "message_delta",
         "message_stop",
     ]
-    assert result["several"] == [answer] * 4
+    assert result["several"] == [ANSWER] * 4
     assert result["stop_sequence"] == {
-        "text": answer[: answer.index(" instead")],
+        "text": ANSWER[: ANSWER.index(" instead")],
         "stop_reason": "stop_sequence",
         "stop_sequence": " instead",
     }
@@ -151,19 +143,12 @@ def test_anthropic(found: Find, answer: str, reference: Reference) -> None:
             "answer": AFTER_TOOL,
             "answer_stop_reason": "end_turn",
         }
+    assert result["forced"] == [["get_weather", ["city"], "tool_use"]] * 2
+    assert "Machine learning is" + result["prefilled"] == ANSWER
+    assert result["lengths"] == [["max_tokens", 4], ["max_tokens", 0]]
     assert result["structured"]["topic"] in ("computers", "cooking")
-    errors = result["errors"]
-    for name in ("unknown_model", "unknown_model_streamed"):
-        assert errors[name] == {
-            "class": "NotFoundError",
-            "status": 404,
-            "type": "not_found_error",
-            "request_id": True,
-        }
-    for name in ("image", "too_long"):
-        assert errors[name] == {
-            "class": "BadRequestError",
-            "status": 400,
-            "type": "invalid_request_error",
-            "request_id": True,
-        }
+    not_found = {"class": "NotFoundError", "status": 404, "type": "not_found_error", "request_id": True}
+    bad = {"class": "BadRequestError", "status": 400, "type": "invalid_request_error", "request_id": True}
+    assert result["errors"] == {
+        "unknown_model": not_found, "unknown_model_streamed": not_found, "image": bad, "too_long": bad,
+    }  # fmt: skip

@@ -1,12 +1,21 @@
-"""`openai_bls` with an engine that offers the official contract alone, over gRPC: see tests/triton/cpp_backend."""
+"""An engine for TensorRT-LLM's C++ backend: made by build/engine.py, loaded by Triton by the backend's name, served.
+
+Triton takes a folder of backends in which a `model.py` stands for a backend (a "Python-based backend"). So a folder
+`tensorrtllm` with the stand-in of tests/triton/cpp_backend takes the place of NVIDIA's C++ backend under its own name:
+the config.pbtxt files, the ensembles and the choice of openai_bls between its two ways to the engine are the real ones.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import json
 import re
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +23,83 @@ import httpx
 import openai
 import pytest
 
-from openai_bls.launcher.testing import RunningServer, run_server
-from tests.triton import cpp_backend, triton_client
-from tests.triton.conftest import CHATS, RAW, Golden
+from openai_bls.builder.build import build
+from openai_bls.builder.recipe import BuildOptions
+from openai_bls.launcher.server import backends_folder, find_server
+from openai_bls.launcher.testing import RunningServer, copy_models, run_server
+from tests.triton import triton_client
+from tests.triton.conftest import ANSWERED, CHATS, CHECKPOINT, RAW, ROOT, Golden
+from tests.triton.conversations import QUESTION
 from tests.triton.test_tool_choice import PAINT, check_calls_that_must_come
+from tests.unit.engines.tensorrt_llm.fake_support import environment
 
 pytestmark = pytest.mark.triton
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
 ENDLESS: dict[str, Any] = {"messages": HELLO, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+FORM: Any = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "s",
+        "schema": {
+            "type": "object",
+            "properties": {"a": {"enum": ["x", "y"]}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}
 # It echoes its prompt, or goes on for as long as it may, at a steady pace.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
 
 
+SERVED = {"cpp": "tensorrt_llm", "beside": "tensorrt_llm_beside"}
+# As tests/triton/cpp_backend/model.py has it.
+STAND_IN = "stand_in"
+
+
 @pytest.fixture(scope="module")
 def cpp_repository(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return cpp_backend.make(repository, tmp_path_factory.mktemp("cpp_backend") / "model_repository")
+    """A C++ engine built over the fake TensorRT-LLM, and an embedded one beside it."""
+    target = tmp_path_factory.mktemp("cpp_engine") / "model_repository"
+    copy_models(ROOT / "model_repository", target)
+    subprocess.run(
+        [
+            *(sys.executable, ROOT / "build" / "engine.py", "--model", CHECKPOINT, "--model-repository", target),
+            *("--engine", "tensorrt_llm", "--backend", "cpp", "--served-model-name", "cpp", "--max-batch-size", "4"),
+            *("--guided-decoding-backend", "xgrammar", "--max-queue-delay", "100"),
+        ],
+        check=True,
+        env=environment(),
+    )
+    beside = BuildOptions(str(CHECKPOINT), target, engine="transformers", name="beside", served_model_name="beside")
+    build(beside, print)
+    # The stand-in's own engine, which is nobody else's business.
+    shutil.copytree(
+        repository / "tensorrt_llm" / "1",
+        target / "tensorrt_llm" / "1" / STAND_IN,
+        ignore=shutil.ignore_patterns("*.py", "__pycache__"),
+    )
+    return target
 
 
 @pytest.fixture(scope="module")
-def cpp_server(cpp_repository: Path) -> Iterator[RunningServer]:
-    with run_server(cpp_repository) as running:
+def backends(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The flag for a folder of backends with the stand-in as `tensorrtllm`."""
+    if find_server().kind != "wheel":
+        pytest.skip("the folder of backends is assembled from the wheel's")
+    folder = tmp_path_factory.mktemp("backends")
+    # Triton refuses a backend whose library is a link to another folder, where it stands behind a Python-based one.
+    shutil.copytree(backends_folder() / "python", folder / "python", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tensorrtllm").mkdir()
+    shutil.copy(Path(__file__).with_name("cpp_backend") / "model.py", folder / "tensorrtllm")
+    return f"--backend-directory={folder}"
+
+
+@pytest.fixture(scope="module")
+def cpp_server(cpp_repository: Path, backends: str) -> Iterator[RunningServer]:
+    with run_server(cpp_repository, args=[backends]) as running:
         yield running
         log = running.log_path.read_text(encoding="utf-8")
     assert "broke off" not in log
@@ -47,16 +111,36 @@ def cpp_client(cpp_server: RunningServer) -> Iterator[openai.OpenAI]:
         yield client
 
 
+def requests_of(server: RunningServer, model: str) -> int:
+    """How many requests Triton itself has given to `model`."""
+    page = httpx.get(f"{server.http_url}/v2/models/{model}/stats").raise_for_status().json()
+    return int(page["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+def test_it_is_the_backend_by_its_own_name(cpp_server: RunningServer, cpp_client: openai.OpenAI) -> None:
+    """Requests to the C++ engine are Triton requests; those to our own model.py go round Triton."""
+    config = httpx.get(f"{cpp_server.http_url}/v2/models/tensorrt_llm/config").raise_for_status().json()
+    assert config["backend"] == "tensorrtllm"
+    assert {item["name"]: item["dims"] for item in config["output"]}["output_ids"] == [-1, -1]
+    assert Path(config["parameters"]["gpt_model_path"]["string_value"], "rank0.engine").is_file()
+    before = {model: requests_of(cpp_server, folder) for model, folder in SERVED.items()}
+    for model in SERVED:
+        answer = cpp_client.chat.completions.create(model=model, messages=QUESTION, **GREEDY)
+        assert answer.choices[0].message.content == ANSWERED.answer
+    assert requests_of(cpp_server, SERVED["cpp"]) > before["cpp"]
+    assert requests_of(cpp_server, SERVED["beside"]) == before["beside"]
+
+
 def ways(server: RunningServer, client: openai.OpenAI, golden: Golden) -> Iterator[Callable[[], Any]]:
     """Every path to the text of a golden answer."""
     if golden.raw is not None:
-        raw: dict[str, Any] = {"model": "demo", "prompt": golden.raw, **GREEDY}
+        raw: dict[str, Any] = {"model": "cpp", "prompt": golden.raw, **GREEDY}
         yield lambda: client.completions.create(**raw).choices[0].text
         yield lambda: "".join(chunk.choices[0].text for chunk in client.completions.create(**raw, stream=True))
         yield lambda: triton_client.content(triton_client.chat_stream(server.http_url, raw))
         return
     messages: Any = golden.messages
-    request: dict[str, Any] = {"model": "demo", "messages": messages, **GREEDY}
+    request: dict[str, Any] = {"model": "cpp", "messages": messages, **GREEDY}
     body = {**request, "messages": json.dumps(messages)}
     inputs = [triton_client.infer_input("messages", [json.dumps(m) for m in messages], "BYTES")]
     yield lambda: client.chat.completions.create(**request).choices[0].message.content
@@ -68,10 +152,18 @@ def ways(server: RunningServer, client: openai.OpenAI, golden: Golden) -> Iterat
     yield lambda: triton_client.content(triton_client.grpc_chat(server.grpc_url, inputs, {"stream": True, **GREEDY}))
 
 
+def beside(client: openai.OpenAI, golden: Golden) -> Any:
+    messages: Any = golden.messages
+    stream = client.chat.completions.create(model="beside", messages=messages, stream=True, **GREEDY)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
 def test_golden_answers_on_every_path_sixty_four_at_once(cpp_server: RunningServer, cpp_client: openai.OpenAI) -> None:
     # The long ones take minutes on every path and show nothing more.
     goldens = [golden for golden in (*CHATS, *RAW) if golden.tokens <= 60]
     work = [(way, golden) for golden in goldens for way in ways(cpp_server, cpp_client, golden)]
+    # The engine beside it works at the same time.
+    work += [(partial(beside, cpp_client, golden), golden) for golden in goldens if golden.messages][:8]
     assert len(work) > 64
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         for text, (_, golden) in zip(pool.map(lambda item: item[0](), work), work, strict=True):
@@ -80,25 +172,20 @@ def test_golden_answers_on_every_path_sixty_four_at_once(cpp_server: RunningServ
 
 def test_usage_and_finish_reason(cpp_client: openai.OpenAI) -> None:
     """The end token, which the backend does not send, counts."""
-    golden = next(golden for golden in CHATS if golden.finish == "stop")
-    messages: Any = golden.messages
-    answer = cpp_client.chat.completions.create(model="demo", messages=messages, **GREEDY)
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == golden.tokens
-
-
-def test_cut_at_length(cpp_client: openai.OpenAI) -> None:
-    answer = cpp_client.chat.completions.create(model="demo", messages=HELLO, max_tokens=3, temperature=0)
-    assert answer.choices[0].finish_reason == "length"
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 3
+    for options, reason, tokens in (
+        (GREEDY, "stop", ANSWERED.tokens),
+        ({"temperature": 0, "max_tokens": 3}, "length", 3),
+    ):
+        answer = cpp_client.chat.completions.create(model="cpp", messages=QUESTION, **options)
+        assert answer.choices[0].finish_reason == reason
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == tokens
 
 
 def test_a_stop_string_ends_the_engines_work(cpp_client: openai.OpenAI, cpp_server: RunningServer) -> None:
     # It goes on for long after the stop string, or it might be at its end before it is told.
     before = stops(cpp_server)
-    request: dict[str, Any] = {"model": "demo", "messages": HELLO, "stop": ["Bels"], **GREEDY}
+    request: dict[str, Any] = {"model": "cpp", "messages": HELLO, "stop": ["Bels"], **GREEDY}
     request["extra_body"] = {"ignore_eos": True}
     whole = cpp_client.chat.completions.create(**request)
     assert whole.choices[0].message.content == "Hello! 👋 I am "
@@ -111,7 +198,7 @@ def test_a_stop_string_ends_the_engines_work(cpp_client: openai.OpenAI, cpp_serv
 def test_several_answers_differ_and_repeat_with_a_seed(cpp_client: openai.OpenAI) -> None:
     def texts(**more: Any) -> list[str]:
         answer = cpp_client.completions.create(
-            model="demo", prompt="a", n=8, max_tokens=48, temperature=2, extra_body={"ignore_eos": True}, **more
+            model="cpp", prompt="a", n=8, max_tokens=48, temperature=2, extra_body={"ignore_eos": True}, **more
         )
         return [choice.text for choice in answer.choices]
 
@@ -121,18 +208,15 @@ def test_several_answers_differ_and_repeat_with_a_seed(cpp_client: openai.OpenAI
     assert texts(seed=5) == texts(seed=5)
 
 
-def test_log_probs(cpp_client: openai.OpenAI, client: openai.OpenAI) -> None:
-    """The same, for as many tokens, as the exchange brings."""
+def test_log_probs(cpp_client: openai.OpenAI) -> None:
+    """The same, for as many tokens, as from the engine beside it, over the exchange."""
     values = []
-    for way in (cpp_client, client):
+    for model in SERVED:
         for stream in (False, True):
-            found: Any = way.chat.completions.create(
-                model="demo", messages=HELLO, logprobs=True, stream=stream, **GREEDY
-            )
-            contents = [found.choices[0].logprobs.content] if not stream else [
-                chunk.choices[0].logprobs.content for chunk in found if chunk.choices[0].logprobs
-            ]  # fmt: skip
-            entries = [entry for content in contents for entry in content or ()]
+            options: dict[str, Any] = {"model": model, "messages": HELLO, "logprobs": True, "stream": stream, **GREEDY}
+            found: Any = cpp_client.chat.completions.create(**options)
+            choices = [chunk.choices[0] for chunk in ([found] if not stream else found)]
+            entries = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content or ()]
             assert all(entry.top_logprobs == [] for entry in entries)
             values.append([(entry.token, pytest.approx(entry.logprob, abs=1e-4)) for entry in entries])
     assert len(values[0]) > 10
@@ -158,16 +242,10 @@ def test_what_the_backend_cannot_do_is_refused(cpp_server: RunningServer, fields
 
 
 def test_structured_output(cpp_client: openai.OpenAI) -> None:
-    schema: Any = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
-    answer = cpp_client.chat.completions.create(
-        model="demo",
-        messages=HELLO,
-        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
-        **GREEDY,
-    )
+    answer = cpp_client.chat.completions.create(model="cpp", messages=HELLO, response_format=FORM, **GREEDY)
     assert json.loads(answer.choices[0].message.content or "")["a"] in {"x", "y"}
     body = {"guided_regex": "(ab){3}c"}
-    text = cpp_client.completions.create(model="demo", prompt="x", extra_body=body, **GREEDY).choices[0].text
+    text = cpp_client.completions.create(model="cpp", prompt="x", extra_body=body, **GREEDY).choices[0].text
     assert text == "abababc"
 
 
@@ -175,6 +253,15 @@ def test_tool_calls_that_must_come(cpp_client: openai.OpenAI) -> None:
     """As a JSON array; streamed they are the same."""
     # Of enumerations alone: the demo model was not taught this form, and finds no end to a string in it.
     check_calls_that_must_come(cpp_client, tools=[PAINT], parallel_tool_calls=False)
+
+
+@pytest.mark.parametrize("ensemble", ["ensemble", "tensorrt_llm_bls"])
+def test_the_ensembles_around_it(cpp_server: RunningServer, ensemble: str) -> None:
+    prompt = f"<|im_start|>user\n{QUESTION[-1]['content']}<|im_end|>\n<|im_start|>assistant\n"
+    body = {"text_input": prompt, "max_tokens": 60, "stream": True}
+    events = list(triton_client.generate_stream(cpp_server.http_url, ensemble, body))
+    assert len(events) > 1
+    assert "".join(event["text_output"] for event in events) == ANSWERED.answer
 
 
 def read(server: RunningServer, tokens: int, started: threading.Event) -> bytes:
@@ -196,39 +283,22 @@ def begun(server: RunningServer, pool: concurrent.futures.Executor, count: int, 
     return streams
 
 
-def test_clients_that_go_away_and_streams_longer_than_the_exit_timeout(cpp_repository: Path) -> None:
-    """One slot in the engine, held by a client that goes away: the next request is answered."""
-    env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
+def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path, backends: str) -> None:
+    """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
+    arguments = [backends, "--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=4"]
     with (
-        run_server(cpp_repository, env=env, args=["--exit-timeout-secs=3"]) as server,
-        concurrent.futures.ThreadPoolExecutor(1) as pool,
+        run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
+        concurrent.futures.ThreadPoolExecutor(16) as pool,
     ):
         for url, body in (
             (f"{server.openai_url}/chat/completions", ENDLESS),
             (f"{server.http_url}/v2/models/openai_bls/generate_stream", {**ENDLESS, "messages": json.dumps(HELLO)}),
         ):
+            before = stops(server)
             with httpx.stream("POST", url, json=body, timeout=60) as response:
                 next(response.iter_bytes())
-            # 1,500 tokens would take 30 seconds: this comes only after the first has been stopped.
-            text = httpx.post(f"{server.openai_url}/completions", json={"prompt": "ab", "max_tokens": 2}, timeout=15)
-            assert text.status_code == 200
-        assert stops(server) == 2
-        (stream,) = begun(server, pool, 1, 1500)
-        server.process.drain()
-        received = stream.result(60)
-        assert b'"error":{' in received
-        assert received.endswith(b"data: [DONE]\n\n")
-        server.process.wait(60)
-        assert server.process.leftovers() == []
-
-
-def test_unload_and_load_and_sigterm(cpp_repository: Path) -> None:
-    """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
-    arguments = ["--model-control-mode=explicit", "--load-model=*"]
-    with (
-        run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
-        concurrent.futures.ThreadPoolExecutor(16) as pool,
-    ):
+            # 1,500 tokens would take 30 seconds.
+            wait_for(lambda before=before: stops(server) == before + 1)  # type: ignore[misc]
         control = f"{server.http_url}/v2/repository/models/tensorrt_llm"
         streams = begun(server, pool, 2, 50)
         assert httpx.post(f"{control}/unload", timeout=60).status_code == 200
@@ -238,13 +308,17 @@ def test_unload_and_load_and_sigterm(cpp_repository: Path) -> None:
         assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 503
         assert httpx.post(f"{control}/load", timeout=60).status_code == 200
         assert httpx.post(f"{server.openai_url}/completions", json=request, timeout=60).status_code == 200
-        streams = begun(server, pool, 16, 100)
+        (endless,) = begun(server, pool, 1, 1500)
+        streams = begun(server, pool, 15, 100)
         server.process.drain()
         for stream in streams:
             received = stream.result(60)
             assert received.endswith(b"data: [DONE]\n\n")
             assert received.count(b'"finish_reason":"length"') == 1
-        assert server.process.wait(60) == 0
+        received = endless.result(60)
+        assert b'"error":{' in received
+        assert received.endswith(b"data: [DONE]\n\n")
+        server.process.wait(60)
         assert server.process.leftovers() == []
 
 

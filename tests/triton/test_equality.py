@@ -1,10 +1,15 @@
-"""The law: on every path, streamed or not, the text is what transformers' own greedy generate and decode give."""
+"""On every path, streamed or not, the text is what transformers' own greedy generate and decode give.
+
+Each test asks all its questions at once, so that the engine's batches change all the time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -12,122 +17,138 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton import triton_client
-from tests.triton.conftest import CHATS, GOLDEN, RAW, TOOL_CHATS, Golden, Reference, by_label
+from tests.triton.conftest import CHATS, GOLDEN, RAW, TOOL_CHATS, Golden
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
 
 
-def sdk_text(answer: Any) -> str:
-    text: str = answer.choices[0].message.content
-    return text
+def ask_all(goldens: Sequence[Golden], *ways: Callable[[Golden], Any]) -> None:
+    """Every golden prompt in every way has its answer."""
+    work = [(way, golden) for way in ways for golden in goldens]
+    with ThreadPoolExecutor(48) as pool:
+        for text, (_, golden) in zip(pool.map(lambda item: item[0](item[1]), work), work, strict=True):
+            assert text == golden.answer, golden.label
 
 
 def test_golden_answers_are_transformers_own(reference: Reference) -> None:
+    reference.generate(GOLDEN)
     for golden in GOLDEN:
-        assert reference.text(golden) == golden.answer
+        tokens = reference.token_ids(golden)
+        assert reference.decode(tokens) == golden.answer
+        assert len(tokens) == golden.tokens
 
 
-@by_label(CHATS)
-def test_chat_on_v1(client: openai.OpenAI, reference: Reference, golden: Golden) -> None:
-    messages: Any = golden.messages
-    expected = reference.text(golden)
-    answer = client.chat.completions.create(model="openai_bls", messages=messages, **GREEDY)
-    assert sdk_text(answer) == expected
-    assert answer.choices[0].finish_reason == golden.finish
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == len(reference.token_ids(golden))
-    assert answer.usage.prompt_tokens == len(reference.prompt_token_ids(golden))
-    stream = client.chat.completions.create(model="openai_bls", messages=messages, stream=True, **GREEDY)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == expected
-
-
-@by_label(CHATS)
-def test_chat_on_triton(server: RunningServer, reference: Reference, golden: Golden) -> None:
-    expected = reference.text(golden)
-    body = {"messages": json.dumps(golden.messages), **GREEDY}
-    assert triton_client.chat(server.http_url, body)["choices"][0]["message"]["content"] == expected
-    assert triton_client.content(triton_client.chat_stream(server.http_url, body)) == expected
-    inputs = [triton_client.infer_input("messages", [json.dumps(m) for m in golden.messages or []], "BYTES")]
-    chunks = triton_client.grpc_chat(server.grpc_url, inputs, {"stream": True, **GREEDY})
-    assert triton_client.content(chunks) == expected
-
-
-@by_label(RAW)
-def test_completions(server: RunningServer, client: openai.OpenAI, reference: Reference, golden: Golden) -> None:
-    prompt = golden.raw or ""
-    expected = reference.text(golden)
-    assert client.completions.create(model="openai_bls", prompt=prompt, **GREEDY).choices[0].text == expected
-    stream = client.completions.create(model="openai_bls", prompt=prompt, stream=True, **GREEDY)
-    assert "".join(chunk.choices[0].text for chunk in stream) == expected
-    body = {"prompt": prompt, **GREEDY}
-    assert triton_client.chat(server.http_url, body)["choices"][0]["text"] == expected
-    assert triton_client.content(triton_client.chat_stream(server.http_url, body)) == expected
-
-
-@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
-@by_label(RAW)
-def test_ensembles(server: RunningServer, reference: Reference, golden: Golden, model: str) -> None:
-    body = {"text_input": golden.raw, "max_tokens": 1200, "bad_words": "", "stop_words": ""}
-    expected = reference.text(golden)
-    assert triton_client.generate(server.http_url, model, body)["text_output"] == expected
-    events = triton_client.generate_stream(server.http_url, model, {**body, "stream": True})
-    assert "".join(event["text_output"] for event in events) == expected
-
-
-@by_label(TOOL_CHATS)
-def test_tool_chats_without_parsing(client: openai.OpenAI, reference: Reference, golden: Golden) -> None:
-    """As token ids through the completions endpoint, the raw text with its markers comes out."""
-    prompt = reference.prompt_token_ids(golden)
-    answer = client.completions.create(model="openai_bls", prompt=prompt, **GREEDY)
-    assert answer.choices[0].text == reference.text(golden)
-
-
-@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 8, 13])
-def test_cut_at_length(client: openai.OpenAI, reference: Reference, max_tokens: int) -> None:
-    """Wherever the output is cut, in the middle of a character too, both ways give the same text and `length`."""
-    for golden in CHATS:
-        if len(reference.token_ids(golden)) <= max_tokens:
-            continue
-        messages: Any = golden.messages
-        options: dict[str, Any] = {"model": "openai_bls", "temperature": 0, "max_tokens": max_tokens}
-        answer = client.chat.completions.create(messages=messages, **options)
-        assert sdk_text(answer) == reference.text(golden, max_tokens)
-        assert answer.choices[0].finish_reason == "length"
-        chunks = list(client.chat.completions.create(messages=messages, stream=True, **options))
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == sdk_text(answer)
-        assert chunks[-1].choices[0].finish_reason == "length"
-
-
-def test_under_load_with_cancels_and_slow_readers(server: RunningServer, reference: Reference) -> None:
-    """Many streams at once, some dropped, some read slowly: every other one is still exactly right."""
-    chooser = random.Random(5)
-    plan = [(golden, chooser.choice(["stream", "whole", "drop", "slow"])) for golden in CHATS * 4]
-    chooser.shuffle(plan)
+def test_chat_on_v1(server: RunningServer, reference: Reference) -> None:
+    """Whole and streamed; some streams are dropped, some read slowly, and every other one is still right."""
+    plan = [(golden, way) for golden in CHATS for way in ("stream", "whole", "drop", "slow")]
+    random.Random(5).shuffle(plan)
 
     async def one(client: openai.AsyncOpenAI, golden: Golden, way: str) -> None:
-        messages: Any = golden.messages
-        expected = reference.text(golden)
+        options: dict[str, Any] = {"model": "openai_bls", "messages": golden.messages, **GREEDY}
         if way == "whole":
-            answer = await client.chat.completions.create(model="openai_bls", messages=messages, **GREEDY)
-            assert sdk_text(answer) == expected
+            answer = await client.chat.completions.create(**options)
+            assert answer.choices[0].message.content == golden.answer
+            assert answer.choices[0].finish_reason == golden.finish
+            assert answer.usage.completion_tokens == golden.tokens
+            assert answer.usage.prompt_tokens == len(reference.prompt_token_ids(golden))
             return
-        stream = await client.chat.completions.create(model="openai_bls", messages=messages, stream=True, **GREEDY)
+        stream = await client.chat.completions.create(**options, stream=True)
         text = ""
         async for chunk in stream:
             text += chunk.choices[0].delta.content or ""
             if way == "drop" and len(text) > 5:
                 await stream.close()
-                assert expected.startswith(text)
+                assert golden.answer.startswith(text)
                 return
             if way == "slow":
                 # Lets many engine steps pass before the next read; nothing depends on how long it is.
                 await asyncio.sleep(0.01)
-        assert text == expected
+        assert text == golden.answer
 
     async def everyone() -> None:
         async with openai.AsyncOpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as client:
             await asyncio.gather(*(one(client, golden, way) for golden, way in plan))
 
     asyncio.run(everyone())
+
+
+def test_chat_on_triton(server: RunningServer) -> None:
+    def body(golden: Golden) -> dict[str, Any]:
+        return {"messages": json.dumps(golden.messages), **GREEDY}
+
+    def whole(golden: Golden) -> Any:
+        return triton_client.chat(server.http_url, body(golden))["choices"][0]["message"]["content"]
+
+    def streamed(golden: Golden) -> Any:
+        return triton_client.content(triton_client.chat_stream(server.http_url, body(golden)))
+
+    def grpc(golden: Golden) -> Any:
+        inputs = [triton_client.infer_input("messages", [json.dumps(m) for m in golden.messages or []], "BYTES")]
+        return triton_client.content(triton_client.grpc_chat(server.grpc_url, inputs, {"stream": True, **GREEDY}))
+
+    ask_all(CHATS, whole, streamed, grpc)
+
+
+def test_completions(server: RunningServer, client: openai.OpenAI) -> None:
+    def options(golden: Golden) -> dict[str, Any]:
+        return {"model": "openai_bls", "prompt": golden.raw, **GREEDY}
+
+    def whole(golden: Golden) -> Any:
+        return client.completions.create(**options(golden)).choices[0].text
+
+    def streamed(golden: Golden) -> Any:
+        return "".join(c.choices[0].text for c in client.completions.create(stream=True, **options(golden)))
+
+    def on_triton(golden: Golden) -> Any:
+        return triton_client.chat(server.http_url, options(golden))["choices"][0]["text"]
+
+    def streamed_on_triton(golden: Golden) -> Any:
+        return triton_client.content(triton_client.chat_stream(server.http_url, options(golden)))
+
+    ask_all(RAW, whole, streamed, on_triton, streamed_on_triton)
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_ensembles(server: RunningServer, model: str) -> None:
+    def body(golden: Golden) -> dict[str, Any]:
+        return {"text_input": golden.raw, "max_tokens": 1200, "bad_words": "", "stop_words": ""}
+
+    def whole(golden: Golden) -> Any:
+        return triton_client.generate(server.http_url, model, body(golden))["text_output"]
+
+    def streamed(golden: Golden) -> Any:
+        events = triton_client.generate_stream(server.http_url, model, {**body(golden), "stream": True})
+        return "".join(event["text_output"] for event in events)
+
+    ask_all(RAW, whole, streamed)
+
+
+def test_tool_chats_without_parsing(client: openai.OpenAI, reference: Reference) -> None:
+    """As token ids through the completions endpoint, the raw text with its markers comes out."""
+
+    def ask(golden: Golden) -> Any:
+        prompt = reference.prompt_token_ids(golden)
+        return client.completions.create(model="openai_bls", prompt=prompt, **GREEDY).choices[0].text
+
+    ask_all(TOOL_CHATS, ask)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 8, 13])
+def test_cut_at_length(client: openai.OpenAI, reference: Reference, max_tokens: int) -> None:
+    """Wherever the output is cut, in the middle of a character too, both ways give the same text and `length`."""
+
+    def ask(golden: Golden) -> tuple[str | None, str, str, str]:
+        options: dict[str, Any] = {"model": "openai_bls", "messages": golden.messages, "temperature": 0}
+        choice = client.chat.completions.create(max_tokens=max_tokens, **options).choices[0]
+        chunks: Any = list(client.chat.completions.create(max_tokens=max_tokens, stream=True, **options))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        return choice.message.content, text, choice.finish_reason, chunks[-1].choices[0].finish_reason
+
+    goldens = [golden for golden in CHATS if golden.tokens > max_tokens]
+    with ThreadPoolExecutor(16) as pool:
+        for golden, found in zip(goldens, pool.map(ask, goldens), strict=True):
+            text = reference.text(golden, max_tokens)
+            assert found == (text, text, "length", "length")

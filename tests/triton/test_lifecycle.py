@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
+from tests.triton.metrics import find, scrape
 
 pytestmark = pytest.mark.triton
 
@@ -38,27 +40,28 @@ def stream_bytes(server: RunningServer, tokens: int, started: threading.Event) -
     return received
 
 
-def test_sigterm_lets_streams_end(repository: Path) -> None:
-    """A bare tritonserver that is told to stop finishes every stream of /v1 and takes no new ones."""
-    results: list[bytes] = []
-    with run_server(repository, env=SLOW_NULL) as server:
+def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) -> None:
+    """Each instance takes its part of the connections; a bare tritonserver that is told to stop ends every stream."""
+    with run_server(two_instances, env=SLOW_NULL) as server:
+        body: dict[str, Any] = {"messages": HELLO, "max_tokens": 2}
+        for count in range(1, 9):
+            # A connection each, which either instance may get; a scrape sees both, whichever it reaches.
+            response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
+            assert response.json()["usage"]["completion_tokens"] == 2
+            assert find(scrape(server), "requests_total", endpoint="chat.completions", outcome="done") == 2 * count - 1
+            answer = triton_client.chat(server.http_url, {**body, "messages": json.dumps(HELLO)})
+            assert answer["usage"]["completion_tokens"] == 2
         events = [threading.Event() for _ in range(16)]
-        threads = [
-            threading.Thread(target=lambda e=event: results.append(stream_bytes(server, 150, e))) for event in events
-        ]
-        for thread in threads:
-            thread.start()
-        for event in events:
-            assert event.wait(60)
-        server.process.drain()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(16) as pool:
+            streams = [pool.submit(stream_bytes, server, 150, event) for event in events]
+            assert all(event.wait(60) for event in events)
+            server.process.drain()
+            for stream in streams:
+                received = stream.result(60)
+                assert received.endswith(b"data: [DONE]\n\n")
+                assert received.count(b'"finish_reason":"length"') == 1
         assert server.process.wait(60) == 0
         assert server.process.leftovers() == []
-    assert len(results) == 16
-    for received in results:
-        assert received.endswith(b"data: [DONE]\n\n")
-        assert received.count(b'"finish_reason":"length"') == 1
 
 
 def test_a_dropped_client_frees_the_engine(repository: Path) -> None:
@@ -151,58 +154,34 @@ def test_engine_reload(repository: Path) -> None:
         assert response.status_code == 200
 
 
-def test_two_instances_share_the_port(two_instances: Path) -> None:
-    """Each takes its part of the connections; all is answered, and both end."""
-    with run_server(two_instances, env={"OPENAI_BLS_ENGINE": "null"}) as server:
-        body: dict[str, Any] = {"messages": HELLO, "max_tokens": 5}
-        for _ in range(32):
-            # A connection each.
-            response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
-            assert response.json()["usage"]["completion_tokens"] == 5
-            answer = triton_client.chat(server.http_url, {**body, "messages": json.dumps(HELLO)})
-            assert answer["usage"]["completion_tokens"] == 5
-        server.process.drain()
-        assert server.process.wait(60) == 0
-        assert server.process.leftovers() == []
-
-
-def test_api_key(repository: Path) -> None:
-    env = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_API_KEY": "secret"}
-    with run_server(repository, env=env) as server:
-        with (
-            openai.OpenAI(base_url=server.openai_url, api_key="wrong", max_retries=0) as client,
-            pytest.raises(openai.AuthenticationError) as caught,
-        ):
-            client.models.list()
-        assert caught.value.code == "invalid_api_key"
-        with openai.OpenAI(base_url=server.openai_url, api_key="secret", max_retries=0) as client:
-            assert client.models.list().data
-
-
 def test_without_v1(repository: Path) -> None:
     """Port 0 turns /v1 off; Triton's endpoints answer all the same."""
     with run_server(repository, env={**SLOW_NULL, "OPENAI_BLS_HTTP_PORT": "0"}, wait_openai=False) as server:
         answer = triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
         assert answer["choices"][0]["finish_reason"] == "length"
-        host, port = server.openai_url.removeprefix("http://").removesuffix("/v1").split(":")
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((host, int(port)))
+            socket.create_connection(("127.0.0.1", server.ports.openai))
 
 
-def test_concurrency_limit(repository: Path) -> None:
+def test_api_key_and_concurrency_limit(repository: Path) -> None:
     """One request more than allowed is a 503 that OpenAI clients know to retry."""
-    env = {**SLOW_NULL, "OPENAI_BLS_MAX_CONCURRENT_REQUESTS": "1"}
-    with run_server(repository, env=env) as server:
-        started = threading.Event()
-        results: list[bytes] = []
-        thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 150, started)))
-        thread.start()
-        assert started.wait(60)
-        body = {"messages": HELLO, "max_tokens": 2}
-        response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
-        assert response.status_code == 503
-        assert response.headers["retry-after"]
-        assert response.json()["error"]["code"] == "server_overloaded"
-        thread.join(60)
-        assert results[0].endswith(b"data: [DONE]\n\n")
-        assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
+    env = {**SLOW_NULL, "OPENAI_BLS_MAX_CONCURRENT_REQUESTS": "1", "OPENAI_BLS_API_KEY": "secret"}
+    options: dict[str, Any] = {"model": "openai_bls", "messages": HELLO, "max_tokens": 2}
+    with (
+        run_server(repository, env=env) as server,
+        openai.OpenAI(base_url=server.openai_url, api_key="wrong", max_retries=0) as stranger,
+        openai.OpenAI(base_url=server.openai_url, api_key="secret", max_retries=0) as client,
+    ):
+        with pytest.raises(openai.AuthenticationError) as refused:
+            stranger.models.list()
+        assert refused.value.code == "invalid_api_key"
+        stream = client.chat.completions.create(
+            **{**options, "max_tokens": 150, "extra_body": {"ignore_eos": True}}, stream=True
+        )
+        next(stream)
+        with pytest.raises(openai.InternalServerError) as caught:
+            client.chat.completions.create(**options)
+        assert (caught.value.status_code, caught.value.code) == (503, "server_overloaded")
+        assert caught.value.response.headers["retry-after"]
+        assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
+        assert client.chat.completions.create(**options).usage

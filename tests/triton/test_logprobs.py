@@ -7,18 +7,13 @@ from typing import Any
 import openai
 import pytest
 
-from tests.triton.conftest import CHATS, RAW, Golden, Reference
-from tests.triton.scoring import Place, Scores, scores
+from tests.triton.conftest import CHATS, RAW, Golden
+from tests.triton.reference import Place, Reference, load_reference
 
 pytestmark = pytest.mark.triton
 
 TOLERANCE = 1e-3
 SEVERAL = {"What is machine learning?", "你好，请问你叫什么？", "Say hi with an emoji 🎉", "🎉 Party time!"}
-
-
-@pytest.fixture(scope="module")
-def model() -> Scores:
-    return scores()
 
 
 def some(goldens: list[Golden]) -> list[Golden]:
@@ -30,7 +25,7 @@ def some(goldens: list[Golden]) -> list[Golden]:
 
 def check_chat(content: list[dict[str, Any]], places: list[Place], token_ids: list[int], k: int) -> None:
     """`choice.logprobs.content` against what the model gives."""
-    assert [bytes(entry["bytes"]) for entry in content] == [scores().raw(token_id) for token_id in token_ids]
+    assert [bytes(entry["bytes"]) for entry in content] == [load_reference().raw(token_id) for token_id in token_ids]
     for entry, place in zip(content, places, strict=True):
         assert entry["logprob"] == pytest.approx(place.logprob, abs=TOLERANCE)
         got = entry["top_logprobs"]
@@ -47,12 +42,11 @@ def check_chat(content: list[dict[str, Any]], places: list[Place], token_ids: li
 
 
 @pytest.mark.parametrize("k", [0, 5])
-def test_chat(client: openai.OpenAI, reference: Reference, model: Scores, k: int) -> None:
+def test_chat(client: openai.OpenAI, reference: Reference, k: int) -> None:
     for golden in some(CHATS):
         prompt = reference.prompt_token_ids(golden)
-        whole_ids = reference.token_ids(golden)
-        token_ids = [token_id for token_id in whole_ids if token_id not in model.eos]
-        places = model.places([*prompt, *token_ids], k)[len(prompt) - 1 :]
+        token_ids = reference.output_ids(golden)
+        places = reference.places([*prompt, *token_ids], k)[len(prompt) - 1 :]
         options: Any = {
             "model": "openai_bls",
             "messages": golden.messages,
@@ -65,7 +59,7 @@ def test_chat(client: openai.OpenAI, reference: Reference, model: Scores, k: int
         content = [entry.model_dump() for entry in choice.logprobs.content or []]
         check_chat(content, places, token_ids, k)
         raw = b"".join(bytes(entry["bytes"]) for entry in content)
-        assert raw.decode() == choice.message.content == reference.text(golden)
+        assert raw.decode() == choice.message.content == golden.answer
 
         text, streamed = "", []
         for chunk in client.chat.completions.create(stream=True, **options):
@@ -75,20 +69,8 @@ def test_chat(client: openai.OpenAI, reference: Reference, model: Scores, k: int
             text += delta.delta.content or ""
             # Whatever text has come, the tokens that it is made of have come too.
             assert b"".join(bytes(entry["bytes"]) for entry in streamed).startswith(text.encode())
-        assert text == reference.text(golden)
+        assert text == golden.answer
         check_chat(streamed, places, token_ids, k)
-
-
-def test_the_helper_adds_them_up(client: openai.OpenAI) -> None:
-    messages: Any = [{"role": "user", "content": "What is 2+2?"}]
-    options: dict[str, Any] = {"messages": messages, "temperature": 0, "logprobs": True, "top_logprobs": 2}
-    whole = client.chat.completions.create(model="openai_bls", **options).choices[0].logprobs
-    with client.chat.completions.stream(model="openai_bls", **options) as stream:
-        stream.until_done()
-        final = stream.get_final_completion().choices[0].logprobs
-    assert whole is not None
-    assert final is not None
-    assert [entry.token for entry in final.content or []] == [entry.token for entry in whole.content or []]
 
 
 def name_of(raw: bytes) -> str:
@@ -123,8 +105,8 @@ def check_completion(found: dict[str, list[Any]], places: list[Place], token_ids
     start = len(token_ids) - len(own)
     assert found["token_logprobs"][:start] == found["top_logprobs"][:start] == [None] * start
     assert found["token_logprobs"][start:] == pytest.approx(own, abs=TOLERANCE)
-    assert found["text_offset"] == offsets_of([scores().raw(token_id) for token_id in token_ids])
-    assert found["tokens"] == [name_of(scores().raw(token_id)) for token_id in token_ids]
+    assert found["text_offset"] == offsets_of([load_reference().raw(token_id) for token_id in token_ids])
+    assert found["tokens"] == [name_of(load_reference().raw(token_id)) for token_id in token_ids]
     rows = zip(found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True)
     for (token, logprob, top), place in zip(list(rows)[start:], places, strict=True):
         # The likeliest ones, and the token itself wherever it stands.
@@ -134,11 +116,11 @@ def check_completion(found: dict[str, list[Any]], places: list[Place], token_ids
 
 
 @pytest.mark.parametrize("k", [0, 3])
-def test_completions(client: openai.OpenAI, reference: Reference, model: Scores, k: int) -> None:
+def test_completions(client: openai.OpenAI, reference: Reference, k: int) -> None:
     for golden in some(RAW):
         prompt = reference.prompt_token_ids(golden)
-        token_ids = [token_id for token_id in reference.token_ids(golden) if token_id not in model.eos]
-        places = model.places([*prompt, *token_ids], k)[len(prompt) - 1 :]
+        token_ids = reference.output_ids(golden)
+        places = reference.places([*prompt, *token_ids], k)[len(prompt) - 1 :]
         options: Any = {
             "model": "openai_bls",
             "prompt": golden.raw,
@@ -147,21 +129,21 @@ def test_completions(client: openai.OpenAI, reference: Reference, model: Scores,
             "logprobs": k,
         }
         choice = client.completions.create(**options).choices[0]
-        assert choice.text == reference.text(golden)
+        assert choice.text == golden.answer
         assert choice.logprobs is not None
         check_completion(choice.logprobs.model_dump(exclude_unset=True), places, token_ids, k)
         text, found = joined(client.completions.create(stream=True, **options))
-        assert text == reference.text(golden)
+        assert text == golden.answer
         check_completion(found, places, token_ids, k)
 
 
 @pytest.mark.parametrize("max_tokens", [0, 6])
-def test_echo(client: openai.OpenAI, reference: Reference, model: Scores, max_tokens: int) -> None:
+def test_echo(client: openai.OpenAI, reference: Reference, max_tokens: int) -> None:
     """The prompt's log-probabilities too; with no token to generate they alone."""
     for golden in some(RAW):
         prompt = reference.prompt_token_ids(golden)
         token_ids = [*prompt, *reference.token_ids(golden, 6)[:max_tokens]]
-        places = model.places(token_ids, 2)
+        places = reference.places(token_ids, 2)
         options: Any = {
             "model": "openai_bls",
             "prompt": golden.raw,
@@ -171,7 +153,7 @@ def test_echo(client: openai.OpenAI, reference: Reference, model: Scores, max_to
             "echo": True,
         }
         choice = client.completions.create(**options).choices[0]
-        assert choice.text == (golden.raw or "") + model.text(token_ids[len(prompt) :])
+        assert choice.text == (golden.raw or "") + reference.decode(token_ids[len(prompt) :])
         assert choice.logprobs is not None
         check_completion(choice.logprobs.model_dump(exclude_unset=True), places, token_ids, 2)
         text, found = joined(client.completions.create(stream=True, **options))
@@ -179,7 +161,7 @@ def test_echo(client: openai.OpenAI, reference: Reference, model: Scores, max_to
         check_completion(found, places, token_ids, 2)
 
 
-def test_sampled_tokens_have_the_models_own(client: openai.OpenAI, model: Scores) -> None:
+def test_sampled_tokens_have_the_models_own(client: openai.OpenAI, reference: Reference) -> None:
     """Whatever bias, penalty and temperature they were drawn with, and for each choice."""
     messages: Any = [{"role": "user", "content": "zyx"}]
     answer = client.chat.completions.create(
@@ -196,24 +178,13 @@ def test_sampled_tokens_have_the_models_own(client: openai.OpenAI, model: Scores
         top_logprobs=2,
         extra_body={"top_k": -1, "min_tokens": 12},
     )
-    prompt = model.chat(messages)
+    prompt = reference.chat(messages)
     surprises = 0
     for choice in answer.choices:
         assert choice.logprobs is not None
         content = [entry.model_dump() for entry in choice.logprobs.content or []]
-        token_ids = [model.id_of(bytes(entry["bytes"])) for entry in content]
+        token_ids = [reference.id_of(bytes(entry["bytes"])) for entry in content]
         assert len(token_ids) == 12
-        check_chat(content, model.places([*prompt, *token_ids], 2)[len(prompt) - 1 :], token_ids, 2)
+        check_chat(content, reference.places([*prompt, *token_ids], 2)[len(prompt) - 1 :], token_ids, 2)
         surprises += sum(entry["logprob"] < entry["top_logprobs"][0]["logprob"] for entry in content)
     assert surprises > 0
-
-
-def test_text_that_a_stop_string_cut_off_has_none(client: openai.OpenAI) -> None:
-    messages: Any = [{"role": "user", "content": "What is machine learning?"}]
-    options: dict[str, Any] = {"messages": messages, "temperature": 0, "logprobs": True, "stop": "computers"}
-    choice = client.chat.completions.create(model="openai_bls", **options).choices[0]
-    assert choice.logprobs is not None
-    text = b"".join(bytes(entry.bytes or ()) for entry in choice.logprobs.content or []).decode()
-    assert text.startswith(choice.message.content or "-")
-    # The token in which the stop string begins may begin before it.
-    assert "computers" not in text

@@ -23,7 +23,9 @@ from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
-from tests.triton.conftest import CHATS, RAW, Golden, Reference
+from tests.triton.conftest import ANSWERED, SHORT_CHATS
+from tests.triton.conversations import QUESTION
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 
@@ -168,56 +170,35 @@ def test_each_model_gives_its_own_answers(
     server: RunningServer, client: openai.OpenAI, reference: Reference, small: SmallReference
 ) -> None:
     """Its own chat template, tokenizer, weights and detokenizer: the text is what transformers gives for each."""
-    for text in PROMPTS:
-        expected = small.chat(text)
-        options: dict[str, Any] = {"model": "tiny-llama", "temperature": 0, "max_tokens": MAX_TOKENS}
-        whole = client.chat.completions.create(messages=chat(text), **options)
-        assert whole.model == "tiny-llama"
-        assert whole.choices[0].message.content == expected
-        assert whole.usage is not None
-        assert whole.usage.prompt_tokens == len(small.chat_ids(text))
-        stream = client.chat.completions.create(messages=chat(text), stream=True, **options)
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == expected
-        raw = client.completions.create(prompt=text, **options).choices[0].text
-        assert raw == small.text(small.tokenizer(text)["input_ids"])
-        assert expected != ""
-    golden = CHATS[0]
-    messages: Any = golden.messages
-    for name in ("demo", "openai_bls"):
-        said = client.chat.completions.create(model=name, messages=messages, temperature=0, max_tokens=MAX_TOKENS)
-        assert said.choices[0].message.content == reference.text(golden, MAX_TOKENS)
-
-
-def test_each_model_has_its_own_tokenizer(server: RunningServer, reference: Reference, small: SmallReference) -> None:
     root = server.openai_url.removesuffix("/v1")
     for text in PROMPTS:
-        found = {}
+        expected = small.chat(text)
+        assert expected != ""
+        options: dict[str, Any] = {"model": "tiny-llama", "temperature": 0, "max_tokens": MAX_TOKENS}
+        whole = client.chat.completions.create(messages=chat(text), **options)
+        assert (whole.model, whole.choices[0].message.content) == ("tiny-llama", expected)
+        assert whole.usage is not None
+        assert whole.usage.prompt_tokens == len(small.chat_ids(text))
+        raw = small.text(small.tokenizer(text)["input_ids"])
+        assert client.completions.create(prompt=text, **options).choices[0].text == raw
+        body = {"prompt": text, **options}
+        said = triton_client.chat(server.http_url, body)
+        assert (said["model"], said["choices"][0]["text"]) == ("tiny-llama", raw)
+        assert triton_client.content(triton_client.chat_stream(server.http_url, body)) == raw
         for name, tokenizer in (("demo", reference.tokenizer), ("tiny-llama", small.tokenizer)):
             ids = httpx.post(f"{root}/tokenize", json={"model": name, "prompt": text}, timeout=TIMEOUT).json()["tokens"]
             assert ids == tokenizer(text)["input_ids"]
             body = {"model": name, "tokens": ids}
             assert httpx.post(f"{root}/detokenize", json=body, timeout=TIMEOUT).json() == {"prompt": text}
-            found[name] = ids
-        assert found["demo"] != found["tiny-llama"]
-
-
-def test_on_tritons_endpoint(server: RunningServer, reference: Reference, small: SmallReference) -> None:
-    golden: Golden = RAW[0]
-    expected = {
-        "tiny-llama": small.text(small.tokenizer(golden.raw)["input_ids"]),
-        "demo": reference.text(golden, MAX_TOKENS),
-    }
-    for name, text in expected.items():
-        body = {"model": name, "prompt": golden.raw, "temperature": 0, "max_tokens": MAX_TOKENS}
-        said = triton_client.chat(server.http_url, body)
-        assert (said["model"], said["choices"][0]["text"]) == (name, text)
-        assert triton_client.content(triton_client.chat_stream(server.http_url, body)) == text
+    for name in ("demo", "openai_bls"):
+        default = client.chat.completions.create(model=name, messages=QUESTION, temperature=0)
+        assert default.choices[0].message.content == ANSWERED.answer
 
 
 def test_requests_to_all_at_once(server: RunningServer, reference: Reference, small: SmallReference) -> None:
     """Their ids come from different engines, and none gets another's tokens."""
     plan = [("tiny-llama", chat(text), small.chat(text)) for text in PROMPTS]
-    plan += [("demo", golden.messages, reference.text(golden, MAX_TOKENS)) for golden in CHATS[:3]]
+    plan += [("demo", golden.messages, reference.text(golden, MAX_TOKENS)) for golden in SHORT_CHATS[:3]]
     plan += [("fixed", chat("x"), LETTERS * (MAX_TOKENS // 3))]
 
     async def one(client: openai.AsyncOpenAI, model: str, messages: Any, expected: str) -> None:
@@ -253,9 +234,9 @@ def test_unknown_models(server: RunningServer, client: openai.OpenAI) -> None:
             client.chat.completions.create(model=name, messages=chat("x"))
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
         assert "tiny-llama" in caught.value.message
-        with pytest.raises(triton_client.TritonError) as refused:
-            triton_client.chat(server.http_url, {"model": name, "prompt": "x"})
-        assert refused.value.body["error"]["code"] == "model_not_found"
+    with pytest.raises(triton_client.TritonError) as refused:
+        triton_client.chat(server.http_url, {"model": "poets", "prompt": "x"})
+    assert refused.value.body["error"]["code"] == "model_not_found"
 
 
 def wait_until_unloaded(server: RunningServer, model: str) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import torch
 import tritonclient.grpc as grpcclient
-from transformers import AutoModelForCausalLM
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import CHECKPOINT, RAW, Reference
+from tests.triton.conftest import RAW
+from tests.triton.reference import Change, Reference
 from tests.triton.triton_client import GrpcStream, TritonError, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton
@@ -36,27 +34,26 @@ def engine_inputs(prompt: list[int], max_tokens: int, **scalars: Any) -> list[gr
 STREAMING = (True, "BOOL", np.bool_)
 
 
-def without_end(tokens: tuple[int, ...], ends: set[int]) -> list[int]:
-    return [token for token in tokens if token not in ends]
+def ask(server: RunningServer, inputs: list[grpcclient.InferInput]) -> list[Any]:
+    """The responses of `tensorrt_llm`."""
+    with GrpcStream(server.grpc_url) as stream:
+        stream.send("tensorrt_llm", inputs)
+        return list(stream.responses())
 
 
-@pytest.fixture(scope="session")
-def ends(reference: Reference) -> set[int]:
-    return {reference.tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>")}
-
-
-def test_whole_and_streamed(server: RunningServer, reference: Reference, ends: set[int]) -> None:
-    for golden in RAW:
+def test_whole_and_streamed(server: RunningServer, reference: Reference) -> None:
+    reference.generate(RAW[:5])
+    for golden in RAW[:5]:
         prompt = reference.prompt_token_ids(golden)
-        expected = without_end(reference.token_ids(golden), ends)
-        with GrpcStream(server.grpc_url) as stream:
-            stream.send("tensorrt_llm", engine_inputs(prompt, 256))
-            (whole,) = stream.responses()
+        expected = reference.output_ids(golden)
+        (whole,) = ask(server, engine_inputs(prompt, 256))
         assert whole.as_numpy("output_ids").tolist() == [[expected]]
         assert whole.as_numpy("sequence_length").tolist() == [[len(expected)]]
-        with GrpcStream(server.grpc_url) as stream:
-            stream.send("tensorrt_llm", engine_inputs(prompt, 256, streaming=STREAMING))
-            pieces = [r.as_numpy("output_ids").reshape(-1).tolist() for r in stream.responses()]
+        assert {"cum_log_probs", "output_log_probs"}.isdisjoint(o.name for o in whole.get_response().outputs)
+        pieces = [
+            r.as_numpy("output_ids").reshape(-1).tolist()
+            for r in ask(server, engine_inputs(prompt, 256, streaming=STREAMING))
+        ]
         assert len(pieces) > 1
         assert [token for piece in pieces for token in piece] == expected
 
@@ -64,9 +61,7 @@ def test_whole_and_streamed(server: RunningServer, reference: Reference, ends: s
 def test_prompt_in_the_output(server: RunningServer, reference: Reference) -> None:
     prompt = reference.prompt_token_ids(RAW[0])
     inputs = engine_inputs(prompt, 4, exclude_input_in_output=(False, "BOOL", np.bool_))
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", inputs)
-        (whole,) = stream.responses()
+    (whole,) = ask(server, inputs)
     assert whole.as_numpy("output_ids").tolist() == [[[*prompt, *reference.token_ids(RAW[0], 4)]]]
 
 
@@ -103,13 +98,10 @@ def test_stop_request(server: RunningServer, reference: Reference) -> None:
         second.send("tensorrt_llm", engine_inputs(prompt, 1, stop=(True, "BOOL", np.bool_)), request_id="42")
         assert list(second.responses()) == []
         rest = list(responses)
-    assert len(rest) < 1900
-
-
-def test_stop_of_an_unknown_request_is_no_error(server: RunningServer) -> None:
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", engine_inputs([1], 1, stop=(True, "BOOL", np.bool_)), request_id="nobody")
-        assert list(stream.responses()) == []
+        assert len(rest) < 1900
+        # A stop of an unknown request is no error.
+        second.send("tensorrt_llm", engine_inputs([1], 1, stop=(True, "BOOL", np.bool_)), request_id="nobody")
+        assert list(second.responses()) == []
 
 
 def test_stop_and_bad_words(server: RunningServer, reference: Reference) -> None:
@@ -121,59 +113,34 @@ def test_stop_and_bad_words(server: RunningServer, reference: Reference) -> None
     def words(name: str, ids: list[int]) -> grpcclient.InferInput:
         return infer_input(name, np.array([[ids, [len(ids)] + [-1] * (len(ids) - 1)]], dtype=np.int32), "INT32")
 
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", [*engine_inputs(prompt, 20), words("stop_words_list", word)])
-        (stopped,) = stream.responses()
+    (stopped,) = ask(server, [*engine_inputs(prompt, 20), words("stop_words_list", word)])
     # The contract: the tokens of a matched stop word are delivered.
     assert stopped.as_numpy("output_ids").reshape(-1).tolist() == tokens[:7]
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", [*engine_inputs(prompt, 20), words("bad_words_list", word)])
-        (banned,) = stream.responses()
+    (banned,) = ask(server, [*engine_inputs(prompt, 20), words("bad_words_list", word)])
     output = banned.as_numpy("output_ids").reshape(-1).tolist()
     assert output[:6] == tokens[:6]
     assert all(output[i : i + 2] != word for i in range(len(output)))
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        [infer_input("input_ids", np.array([[1, 2]], dtype=np.int32), "INT32")],
-        engine_inputs([10_000_000], 4),
-        engine_inputs([1], 4, runtime_top_p=(7.0, "FP32", np.float32)),
-        engine_inputs([1], 4, beam_width=(2, "INT32", np.int32)),
-        engine_inputs([1], 4, return_context_logits=(True, "BOOL", np.bool_)),
-        engine_inputs([1], 4, return_generation_logits=(True, "BOOL", np.bool_)),
-        engine_inputs([1], 4, return_perf_metrics=(True, "BOOL", np.bool_)),
-        engine_inputs([1], 4, runtime_top_p_min=(0.5, "FP32", np.float32)),
-        engine_inputs([1], 4, lora_task_id=(1, "UINT64", np.uint64)),
-        engine_inputs([1], 4, repetition_penalty=(-1, "FP32", np.float32)),
-        engine_inputs([1], 4, min_tokens=(5, "INT32", np.int32)),
-        engine_inputs([1], 4, guided_decoding_guide_type=(b"yaml", "BYTES", np.object_)),
-        engine_inputs([1], 4, guided_decoding_guide=(b"a", "BYTES", np.object_)),
-        [infer_input("exchange_call", np.zeros((1, 5), dtype=np.uint8), "UINT8")],
-    ],
-    ids=[
-        "missing",
-        "vocabulary",
-        "top_p",
-        "beam",
-        "context logits",
-        "generation logits",
-        "metrics",
-        "top_p_min",
-        "lora",
-        "repetition",
-        "min_tokens",
-        "guide type",
-        "guide",
-        "exchange",
-    ],
-)
+BAD = {
+    "missing": [infer_input("input_ids", np.array([[1, 2]], dtype=np.int32), "INT32")],
+    "vocabulary": engine_inputs([10_000_000], 4),
+    "top_p": engine_inputs([1], 4, runtime_top_p=(7.0, "FP32", np.float32)),
+    "beam": engine_inputs([1], 4, beam_width=(2, "INT32", np.int32)),
+    "context logits": engine_inputs([1], 4, return_context_logits=(True, "BOOL", np.bool_)),
+    "top_p_min": engine_inputs([1], 4, runtime_top_p_min=(0.5, "FP32", np.float32)),
+    "lora": engine_inputs([1], 4, lora_task_id=(1, "UINT64", np.uint64)),
+    "min_tokens": engine_inputs([1], 4, min_tokens=(5, "INT32", np.int32)),
+    "guide type": engine_inputs([1], 4, guided_decoding_guide_type=(b"yaml", "BYTES", np.object_)),
+    "guide": engine_inputs([1], 4, guided_decoding_guide=(b"a", "BYTES", np.object_)),
+    "exchange": [infer_input("exchange_call", np.zeros((1, 5), dtype=np.uint8), "UINT8")],
+}
+
+
+@pytest.mark.parametrize("inputs", BAD.values(), ids=BAD)
 def test_bad_requests(server: RunningServer, inputs: list[grpcclient.InferInput]) -> None:
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", inputs)
-        with pytest.raises(TritonError) as caught:
-            list(stream.responses())
+    with pytest.raises(TritonError) as caught:
+        ask(server, inputs)
     assert "Traceback" not in caught.value.error
 
 
@@ -203,45 +170,6 @@ def test_metrics_count_requests(server: RunningServer) -> None:
     assert 'nv_inference_request_success{model="preprocessing"' in text
 
 
-Edit = Callable[[torch.Tensor, list[int]], None]
-
-
-class Model:
-    """transformers' own scores for the demo checkpoint, in float32."""
-
-    def __init__(self) -> None:
-        self._model: Any = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
-        self.vocab_size: int = self._model.config.vocab_size
-
-    def scores(self, tokens: list[int]) -> torch.Tensor:
-        """[len(tokens), vocabulary]: of what follows each of them."""
-        with torch.inference_mode():
-            logits: torch.Tensor = self._model(torch.tensor([tokens])).logits[0]
-        return logits
-
-    def log_probs(self, prompt: list[int], output: list[int]) -> list[float]:
-        """Of each token of `output`."""
-        table = self.scores(prompt + output)[len(prompt) - 1 :].log_softmax(dim=-1)
-        return [float(table[at, token]) for at, token in enumerate(output)]
-
-    def greedy(self, prompt: list[int], max_tokens: int, ends: set[int], edit: Edit) -> list[int]:
-        """The likeliest tokens, where `edit` changes the scores of each step; the end token is left out."""
-        output: list[int] = []
-        while len(output) < max_tokens:
-            scores = self.scores(prompt + output)[-1].clone()
-            edit(scores, output)
-            token = int(scores.argmax())
-            if token in ends:
-                break
-            output.append(token)
-        return output
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return Model()
-
-
 LOG_PROBS = (True, "BOOL", np.bool_)
 
 
@@ -254,23 +182,19 @@ def log_probs_of(response: Any, length: int) -> list[float]:
     return values
 
 
-def test_log_probs(server: RunningServer, reference: Reference, ends: set[int], model: Model) -> None:
+def test_log_probs(server: RunningServer, reference: Reference) -> None:
     """Of the new tokens when whole, of all so far in each response of a stream."""
     for golden in RAW[:3]:
         prompt = reference.prompt_token_ids(golden)
-        tokens = without_end(reference.token_ids(golden, 24), ends)
-        expected = model.log_probs(prompt, tokens)
+        tokens = reference.output_ids(golden, 24)
+        expected = reference.log_probs(prompt, tokens)
         inputs = engine_inputs(
             prompt, 24, return_log_probs=LOG_PROBS, exclude_input_in_output=(False, "BOOL", np.bool_)
         )
-        with GrpcStream(server.grpc_url) as stream:
-            stream.send("tensorrt_llm", inputs)
-            (whole,) = stream.responses()
+        (whole,) = ask(server, inputs)
         assert whole.as_numpy("output_ids").tolist() == [[[*prompt, *tokens]]]
         assert log_probs_of(whole, len(tokens)) == pytest.approx(expected, abs=1e-3)
-        with GrpcStream(server.grpc_url) as stream:
-            stream.send("tensorrt_llm", engine_inputs(prompt, 24, return_log_probs=LOG_PROBS, streaming=STREAMING))
-            responses = list(stream.responses())
+        responses = ask(server, engine_inputs(prompt, 24, return_log_probs=LOG_PROBS, streaming=STREAMING))
         done = 0
         for response in responses:
             done += response.as_numpy("output_ids").size
@@ -278,20 +202,12 @@ def test_log_probs(server: RunningServer, reference: Reference, ends: set[int], 
         assert done == len(tokens)
 
 
-def test_no_log_probs_unless_asked_for(server: RunningServer, reference: Reference) -> None:
-    prompt = reference.prompt_token_ids(RAW[0])
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", engine_inputs(prompt, 4))
-        (whole,) = stream.responses()
-    assert {"cum_log_probs", "output_log_probs"}.isdisjoint(o.name for o in whole.get_response().outputs)
-
-
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
-def test_log_probs_of_ensembles(server: RunningServer, reference: Reference, model: Model, name: str) -> None:
+def test_log_probs_of_ensembles(server: RunningServer, reference: Reference, name: str) -> None:
     """Present if asked for, and the ensemble answers without them if not."""
     golden = RAW[0]
     body = {"text_input": golden.raw, "max_tokens": 6}
-    expected = model.log_probs(reference.prompt_token_ids(golden), list(reference.token_ids(golden, 6)))
+    expected = reference.log_probs(reference.prompt_token_ids(golden), list(reference.token_ids(golden, 6)))
     plain = generate(server.http_url, name, body)
     assert {"cum_log_probs", "output_log_probs"}.isdisjoint(plain)
     whole = generate(server.http_url, name, {**body, "return_log_probs": True})
@@ -303,45 +219,41 @@ def test_log_probs_of_ensembles(server: RunningServer, reference: Reference, mod
     assert events[-1]["output_log_probs"] == pytest.approx(expected, abs=1e-3)
 
 
-def test_penalties_bias_and_min_tokens(
-    server: RunningServer, reference: Reference, ends: set[int], model: Model
-) -> None:
+def test_penalties_bias_and_min_tokens(server: RunningServer, reference: Reference) -> None:
     """Against a loop over transformers' own scores; each of them changes what is greedily generated."""
     golden, length = RAW[0], 48
     prompt = reference.prompt_token_ids(golden)
-    plain = without_end(reference.token_ids(golden, length), ends)
+    plain = reference.output_ids(golden, length)
     token = plain[3]
     # Without it the model is so sure of itself that no penalty in the allowed range shows.
-    biases = np.zeros((1, model.vocab_size), dtype=np.float32)
+    biases = np.zeros((1, reference.model.config.vocab_size), dtype=np.float32)
     biases[0, token] = 20.0
     favour = infer_input("embedding_bias", biases, "FP32")
 
-    def bias(scores: torch.Tensor, output: list[int]) -> None:
+    def bias(scores: Any, output: list[int]) -> None:
         scores[token] += 20.0
 
-    def repetition(scores: torch.Tensor, output: list[int]) -> None:
+    def repetition(scores: Any, output: list[int]) -> None:
         for seen in set(prompt + output):
             scores[seen] = scores[seen] / 2 if scores[seen] > 0 else scores[seen] * 2
 
-    def presence(scores: torch.Tensor, output: list[int]) -> None:
+    def presence(scores: Any, output: list[int]) -> None:
         bias(scores, output)
         for seen in set(output):
             scores[seen] -= 2.0
 
-    def frequency(scores: torch.Tensor, output: list[int]) -> None:
+    def frequency(scores: Any, output: list[int]) -> None:
         bias(scores, output)
         for seen in output:
             scores[seen] -= 2.0
 
     def generated(*more: grpcclient.InferInput, **scalars: Any) -> list[int]:
-        with GrpcStream(server.grpc_url) as stream:
-            stream.send("tensorrt_llm", [*engine_inputs(prompt, length, **scalars), *more])
-            (whole,) = stream.responses()
+        (whole,) = ask(server, [*engine_inputs(prompt, length, **scalars), *more])
         ids: list[int] = whole.as_numpy("output_ids").reshape(-1).tolist()
         return ids
 
-    def expected(edit: Edit) -> list[int]:
-        return model.greedy(prompt, length, ends, edit)
+    def expected(edit: Change) -> list[int]:
+        return reference.greedy(prompt, length, edit)
 
     biased = generated(favour)
     assert biased == expected(bias) != plain
@@ -351,21 +263,19 @@ def test_penalties_bias_and_min_tokens(
 
 
 @pytest.mark.parametrize("name", ["min_tokens", "min_length"])
-def test_min_tokens(server: RunningServer, reference: Reference, ends: set[int], model: Model, name: str) -> None:
+def test_min_tokens(server: RunningServer, reference: Reference, name: str) -> None:
     """Under both of its names: no end token before there are so many."""
     golden = RAW[2]
     prompt = reference.prompt_token_ids(golden)
-    least = len(without_end(reference.token_ids(golden), ends)) + 3
+    least = len(reference.output_ids(golden)) + 3
 
-    def no_end(scores: torch.Tensor, output: list[int]) -> None:
+    def no_end(scores: Any, output: list[int]) -> None:
         if len(output) < least:
-            scores[list(ends)] = -torch.inf
+            scores[list(reference.ends)] = float("-inf")
 
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", engine_inputs(prompt, least + 5, **{name: (least, "INT32", np.int32)}))
-        (whole,) = stream.responses()
+    (whole,) = ask(server, engine_inputs(prompt, least + 5, **{name: (least, "INT32", np.int32)}))
     output = whole.as_numpy("output_ids").reshape(-1).tolist()
-    assert output == model.greedy(prompt, least + 5, ends, no_end)
+    assert output == reference.greedy(prompt, least + 5, no_end)
     assert len(output) >= least
 
 
@@ -411,9 +321,7 @@ def test_guides(server: RunningServer, reference: Reference, kind: str, guide: s
     prompt = reference.prompt_token_ids(RAW[0])
     fields = {"guided_decoding_guide_type": kind, **({"guided_decoding_guide": guide} if guide else {})}
     tensors: dict[str, Any] = {name: (text.encode(), "BYTES", np.object_) for name, text in fields.items()}
-    with GrpcStream(server.grpc_url) as stream:
-        stream.send("tensorrt_llm", engine_inputs(prompt, 64, **tensors))
-        (whole,) = stream.responses()
+    (whole,) = ask(server, engine_inputs(prompt, 64, **tensors))
     text = reference.tokenizer.decode(whole.as_numpy("output_ids").reshape(-1).tolist())
     assert re.fullmatch(pattern, text, re.DOTALL), text
     body = {"text_input": RAW[0].raw, "max_tokens": 64, **fields}
@@ -427,13 +335,9 @@ def test_guides(server: RunningServer, reference: Reference, kind: str, guide: s
     [("regex", "(a"), ("json_schema", '{"type": "obj"}'), ("ebnf_grammar", 'root ::= "a'), ("structural_tag", "{}")],
 )
 def test_guides_that_are_none(server: RunningServer, kind: str, guide: str) -> None:
-    body = {"text_input": "Hello", "max_tokens": 8}
+    body = {"text_input": "x", "max_tokens": 8, "guided_decoding_guide_type": kind, "guided_decoding_guide": guide}
     with pytest.raises(TritonError, match="'guided_decoding_guide'") as caught:
-        generate(
-            server.http_url,
-            "ensemble",
-            {**body, "guided_decoding_guide_type": kind, "guided_decoding_guide": guide},
-        )
+        generate(server.http_url, "ensemble", body)
     assert "Traceback" not in caught.value.error
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
-from tests.triton.scoring import scores
+from tests.triton.reference import load_reference
 
 pytestmark = pytest.mark.triton
 
@@ -35,7 +35,7 @@ def thinker(thinking: RunningServer) -> Iterator[openai.OpenAI]:
 
 def body(messages: Any, **options: Any) -> dict[str, Any]:
     """A request whose answer begins with a thought."""
-    (begin,), (end,) = scores().ids("<think>"), scores().ids("</think>")
+    (begin,), (end,) = load_reference().ids("<think>"), load_reference().ids("</think>")
     bias = {str(begin): 10, str(end): 10}
     return {"model": "openai_bls", "messages": messages, "temperature": 0, "logit_bias": bias, **options}
 
@@ -61,10 +61,10 @@ def test_whole_and_streamed(thinker: openai.OpenAI) -> None:
     assert message.content == "yes"
     assert answer.choices[0].finish_reason == "stop"
     # What comes once the thought is open, the closing marker too.
-    thinking = len(scores().ids("blue tokens flow</think>"))
+    thinking = len(load_reference().ids("blue tokens flow</think>"))
     assert answer.usage.completion_tokens_details.reasoning_tokens == thinking
     # The opening marker and the end are a token each.
-    assert answer.usage.completion_tokens == 1 + thinking + len(scores().ids("yes")) + 1
+    assert answer.usage.completion_tokens == 1 + thinking + len(load_reference().ids("yes")) + 1
     thought, content, kinds = streamed(thinker, body(THINKS))
     assert (thought, content) == ("blue tokens flow", "yes")
     assert kinds == sorted(kinds, reverse=True)
@@ -81,7 +81,7 @@ def test_it_may_be_left_out(thinker: openai.OpenAI) -> None:
 
 
 def test_cut_within_a_thought(thinker: openai.OpenAI) -> None:
-    request = body(THINKS, max_tokens=len(scores().ids("<think>blue tokens")))
+    request = body(THINKS, max_tokens=len(load_reference().ids("<think>blue tokens")))
     choice: Any = thinker.chat.completions.create(**request).choices[0]
     assert choice.finish_reason == "length"
     assert choice.message.content is None
@@ -91,7 +91,7 @@ def test_cut_within_a_thought(thinker: openai.OpenAI) -> None:
 
 def test_a_form_is_asked_of_the_answer_only(thinker: openai.OpenAI) -> None:
     """The prompt has opened the thought, which goes on as it likes; then comes one of the choices."""
-    (end,) = scores().ids("</think>")
+    (end,) = load_reference().ids("</think>")
     messages = [*JOKE, {"role": "assistant", "content": "<think>\n"}]
     extra = {"continue_final_message": True, "structured_outputs": {"choice": ["ha", "ho"]}}
     request = body(messages, logit_bias={str(end): 15}, max_tokens=100, extra_body=extra)

@@ -12,7 +12,8 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import CHATS, TOOL_CHATS, Reference
+from tests.triton.conftest import SHORT_CHATS, TOOL_CHATS
+from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
 
@@ -42,20 +43,21 @@ class Person(pydantic.BaseModel):
 
 def test_responses_are_what_the_model_says(client: openai.OpenAI, reference: Reference) -> None:
     """Whole and streamed; the items of a conversation are its messages."""
-    for golden in CHATS[:12]:
+    for golden in SHORT_CHATS:
         items: Any = golden.messages
         whole = client.responses.create(**GREEDY, input=items, max_output_tokens=1200)
-        assert whole.output_text == reference.text(golden)
+        assert whole.output_text == golden.answer
         assert (whole.status, whole.error, whole.incomplete_details) == ("completed", None, None)
         assert whole.usage is not None
         assert whole.usage.input_tokens == len(reference.prompt_token_ids(golden))
-        assert whole.usage.output_tokens == len(reference.token_ids(golden))
+        assert whole.usage.output_tokens == golden.tokens
         stream = client.responses.create(**GREEDY, input=items, max_output_tokens=1200, stream=True)
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == whole.output_text
 
 
-def test_the_streaming_helper(client: openai.OpenAI) -> None:
+def test_a_stream(server: RunningServer, client: openai.OpenAI) -> None:
+    """The SDK's helper follows it; on the wire it has no [DONE]."""
     whole = client.responses.create(**GREEDY, input=QUESTION)
     text = ""
     numbers = []
@@ -69,9 +71,6 @@ def test_the_streaming_helper(client: openai.OpenAI) -> None:
     assert numbers == sorted(set(numbers))
     assert final.output_text == text == whole.output_text
     assert final.usage == whole.usage
-
-
-def test_a_stream_has_no_done(server: RunningServer) -> None:
     body = {**GREEDY, "input": QUESTION, "stream": True}
     response = httpx.post(f"{server.openai_url}/responses", json=body, timeout=60)
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -80,19 +79,16 @@ def test_a_stream_has_no_done(server: RunningServer) -> None:
     assert blocks[-1].startswith("event: response.completed\ndata: ")
 
 
-def test_max_output_tokens(client: openai.OpenAI) -> None:
-    response = client.responses.create(**GREEDY, input=QUESTION, max_output_tokens=4)
-    assert response.status == "incomplete"
-    assert response.incomplete_details is not None
-    assert response.incomplete_details.reason == "max_output_tokens"
-    assert response.usage is not None
-    assert response.usage.output_tokens == 4
-
-
-def test_instructions(client: openai.OpenAI) -> None:
+def test_instructions_and_max_output_tokens(client: openai.OpenAI) -> None:
     response = client.responses.create(**GREEDY, instructions="You are a pirate.", input="Hello!")
     assert response.output_text.startswith("Arr!")
     assert response.instructions == "You are a pirate."
+    cut = client.responses.create(**GREEDY, input=QUESTION, max_output_tokens=4)
+    assert cut.status == "incomplete"
+    assert cut.incomplete_details is not None
+    assert cut.incomplete_details.reason == "max_output_tokens"
+    assert cut.usage is not None
+    assert cut.usage.output_tokens == 4
 
 
 def test_structured_output(client: openai.OpenAI) -> None:
@@ -104,13 +100,6 @@ def test_structured_output(client: openai.OpenAI) -> None:
     ) as stream:
         final = stream.get_final_response()
     assert final.output_parsed == parsed.output_parsed
-    loose = client.responses.create(
-        **GREEDY, input=QUESTION, text={"format": {"type": "json_object"}}, max_output_tokens=300
-    )
-    if loose.status == "completed":
-        assert isinstance(json.loads(loose.output_text), dict)
-    else:
-        assert loose.output_text.startswith("{")
 
 
 def _call(response: Any) -> ResponseFunctionToolCall:
@@ -123,10 +112,13 @@ def test_a_tool_round_trip(client: openai.OpenAI) -> None:
     """By hand, with all items sent again, and by previous_response_id: the model sees the same."""
     options: Any = {**GREEDY, "tools": [WEATHER], "max_output_tokens": 100}
     items: Any = [{"role": "user", "content": "What's the weather in Paris?"}]
+    counted = client.responses.input_tokens.count(model="openai_bls", input=items, tools=[WEATHER])
     first = client.responses.create(**options, input=items, tool_choice="required")
     call = _call(first)
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
     assert first.status == "completed"
+    assert first.usage is not None
+    assert first.usage.input_tokens == counted.input_tokens
     output: Any = {
         "type": "function_call_output",
         "call_id": call.call_id,
@@ -140,18 +132,6 @@ def test_a_tool_round_trip(client: openai.OpenAI) -> None:
     assert continued.usage is not None
     assert by_hand.usage is not None
     assert continued.usage.input_tokens == by_hand.usage.input_tokens
-
-
-def test_a_named_function(client: openai.OpenAI) -> None:
-    other: Any = {**WEATHER, "name": "other"}
-    response = client.responses.create(
-        **GREEDY,
-        input="What's the weather in Paris?",
-        tools=[WEATHER, other],
-        tool_choice={"type": "function", "name": "other"},
-        max_output_tokens=100,
-    )
-    assert _call(response).name == "other"
 
 
 def test_streamed_calls(client: openai.OpenAI) -> None:
@@ -200,13 +180,6 @@ def test_retrieve_and_delete(client: openai.OpenAI) -> None:
         client.responses.retrieve(unstored.id)
 
 
-def test_counting(client: openai.OpenAI) -> None:
-    counted = client.responses.input_tokens.count(model="openai_bls", input=QUESTION, tools=[WEATHER])
-    response = client.responses.create(**GREEDY, input=QUESTION, tools=[WEATHER], max_output_tokens=1)
-    assert response.usage is not None
-    assert counted.input_tokens == response.usage.input_tokens
-
-
 def test_logprobs(client: openai.OpenAI) -> None:
     response = client.responses.create(
         **GREEDY, input=QUESTION, include=["message.output_text.logprobs"], top_logprobs=2, max_output_tokens=8
@@ -232,9 +205,6 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"temperature": 9}, "temperature"),
         ({"extra_body": {"background": True}}, "background"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"extra_body": {"what": 1}}, "what"),
-        ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
         ({"max_output_tokens": 10**6}, "input"),
         ({"model": "gpt-5"}, "model"),

@@ -10,20 +10,15 @@ import openai
 import pytest
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import CHATS, Reference
+from tests.triton.conftest import CHATS
 from tests.triton.conversations import QUESTION
-from tests.triton.scoring import Change, Scores, scores
+from tests.triton.reference import Change, Reference
 
 pytestmark = pytest.mark.triton
 
 COUNT: Any = [{"role": "user", "content": "Count from 1 to 20"}]
 SUM: Any = [{"role": "user", "content": "What is 2+2?"}]
 SHORT = 40
-
-
-@pytest.fixture(scope="module")
-def model() -> Scores:
-    return scores()
 
 
 def ask(client: openai.OpenAI, messages: Any, **options: Any) -> str:
@@ -34,11 +29,6 @@ def ask(client: openai.OpenAI, messages: Any, **options: Any) -> str:
     )
     content: str = answer.choices[0].message.content
     return content
-
-
-def plain(client: openai.OpenAI, messages: Any) -> str:
-    """The greedy answer with nothing changed."""
-    return ask(client, messages)
 
 
 def once(penalty: float) -> Change:
@@ -73,60 +63,60 @@ def repetition(penalty: float, prompt: list[int]) -> Change:
 
 @pytest.mark.parametrize("penalty", [2.0, -2.0])
 @pytest.mark.parametrize(("name", "made"), [("presence_penalty", once), ("frequency_penalty", each_time)])
-@pytest.mark.parametrize("prompt", [" and", "no no"])
 def test_presence_and_frequency_penalty(
-    client: openai.OpenAI, model: Scores, prompt: str, name: str, made: Callable[[float], Change], penalty: float
+    client: openai.OpenAI, reference: Reference, name: str, made: Callable[[float], Change], penalty: float
 ) -> None:
-    """After prompts of which the model knows nothing, or it would not care."""
+    """After a prompt of which the model knows nothing, or it would not care."""
+    prompt = "no no"
     penalize = made(penalty)
 
     def change(row: Any, output: list[int]) -> None:
         penalize(row, output)
-        row[list(model.eos)] = float("-inf")
+        row[list(reference.ends)] = float("-inf")
 
     options: dict[str, Any] = {"model": "openai_bls", "temperature": 0, "max_tokens": SHORT}
     extra = {"min_tokens": SHORT}
     answer = client.completions.create(prompt=prompt, extra_body={**extra, name: penalty}, **options)
-    assert answer.choices[0].text == model.text(model.greedy(model.ids(prompt), SHORT, change))
+    assert answer.choices[0].text == reference.decode(reference.greedy(reference.ids(prompt), SHORT, change))
     unchanged = client.completions.create(prompt=prompt, extra_body=extra, **options)
     assert answer.choices[0].text != unchanged.choices[0].text
 
 
 @pytest.mark.parametrize("penalty", [1.3, 0.8])
-def test_repetition_penalty(client: openai.OpenAI, model: Scores, penalty: float) -> None:
-    prompt = model.chat(COUNT)
-    expected = model.text(model.greedy(prompt, SHORT, repetition(penalty, prompt)))
+def test_repetition_penalty(client: openai.OpenAI, reference: Reference, penalty: float) -> None:
+    prompt = reference.chat(COUNT)
+    expected = reference.decode(reference.greedy(prompt, SHORT, repetition(penalty, prompt)))
     assert ask(client, COUNT, repetition_penalty=penalty) == expected
 
 
-def test_logit_bias(client: openai.OpenAI, model: Scores) -> None:
-    whole = plain(client, QUESTION)
-    (first, *_) = model.ids(whole)
-    (wanted,) = model.ids(" data")
+def test_logit_bias(client: openai.OpenAI, reference: Reference) -> None:
+    whole = ask(client, QUESTION)
+    (first, *_) = reference.ids(whole)
+    (wanted,) = reference.ids(" data")
 
     def change(row: Any, output: list[int]) -> None:
         row[first] -= 100
         row[wanted] += 9
 
-    expected = model.text(model.greedy(model.chat(QUESTION), SHORT, change))
+    expected = reference.decode(reference.greedy(reference.chat(QUESTION), SHORT, change))
     biased = ask(client, QUESTION, logit_bias={str(first): -100, str(wanted): 9})
     assert biased == expected
-    assert not biased.startswith(model.text([first]))
+    assert not biased.startswith(reference.decode([first]))
     # 100 leaves nothing else.
     assert ask(client, QUESTION, logit_bias={str(wanted): 100}) == " data" * SHORT
 
 
-def test_min_tokens(client: openai.OpenAI, model: Scores) -> None:
+def test_min_tokens(client: openai.OpenAI, reference: Reference) -> None:
     def change(row: Any, output: list[int]) -> None:
         if len(output) < 25:
-            row[list(model.eos)] = float("-inf")
+            row[list(reference.ends)] = float("-inf")
 
-    expected = model.greedy(model.chat(SUM), SHORT, change)
+    expected = reference.greedy(reference.chat(SUM), SHORT, change)
     assert len(expected) >= 25
     answer = client.chat.completions.create(
         model="openai_bls", messages=SUM, temperature=0, max_tokens=SHORT, extra_body={"min_tokens": 25}
     )
-    assert answer.choices[0].message.content == model.text(expected)
+    assert answer.choices[0].message.content == reference.decode(expected)
     assert answer.usage is not None
     assert answer.usage.completion_tokens >= 25
     with pytest.raises(openai.BadRequestError) as caught:
@@ -135,7 +125,7 @@ def test_min_tokens(client: openai.OpenAI, model: Scores) -> None:
 
 
 def test_bad_words(client: openai.OpenAI) -> None:
-    whole = plain(client, QUESTION)
+    whole = ask(client, QUESTION)
     for words in (["computers"], ["learn from data", "make"], ["learning is"]):
         cut = min(whole.index(word) for word in words)
         text = ask(client, QUESTION, bad_words=words)
@@ -144,7 +134,7 @@ def test_bad_words(client: openai.OpenAI) -> None:
         assert text.startswith(whole[:cut].rstrip())
 
 
-def test_a_seed_gives_the_same_alone_and_in_a_crowd(server: RunningServer, reference: Reference) -> None:
+def test_a_seed_gives_the_same_alone_and_in_a_crowd(server: RunningServer) -> None:
     """Beside other requests, sampled and greedy, long and short, none of which changes the others."""
     options: dict[str, Any] = {"model": "openai_bls", "temperature": 2, "top_p": 1, "max_tokens": 30}
     extra: dict[str, Any] = {"top_k": -1, "ignore_eos": True}
@@ -174,7 +164,7 @@ def test_a_seed_gives_the_same_alone_and_in_a_crowd(server: RunningServer, refer
                 sample(client, None),
             )
             assert sampled[:4] == sampled[-4:] == alone
-            assert sampled[4:-4] == [reference.text(golden) for golden in chats]
+            assert sampled[4:-4] == [golden.answer for golden in chats]
             assert crowd[-1] != crowd[-2]
 
     asyncio.run(run())

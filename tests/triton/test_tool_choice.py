@@ -8,7 +8,6 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from pydantic import BaseModel, Field
 
 from tests.triton.conversations import WEATHER
 
@@ -112,23 +111,8 @@ def test_auto(client: openai.OpenAI) -> None:
     assert reason == "stop"
 
 
-def test_required(client: openai.OpenAI) -> None:
-    """The model would tell the joke."""
-    calls, content, reason = both_ways(client, JOKE, tools=[WEATHER, PAINT], tool_choice="required")
-    assert calls
-    assert content is None
-    assert reason == "tool_calls"
-    assert both_ways(client, PARIS, tools=[WEATHER], tool_choice="required")[0] == [
-        ("get_weather", '{"city": "Paris"}')
-    ]
-
-
-def test_named(client: openai.OpenAI) -> None:
-    """OpenAI ends a call that was asked for by name with `stop`."""
-    ((name, _),), content, reason = both_ways(client, PARIS, tools=[WEATHER, PAINT], tool_choice=NAMED)
-    assert name == "paint"
-    assert content is None
-    assert reason == "stop"
+def test_calls_that_must_come_or_fit(client: openai.OpenAI) -> None:
+    check_calls_that_must_come_or_fit(client)
 
 
 def test_allowed_tools(client: openai.OpenAI) -> None:
@@ -155,30 +139,6 @@ def test_one_call_or_several(client: openai.OpenAI) -> None:
         assert reason == "tool_calls"
 
 
-def test_strict_tools(client: openai.OpenAI) -> None:
-    """Arguments of a strict tool fit its schema, also where the call is the model's own choice."""
-    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
-    strict["function"]["parameters"] = {**SCHEMAS["get_weather"], "additionalProperties": False}
-    assert both_ways(client, PARIS, tools=[strict])[0] == [("get_weather", '{"city": "Paris"}')]
-
-
-def test_the_sdk_parses_arguments(client: openai.OpenAI) -> None:
-    class GetWeather(BaseModel):
-        """Get the current weather in a city"""
-
-        city: str = Field(description="The city")
-
-    tool: Any = openai.pydantic_function_tool(GetWeather, name="get_weather")
-    options: dict[str, Any] = {"model": "openai_bls", "messages": PARIS, "temperature": 0, "tools": [tool]}
-    (call,) = client.chat.completions.parse(**options).choices[0].message.tool_calls or []
-    assert call.function.parsed_arguments == GetWeather(city="Paris")
-    with client.chat.completions.stream(**options) as stream:
-        deltas = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
-        (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
-    assert streamed.function.parsed_arguments == GetWeather(city="Paris")
-    assert json.loads("".join(deltas)) == {"city": "Paris"}
-
-
 def test_results_are_told(client: openai.OpenAI) -> None:
     """Two calls, their results fed back in the other order, and an answer made of them."""
     options: dict[str, Any] = {"model": "openai_bls", "temperature": 0, "max_tokens": 100, "tools": [WEATHER]}
@@ -193,15 +153,3 @@ def test_results_are_told(client: openai.OpenAI) -> None:
     last = client.chat.completions.create(messages=messages, **options).choices[0]
     assert last.finish_reason == "stop"
     assert "21" in (last.message.content or "")
-
-
-def test_refusals(client: openai.OpenAI) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice"),
-        ({"tools": [{"type": "function", "function": {"name": "no good"}}]}, "tools[0].function.name"),
-    ]
-    for options, param in cases:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="openai_bls", messages=PARIS, **options)
-        assert caught.value.param == param

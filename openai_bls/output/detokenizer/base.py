@@ -1,4 +1,4 @@
-"""What every kind of detokenizer offers, and the vocabulary they are built from."""
+"""Detokenizer interface, its factories, and the vocabulary they are built from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPLACEMENT = "\ufffd"
 
 
 def continuation(before: str, whole: str) -> str:
-    """What `whole` adds to `before`: all that follows the beginning which they share."""
+    """The part of `whole` after the prefix that it shares with `before`."""
     if whole.startswith(before):
         return whole[len(before) :]
     shared = next(i for i, char in enumerate(before) if not whole.startswith(char, i))
@@ -23,13 +23,13 @@ def continuation(before: str, whole: str) -> str:
 
 
 class Detokenizer(ABC):
-    """The text of one sequence of token ids, piece by piece. Not thread-safe; one per sequence.
+    """Incremental text of one sequence of token ids. Not thread-safe; one per sequence.
 
     The law, for every sequence of ids and every way to cut it into pushes::
 
         "".join(push(chunk) for chunk in chunks) + finish() == tokenizer.decode(ids)
 
-    Each kind's factory says what `decode` means where a prompt precedes the ids.
+    Each factory says what `decode` means after a prompt.
     """
 
     __slots__ = ()
@@ -43,12 +43,11 @@ class Detokenizer(ABC):
 
     @abstractmethod
     def finish(self) -> str:
-        """Return what was still held, incomplete bytes as U+FFFD. No push may follow."""
+        """Return the text still held, incomplete bytes as U+FFFD. No push may follow."""
 
 
 class DetokenizerFactory(ABC):
-    """Makes detokenizers for one tokenizer. Threads may share it: once built nothing changes but its caches, which any
-    thread may fill; two that do so at once put down the same."""
+    """Makes detokenizers for one tokenizer. Thread-safe: only caches change, and concurrent writers write the same."""
 
     @abstractmethod
     def new(
@@ -62,12 +61,10 @@ class DetokenizerFactory(ABC):
 
         Args:
             skip_special_tokens: leave special tokens out of the text.
-            prompt_token_ids: what stands before the sequence. The prompt's own text is not
-                returned; it decides, for sentencepiece-like tokenizers, whether the space that
-                begins the first word is text (it is, unless the sequence begins the whole).
-            keep_special: contents of special tokens that stay in the text nevertheless. The law
-                then holds for the ids without the other special ones: the text is that of
-                `tokenizer.decode(those, skip_special_tokens=False)`.
+            prompt_token_ids: ids before the sequence. Their text is not returned; for sentencepiece-like tokenizers
+                they decide whether the space that begins the first word is text (it is, unless there is no prompt).
+            keep_special: contents of special tokens that stay in the text. The law then holds for the ids without
+                the other special ones: the text is `tokenizer.decode(those, skip_special_tokens=False)`.
         """
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -77,37 +74,27 @@ class DetokenizerFactory(ABC):
 
     @abstractmethod
     def decode_chunk(
-        self,
-        context: Sequence[int],
-        new: Sequence[int],
-        final: bool,
-        skip_special_tokens: bool = True,
+        self, context: Sequence[int], new: Sequence[int], final: bool, skip_special_tokens: bool = True
     ) -> str:
-        """The text that one chunk of a stream adds, with no state kept between the chunks.
+        """The text that one chunk of a stream adds, without state between the chunks.
 
         Args:
-            context: the ids generated just before `new`, at least 16 of them or all there are.
+            context: the ids generated just before `new`, at least 16 or all there are.
             new: the chunk's ids.
             final: no chunk follows.
             skip_special_tokens: leave special tokens out of the text.
 
         Returns:
-            Text such that the chunks' texts, joined, are the whole decode. How exactly that holds
-            is said by each kind of tokenizer.
+            Text such that the chunks' texts, joined, are the whole decode, within the limits that each factory states.
         """
 
     @abstractmethod
     def token_bytes(self, token_id: int) -> bytes:
-        """The raw bytes of one token, special or not; a part of a character stays just that part.
-
-        Empty for an id outside the vocabulary.
-        """
+        """The raw bytes of one token, special or not, also of a partial character; empty outside the vocabulary."""
 
     def token_text(self, token_id: int) -> str:
-        """One token as OpenAI's log-probabilities name it: its text, a leading space included.
-
-        One that is a part of a character is `bytes:` and its bytes, as in `bytes:\\xe4\\xbd`.
-        """
+        """One token as OpenAI's log-probabilities name it: its text with a leading space, or, for a partial character,
+        `bytes:` and its bytes, as in `bytes:\\xe4\\xbd`."""
         raw = self.token_bytes(token_id)
         try:
             return raw.decode()
@@ -119,10 +106,10 @@ _Shown = TypeVar("_Shown")
 
 
 class SharedFactory(DetokenizerFactory, Generic[_Shown]):
-    """A factory whose detokenizers share what they look up, for each choice of special tokens that show up.
+    """A factory whose detokenizers share one look-up table per choice of special tokens that are kept.
 
     Args:
-        plain: what they look up if special tokens are skipped.
+        plain: the table without special tokens.
         special: the special tokens by id.
     """
 
@@ -133,7 +120,34 @@ class SharedFactory(DetokenizerFactory, Generic[_Shown]):
 
     @abstractmethod
     def _extended(self, special: dict[int, str]) -> _Shown:
-        """`plain`, and these special tokens, too."""
+        """The plain table with these special tokens."""
+
+    @abstractmethod
+    def _start(self, shown: _Shown, prompt_token_ids: Sequence[int]) -> Detokenizer:
+        """A detokenizer over one of the tables, after a prompt."""
+
+    def _start_chunk(self, shown: _Shown) -> Detokenizer:
+        """A detokenizer for `decode_chunk`."""
+        return self._start(shown, ())
+
+    def new(
+        self,
+        skip_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        keep_special: frozenset[str] = frozenset(),
+    ) -> Detokenizer:
+        """Start a sequence."""
+        return self._start(self._shown(skip_special_tokens, keep_special), prompt_token_ids)
+
+    def decode_chunk(
+        self, context: Sequence[int], new: Sequence[int], final: bool, skip_special_tokens: bool = True
+    ) -> str:
+        """The text that one chunk of a stream adds."""
+        detokenizer = self._start_chunk(self._shown(skip_special_tokens))
+        detokenizer.push(context)
+        text = detokenizer.push(new)
+        return text + detokenizer.finish() if final else text
 
     def _shown(self, skip_special_tokens: bool, keep_special: frozenset[str] = frozenset()) -> _Shown:
         if not skip_special_tokens:
@@ -154,17 +168,16 @@ class SharedFactory(DetokenizerFactory, Generic[_Shown]):
 
 
 class Vocabulary:
-    """Every token of a tokenizer, and which are special, as `Tokenizer.decode` sees them.
+    """The tokens of a tokenizer and which of them are special, as `Tokenizer.decode` sees them.
 
     Args:
         tokens: the tokens by id.
-        special: what special tokens hold.
+        special: contents of special tokens.
     """
 
     def __init__(self, tokens: dict[int, str], special: set[str]) -> None:
         self.tokens = tokens
-        # The decoder goes by a token's content: a second id with a special token's content is
-        # skipped as well.
+        # The decoder compares contents: a second id with a special token's content is skipped as well.
         self.special_ids: frozenset[int] = frozenset(token_id for token_id, token in tokens.items() if token in special)
 
     @property
@@ -186,7 +199,7 @@ class Vocabulary:
         return cls(tokens, {token.content for token in added.values() if token.special})
 
     def kept(self, skip_special_tokens: bool) -> Iterable[tuple[int, str]]:
-        """The (id, token) pairs that show up in the text."""
+        """The (id, token) pairs that are part of the text."""
         if not skip_special_tokens:
             return self.tokens.items()
         return (item for item in self.tokens.items() if item[0] not in self.special_ids)

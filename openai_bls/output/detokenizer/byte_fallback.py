@@ -1,12 +1,10 @@
-"""Detokenization for sentencepiece-like tokenizers: Llama 2, Mistral 7B, Gemma, T5, XLM-R.
+"""Detokenizer for sentencepiece-like tokenizers with byte fallback: Llama 2, Mistral 7B, Gemma, T5, XLM-R.
 
-Their tokens are text with `▁` for a space. A character outside the vocabulary comes as one token
-for each byte, `<0xE4>`. What the decoder makes of these:
+Tokens are text with `▁` for a space; a character outside the vocabulary is one token per byte, such as `<0xE4>`.
 
-- a run of byte tokens that is valid UTF-8 as a whole becomes that text; any other run becomes one
-  U+FFFD for each of its bytes, the valid characters among them included. So the text of a run is
-  certain only when the run ends, or as soon as it cannot become valid any more;
-- the space that begins the first word is dropped.
+- A run of byte tokens that is valid UTF-8 as a whole becomes that text; any other run becomes one U+FFFD per byte,
+  its valid characters included. So the text of a run is certain when the run ends, or when it cannot be valid any more.
+- The space that begins the first word is dropped.
 """
 
 from __future__ import annotations
@@ -27,38 +25,36 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")
 _STEP_CODE = {"Replace": "R", "Metaspace": "M", "ByteFallback": "B", "Fuse": "F", "Strip": "S"}
 
 
-class Recipe(NamedTuple):
-    """What a tokenizer.json's decoder does, brought to one form."""
+class DecoderSteps(NamedTuple):
+    """The steps of a tokenizer.json's decoder in one form."""
 
     replacements: tuple[tuple[str, str], ...] = ()
     """(old, new) pairs, applied to every token in this order."""
     metaspace: str = ""
-    """The stand-in for a space, dropped from the first token if `drop_first` is set."""
+    """Stand-in for a space, dropped from the first token with `drop_first`."""
     drop_first: bool = False
     byte_fallback: bool = False
     strip: str = ""
-    """The character dropped from the beginning of the whole text,"""
+    """Character dropped from the beginning of the whole text, up to `strip_count` times."""
     strip_count: int = 0
-    """up to this many times."""
 
     @classmethod
-    def parse(cls, decoder: Mapping[str, Any]) -> Recipe | None:
-        """Read a decoder's JSON; None if it does what this module does not.
+    def parse(cls, decoder: Mapping[str, Any]) -> DecoderSteps | None:
+        """Read a decoder's JSON; None if this module does not support it.
 
-        Understood are sequences of `Replace` (of a string), `Metaspace`, `ByteFallback`, `Fuse`
-        and `Strip` (at the beginning) in this order, each of which may be missing, but no `Strip`
-        without a `Fuse`.
+        Supported are sequences of `Replace` (of a string), `Metaspace`, `ByteFallback`, `Fuse` and `Strip` (at the
+        beginning) in this order. Each is optional, but a `Strip` needs a `Fuse`.
         """
         steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
         if not re.fullmatch("R*M?B?(F+S?)?", "".join(_STEP_CODE.get(s["type"], "?") for s in steps)):
             return None
-        recipe: Recipe | None = cls()
+        parsed: DecoderSteps | None = cls()
         for step in steps:
-            if recipe is not None:
-                recipe = recipe._with(step)
-        return recipe
+            if parsed is not None:
+                parsed = parsed._with(step)
+        return parsed
 
-    def _with(self, step: Mapping[str, Any]) -> Recipe | None:
+    def _with(self, step: Mapping[str, Any]) -> DecoderSteps | None:
         match step:
             case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
                 return self._replace(replacements=(*self.replacements, (old, new)))
@@ -73,7 +69,7 @@ class Recipe(NamedTuple):
         return None
 
     def read(self, token: str, first: bool = False) -> str | int:
-        """A token's text, or the byte that it stands for."""
+        """A token's text, or the value of a byte token."""
         for old, new in self.replacements:
             token = token.replace(old, new)
         if self.metaspace:
@@ -82,7 +78,7 @@ class Recipe(NamedTuple):
         return int(match[1], 16) if match else token
 
     def stripped(self, text: str, count: int) -> str:
-        """The text less at most `count` strip characters at its beginning."""
+        """The text without up to `count` leading strip characters."""
         start = 0
         while start < count and text.startswith(self.strip, start):
             start += 1
@@ -90,16 +86,16 @@ class Recipe(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """The vocabulary split in two; skipped ids and ids outside it are in neither part."""
+    """Look-up tables by token id; skipped and unknown ids are in none."""
 
     whole: dict[int, str]
-    """Tokens of text, as they decode anywhere but at the beginning."""
+    """Text of tokens that are not the first."""
     byte_of: dict[int, int]
     """Byte tokens."""
     tokens: dict[int, str]
-    """All tokens, as the vocabulary has them, if the first of a text is read differently."""
+    """The vocabulary, if the first token of a text is read differently."""
     special: dict[int, str | int]
-    """Special tokens that are kept: text, or a byte."""
+    """Special tokens that are kept: text or a byte."""
 
     def is_text(self, token_id: int) -> bool:
         return token_id in self.whole or isinstance(self.special.get(token_id), str)
@@ -108,66 +104,45 @@ class _Table(NamedTuple):
 class ByteFallbackFactory(SharedFactory[_Table]):
     """Makes detokenizers for sentencepiece-like tokenizers.
 
-    The law is exact. Without a prompt the text is `decode(ids)`. With one it is
-    `decode(prompt + ids)` less the beginning it shares with `decode(prompt)`, which is all of
-    `decode(prompt)` unless the prompt ends within a run of byte tokens.
+    The law is exact. With a prompt the text is `decode(prompt + ids)` less the prefix it shares with `decode(prompt)`,
+    which is all of `decode(prompt)` unless the prompt ends within a run of byte tokens.
 
-    `decode_chunk` gives out characters as soon as their bytes are there, not at the end of the
-    run, since a run may be longer than the context. It equals the whole decode for every sequence
-    whose runs of byte tokens are valid UTF-8. In an invalid run, valid characters stay and the
-    other bytes become a U+FFFD each. A context without text means the text's beginning.
+    `decode_chunk` returns characters as soon as their bytes are complete, since a run may be longer than the context.
+    It equals the whole decode if every run of byte tokens is valid UTF-8; in an invalid run valid characters stay and
+    other bytes become one U+FFFD each. A context without text means the text's beginning.
     """
 
-    def __init__(self, vocabulary: Vocabulary, recipe: Recipe) -> None:
-        self._recipe = recipe
-        # Only the first token of a text is read again, and only where it is read differently.
-        self._tokens = vocabulary.tokens if recipe.drop_first else {}
+    def __init__(self, vocabulary: Vocabulary, steps: DecoderSteps) -> None:
+        self._steps = steps
+        self._tokens = vocabulary.tokens if steps.drop_first else {}
         super().__init__(self._table(vocabulary.kept(skip_special_tokens=True)), vocabulary.special)
 
     def _extended(self, special: dict[int, str]) -> _Table:
-        """The plain table's large part serves for all."""
-        return self._plain._replace(special={token_id: self._recipe.read(token) for token_id, token in special.items()})
+        """The tables share `whole`, the large part."""
+        return self._plain._replace(special={token_id: self._steps.read(token) for token_id, token in special.items()})
 
     def _table(self, tokens: Iterable[tuple[int, str]]) -> _Table:
         whole: dict[int, str] = {}
         byte_of: dict[int, int] = {}
         for token_id, token in tokens:
-            value = self._recipe.read(token)
+            value = self._steps.read(token)
             if isinstance(value, str):
                 whole[token_id] = value
             else:
                 byte_of[token_id] = value
         return _Table(whole, byte_of, self._tokens, {})
 
-    def new(
-        self,
-        skip_special_tokens: bool = True,
-        prompt_token_ids: Sequence[int] = (),
-        *,
-        keep_special: frozenset[str] = frozenset(),
-    ) -> Detokenizer:
-        """Start a sequence."""
-        table = self._shown(skip_special_tokens, keep_special)
-        detokenizer = ByteFallbackDetokenizer(table, self._recipe, _Run())
+    def _start(self, shown: _Table, prompt_token_ids: Sequence[int]) -> Detokenizer:
+        detokenizer = ByteFallbackDetokenizer(shown, self._steps, _Run())
         if prompt_token_ids:
             detokenizer.prime(prompt_token_ids)
         return detokenizer
 
-    def decode_chunk(
-        self,
-        context: Sequence[int],
-        new: Sequence[int],
-        final: bool,
-        skip_special_tokens: bool = True,
-    ) -> str:
-        """The text that one chunk of a stream adds."""
-        detokenizer = ByteFallbackDetokenizer(self._shown(skip_special_tokens), self._recipe, _EagerRun())
-        detokenizer.push(context)
-        text = detokenizer.push(new)
-        return text + detokenizer.finish() if final else text
+    def _start_chunk(self, shown: _Table) -> Detokenizer:
+        return ByteFallbackDetokenizer(shown, self._steps, _EagerRun())
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One byte of a byte token; else the text, its leading space included."""
+        """The byte of a byte token; else the text with its leading space."""
         value: str | int | None = None
         parts: tuple[Mapping[int, str | int], ...] = (self._all.whole, self._all.byte_of, self._all.special)
         for part in parts:
@@ -178,7 +153,7 @@ class ByteFallbackFactory(SharedFactory[_Table]):
 
 
 class _Run:
-    """A run of byte tokens as the decoder reads it: valid as a whole, or U+FFFD throughout."""
+    """A run of byte tokens: valid UTF-8 as a whole, or U+FFFD throughout."""
 
     __slots__ = ("_broken", "_chars", "_tail", "size")
 
@@ -193,7 +168,7 @@ class _Run:
         self._tail = b""
 
     def add(self, byte: int) -> str:
-        """Return the text that has become certain: none until the run cannot be valid."""
+        """Return the text that is certain: none until the run cannot be valid."""
         self.size += 1
         if self._broken:
             return REPLACEMENT
@@ -220,7 +195,7 @@ class _Run:
 
 
 class _EagerRun(_Run):
-    """A run read character by character, so that its text depends on the last three bytes only."""
+    """A run decoded character by character, so that its text depends on the last three bytes only."""
 
     __slots__ = ()
 
@@ -243,24 +218,24 @@ class _EagerRun(_Run):
 
 
 class ByteFallbackDetokenizer(Detokenizer):
-    """Holds back the run of byte tokens that the sequence ends with, if it can still be valid."""
+    """Holds back a run of byte tokens at the end of the sequence while it can be valid."""
 
-    __slots__ = ("_first", "_plain", "_recipe", "_run", "_seen", "_strip", "_table", "_text_of")
+    __slots__ = ("_first", "_plain", "_run", "_seen", "_steps", "_strip", "_table", "_text_of")
 
-    def __init__(self, table: _Table, recipe: Recipe, run: _Run) -> None:
+    def __init__(self, table: _Table, steps: DecoderSteps, run: _Run) -> None:
         self._table = table
         self._text_of = table.whole.get
-        self._recipe = recipe
+        self._steps = steps
         self._run = run
-        self._first = recipe.drop_first
-        self._strip = recipe.strip_count
-        # The text of the prompt's last run of bytes, which is not to be given out again.
+        self._first = steps.drop_first
+        self._strip = steps.strip_count
+        # Text of the prompt's last run of bytes, which is not returned again.
         self._seen = ""
-        # Neither at the beginning nor within a run: a token's text is what the table says.
+        # Neither at the beginning nor within a run: the table has each token's text.
         self._plain = not self._first and not self._strip
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next ids; return all text up to the last run of byte tokens."""
+        """Take the next ids; return the text up to the last run of byte tokens."""
         if self._plain:
             if len(token_ids) == 1:
                 text = self._text_of(token_ids[0])
@@ -281,22 +256,21 @@ class ByteFallbackDetokenizer(Detokenizer):
         return self._release(self._run.end())
 
     def prime(self, prompt: Sequence[int]) -> None:
-        """Get into the state after a prompt; its text is dropped.
+        """Enter the state after a prompt, whose text is dropped.
 
-        Looks at the prompt's first tokens, until the beginning is dealt with, and at its last, back
-        to where a run of byte tokens begins; rarely more than one of either.
+        Reads the prompt's first tokens, until `drop_first` and `strip` are done, and its last run of byte tokens.
         """
-        place = 0
-        while place < len(prompt) and (self._first or self._strip):
-            self.push(prompt[place : place + 1])
-            place += 1
+        position = 0
+        while position < len(prompt) and (self._first or self._strip):
+            self.push(prompt[position : position + 1])
+            position += 1
         run_start = len(prompt)
-        while run_start > place and not self._table.is_text(prompt[run_start - 1]):
+        while run_start > position and not self._table.is_text(prompt[run_start - 1]):
             run_start -= 1
-        if run_start > place:
+        if run_start > position:
             self._run.end()
         self.push(prompt[run_start:])
-        self._seen = self._recipe.stripped(self._run.held(), self._strip)
+        self._seen = self._steps.stripped(self._run.held(), self._strip)
 
     def _add(self, token_id: int, parts: list[str]) -> None:
         value: str | int | None = self._text_of(token_id)
@@ -308,7 +282,7 @@ class ByteFallbackDetokenizer(Detokenizer):
                     return
         if self._first:
             self._first = False
-            value = self._recipe.read(self._table.tokens[token_id], first=True)
+            value = self._steps.read(self._table.tokens[token_id], first=True)
         if isinstance(value, int):
             parts.append(self._run.add(value))
             return
@@ -318,7 +292,7 @@ class ByteFallbackDetokenizer(Detokenizer):
 
     def _release(self, text: str) -> str:
         if text and self._strip:
-            rest = self._recipe.stripped(text, self._strip)
+            rest = self._steps.stripped(text, self._strip)
             self._strip = 0 if rest else self._strip - len(text)
             text = rest
         if text and self._seen:

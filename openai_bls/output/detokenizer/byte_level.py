@@ -1,8 +1,7 @@
-"""Detokenization for byte-level BPE: GPT-2, Qwen, Llama 3 and their kin.
+"""Detokenizer for byte-level BPE (GPT-2, Qwen, Llama 3): token ids to text, exact at every step.
 
-Such a token is a string of stand-in characters, one for each byte of text, so the text of a
-sequence is simply its bytes, put together and read as UTF-8. Nearly every token is whole UTF-8 by
-itself; those are looked up as `str`, and bytes are only handled around split characters.
+A token is a string of stand-in characters, one per byte of text; the text of a sequence is its bytes read as UTF-8.
+Nearly every token is whole UTF-8 by itself and is looked up as `str`; bytes are handled around split characters only.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's stand-ins: a printable Latin-1 byte is itself, the other 68 follow from U+0100."""
+    """GPT-2's stand-in characters: a printable Latin-1 byte is itself, the other 68 follow from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     alphabet = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in printable)
@@ -31,11 +30,9 @@ _BYTE_OF = _byte_alphabet()
 
 
 def _bytes_of(token: str) -> bytes:
-    """A token's bytes, as the `ByteLevel` decoder has them.
+    """A token's bytes by the `ByteLevel` decoder, which takes a token with any character outside the alphabet as text.
 
-    A single character outside the alphabet makes the decoder take the whole token as plain text.
-    That is how most added tokens get through; one like "café", all of it inside the alphabet, does
-    not, and decodes to an invalid byte.
+    Most added tokens are such; one like "café", all of it inside the alphabet, decodes to an invalid byte.
     """
     try:
         return bytes([_BYTE_OF[char] for char in token])
@@ -44,12 +41,12 @@ def _bytes_of(token: str) -> bytes:
 
 
 class _Table(NamedTuple):
-    """The vocabulary split in two; skipped ids and ids outside it are in neither part."""
+    """Look-up tables by token id; skipped and unknown ids are in neither."""
 
     whole: dict[int, str]
-    """Tokens that are UTF-8 by themselves."""
+    """Tokens that are valid UTF-8."""
     parts: dict[int, bytes]
-    """Tokens that hold a part of a character, or bytes that are never text; special tokens that are kept."""
+    """Tokens with partial characters or invalid bytes, and special tokens that are kept."""
 
     def bytes_of(self, token_id: int) -> bytes:
         part = self.parts.get(token_id)
@@ -74,54 +71,31 @@ def _table(tokens: Iterable[tuple[int, str]]) -> _Table:
 class ByteLevelFactory(SharedFactory[_Table]):
     """Makes detokenizers for byte-level tokenizers.
 
-    The law is exact, and about the sequence alone: the text is `decode(ids)` whatever the prompt,
-    since a byte's meaning does not depend on the words before it.
+    The law is exact, and the text is `decode(ids)` whatever the prompt.
 
-    `decode_chunk` is exact too, if `context` holds all ids since the stream's beginning or at
-    least three bytes of text that is not skipped. UTF-8 synchronises itself: what is pending
-    depends on the last three bytes. It fails only where a run of skipped or unknown ids fills the
-    context (with 16: from 14 on, in the middle of one character); the character is then lost to
-    U+FFFD.
+    `decode_chunk` is exact if `context` has all ids since the stream's beginning or at least three bytes of text that
+    is not skipped, since pending bytes depend on the last three only. Where skipped or unknown ids fill the context
+    (with 16: from 14 on, within one character), the character becomes U+FFFD.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(_table(vocabulary.kept(skip_special_tokens=True)), vocabulary.special)
 
     def _extended(self, special: dict[int, str]) -> _Table:
-        """The plain table's large part serves for all."""
+        """The tables share `whole`, the large part."""
         added = {token_id: _bytes_of(token) for token_id, token in special.items()}
         return _Table(self._plain.whole, self._plain.parts | added)
 
-    def new(
-        self,
-        skip_special_tokens: bool = True,
-        prompt_token_ids: Sequence[int] = (),
-        *,
-        keep_special: frozenset[str] = frozenset(),
-    ) -> Detokenizer:
-        """Start a sequence; the prompt is of no consequence."""
-        return ByteLevelDetokenizer(self._shown(skip_special_tokens, keep_special))
-
-    def decode_chunk(
-        self,
-        context: Sequence[int],
-        new: Sequence[int],
-        final: bool,
-        skip_special_tokens: bool = True,
-    ) -> str:
-        """The text that one chunk of a stream adds."""
-        detokenizer = self.new(skip_special_tokens)
-        detokenizer.push(context)
-        text = detokenizer.push(new)
-        return text + detokenizer.finish() if final else text
+    def _start(self, shown: _Table, prompt_token_ids: Sequence[int]) -> Detokenizer:
+        return ByteLevelDetokenizer(shown)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that the token stands for."""
+        """The bytes of the token."""
         return self._all.bytes_of(token_id)
 
 
 class ByteLevelDetokenizer(Detokenizer):
-    """Holds back at most three bytes: the beginning of a character."""
+    """Holds back at most three bytes of a partial character."""
 
     __slots__ = ("_pending", "_table", "_text_of")
 
@@ -141,10 +115,9 @@ class ByteLevelDetokenizer(Detokenizer):
                 try:
                     return "".join(map(self._text_of, token_ids))  # type: ignore[arg-type]
                 except TypeError:
-                    pass  # One of them is not a whole text.
+                    pass  # One of them is not whole UTF-8.
         raw = self._pending + b"".join(map(self._table.bytes_of, token_ids))
-        # Both this decoder and Rust's from_utf8_lossy put one U+FFFD for each maximal subpart of
-        # an ill-formed sequence, the Unicode standard's recommendation.
+        # As in Rust's from_utf8_lossy: one U+FFFD per maximal subpart of an ill-formed sequence.
         text, used = utf_8_decode(raw, "replace", False)
         self._pending = raw[used:]
         return text

@@ -1,9 +1,7 @@
-"""Incremental detokenization: token ids in, the text that has become certain out.
-
-What a tokenizer.json's decoder does decides which kind reads it:
+"""Detokenizer factory: the module for a tokenizer, chosen by the decoder in its tokenizer.json.
 
 ================================================  ==================  ==========================
-decoder                                           module              a token costs
+decoder                                           module              cost per token
 ================================================  ==================  ==========================
 `ByteLevel`                                       `byte_level`        a dictionary look-up
 `Metaspace`, or a sequence of `Replace`,          `byte_fallback`     a dictionary look-up
@@ -11,9 +9,9 @@ decoder                                           module              a token co
 anything else, or none                            `windowed`          two decodes of a few ids
 ================================================  ==================  ==========================
 
-The reference is `tokenizers.Tokenizer.decode`. transformers' `clean_up_tokenization_spaces`, which
-edits the text afterwards ("do n't" to "don't"), is never applied: it is off in the checkpoints of
-language models, and transformers itself ignores it for BPE, because it changes what was generated.
+The reference is `tokenizers.Tokenizer.decode`. transformers' `clean_up_tokenization_spaces`, which edits the text
+afterwards ("do n't" to "don't"), is never applied: it is off in the checkpoints of language models, and transformers
+ignores it for BPE.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from openai_bls.output.detokenizer import tokenizer_json
 from openai_bls.output.detokenizer.base import Detokenizer, DetokenizerFactory, Vocabulary
-from openai_bls.output.detokenizer.byte_fallback import ByteFallbackFactory, Recipe
+from openai_bls.output.detokenizer.byte_fallback import ByteFallbackFactory, DecoderSteps
 from openai_bls.output.detokenizer.byte_level import ByteLevelFactory
 from openai_bls.output.detokenizer.windowed import WindowedFactory
 
@@ -63,7 +61,7 @@ def load(path: Path | str) -> DetokenizerFactory:
 
 
 def from_tokenizer(tokenizer: Tokenizer) -> DetokenizerFactory:
-    """Choose the kind that suits a tokenizer, whose vocabulary may not change afterwards."""
+    """The factory for a tokenizer, whose vocabulary may not change afterwards."""
     vocabulary = Vocabulary.of(tokenizer)
     decoder = tokenizer.decoder
     factory = _from_tables(vocabulary, json.loads(decoder.__getstate__())) if decoder is not None else None
@@ -71,9 +69,9 @@ def from_tokenizer(tokenizer: Tokenizer) -> DetokenizerFactory:
 
 
 def _from_tables(vocabulary: Vocabulary, decoder: Mapping[str, Any]) -> DetokenizerFactory | None:
-    """The kind that needs no more than the vocabulary, if the decoder allows one."""
+    """A factory that needs no more than the vocabulary, if there is one for the decoder."""
     steps = decoder.get("decoders", [decoder])
     if [step["type"] for step in steps] == ["ByteLevel"]:
         return ByteLevelFactory(vocabulary)
-    recipe = Recipe.parse(decoder)
-    return ByteFallbackFactory(vocabulary, recipe) if recipe is not None else None
+    parsed = DecoderSteps.parse(decoder)
+    return ByteFallbackFactory(vocabulary, parsed) if parsed is not None else None

@@ -1,7 +1,7 @@
-"""A tokenizer.json's vocabulary and decoder, read without making the tokenizer.
+"""Reader of a tokenizer.json's vocabulary and decoder without building the tokenizer.
 
 The tokenizers library takes a second for a vocabulary of 150,000 tokens and leaves 90 MB of freed memory in the
-process; the look-up tables need the tokens' names alone, which msgspec reads in a tenth of that.
+process; the look-up tables need the tokens alone, which msgspec reads in a tenth of that.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class _File(msgspec.Struct):
 def read(content: bytes) -> tuple[Vocabulary, dict[str, Any]] | None:
     """The vocabulary and the decoder's description.
 
-    None if the file is not a plain BPE tokenizer's, or where it leaves open what the tokenizers library would make of
-    it, as that library deals out the ids of added tokens anew.
+    None if the file is not a plain BPE tokenizer's, or if the tokenizers library might assign other ids to its added
+    tokens.
     """
     try:
         file = msgspec.json.decode(content, type=_File)

@@ -1,4 +1,4 @@
-"""Detokenization for any other tokenizer, by decoding a short window of ids again and again."""
+"""Detokenizer for any other tokenizer: decodes a short window of ids per push."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ if TYPE_CHECKING:
 
     from openai_bls.output.detokenizer.base import Vocabulary
 
-# Ids decoded before the new ones, so that these are read as they would be in the whole.
+# Ids of context decoded before the new ones.
 _CONTEXT = 8
-# Ids held at most while the text ends in U+FFFD; bounds the cost of a sequence that is not text.
+# Most ids held while the text ends in U+FFFD; bounds the cost of a sequence that is not text.
 _MAX_HELD = 64
 
 
 class WindowedFactory(SharedFactory[frozenset[int]]):
-    """Makes detokenizers that ask the tokenizer's own decoder: WordPiece, BPE with `</w>`, CTC...
+    """Makes detokenizers that call the tokenizer's own decoder: WordPiece, BPE with `</w>`, CTC...
 
-    The law holds where a decoder is local: what an id adds to the text depends on whether it is
-    the first and on no more than the eight ids before it, and the text of some ids begins the text
-    of these and more ids, but for U+FFFD at its end. That is so for `WordPiece`, `BPEDecoder`,
-    `CTC`, and tokenizers without a decoder. It does not hold for a decoder that takes text off the
-    end (`Strip` with `stop`), or in a run of more than 64 ids of invalid bytes. With a prompt
-    the text is `decode(prompt + ids)` less `decode(prompt)`.
+    The law holds for local decoders: the text of an id depends on the eight ids before it at most and on whether it is
+    the first, and the text of a prefix of the ids is a prefix of the text, U+FFFD at its end aside. So it is for
+    `WordPiece`, `BPEDecoder`, `CTC`, and tokenizers without a decoder; not for a decoder that strips the end of the
+    text (`Strip` with `stop`), nor in a run of more than 64 ids of invalid bytes. With a prompt the text is
+    `decode(prompt + ids)` less `decode(prompt)`.
 
-    `decode_chunk` is exact for the same decoders, if the context holds an id that is not skipped.
-
-    `clean_up_tokenization_spaces` of tokenizer_config.json is transformers' affair and not applied.
+    `decode_chunk` is exact for the same decoders, if the context has an id that is not skipped.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
@@ -41,22 +38,11 @@ class WindowedFactory(SharedFactory[frozenset[int]]):
     def _extended(self, special: dict[int, str]) -> frozenset[int]:
         return self._plain.union(special)
 
-    def new(
-        self,
-        skip_special_tokens: bool = True,
-        prompt_token_ids: Sequence[int] = (),
-        *,
-        keep_special: frozenset[str] = frozenset(),
-    ) -> Detokenizer:
-        """Start a sequence."""
-        return WindowedDetokenizer(self._tokenizer, self._shown(skip_special_tokens, keep_special), prompt_token_ids)
+    def _start(self, shown: frozenset[int], prompt_token_ids: Sequence[int]) -> Detokenizer:
+        return WindowedDetokenizer(self._tokenizer, shown, prompt_token_ids)
 
     def decode_chunk(
-        self,
-        context: Sequence[int],
-        new: Sequence[int],
-        final: bool,
-        skip_special_tokens: bool = True,
+        self, context: Sequence[int], new: Sequence[int], final: bool, skip_special_tokens: bool = True
     ) -> str:
         """The text that one chunk of a stream adds."""
         kept = self._shown(skip_special_tokens)
@@ -77,7 +63,7 @@ class WindowedFactory(SharedFactory[frozenset[int]]):
 
 
 class WindowedDetokenizer(Detokenizer):
-    """Holds back ids while the text that they add ends in U+FFFD. Some microseconds an id."""
+    """Holds back ids while the text that they add ends in U+FFFD. Costs some microseconds per id."""
 
     __slots__ = ("_context", "_held", "_kept", "_tokenizer")
 
@@ -94,7 +80,7 @@ class WindowedDetokenizer(Detokenizer):
         self._context = context[::-1]
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next ids; return what they add."""
+        """Take the next ids; return the text that they add."""
         kept = self._kept
         new = [token_id for token_id in token_ids if token_id in kept]
         if not new:
@@ -108,7 +94,7 @@ class WindowedDetokenizer(Detokenizer):
         return text
 
     def finish(self) -> str:
-        """Return what the held ids add."""
+        """Return the text of the held ids."""
         text = self._added() if self._held else ""
         self._held = []
         return text

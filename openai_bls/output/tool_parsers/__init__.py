@@ -1,1 +1,1 @@
-"""Tool-call formats: how each model family writes calls, parsed from a stream of text."""
+"""Tool-call formats of the model families and their streaming parsers."""

@@ -1,4 +1,4 @@
-"""Tool calls as Llama 3, Mistral and DeepSeek write them."""
+"""Tool-call readers of Llama 3, Mistral and DeepSeek."""
 
 from __future__ import annotations
 
@@ -32,11 +32,8 @@ SEPARATOR = "<｜tool▁sep｜>"
 
 
 class LlamaReader(CallScanner):
-    """Reads `{"name": ..., "parameters": ...}`, at the beginning or after `<|python_tag|>`; more may follow, after a
-    semicolon or as they are.
-
-    As nothing but its form tells a call from any other JSON, it must have a tool's name.
-    """
+    """Reads `{"name": ..., "parameters": ...}` at the beginning or after `<|python_tag|>`; more calls may follow, with
+    or without a semicolon. Since only its form identifies a call, it must have a tool's name."""
 
     __slots__ = ("_marked",)
 
@@ -64,17 +61,14 @@ class LlamaReader(CallScanner):
 
 
 def llama3_json(names: Iterable[str]) -> Syntax:
-    """Of Llama 3.1 and later; `names` of the request's tools."""
+    """Syntax of Llama 3.1 and later; `names` are those of the request's tools."""
     known = frozenset(names)
     return Syntax(lambda marker: LlamaReader(known, marked=bool(marker)), begins=(PYTHON_TAG,), at_start=True)
 
 
 class MistralReader(CallScanner):
-    """Reads what stands after `[TOOL_CALLS]`: a JSON list of calls, or one call `name[CALL_ID]id[ARGS]{...}`, in which
-    the id, or all up to the arguments, may be missing.
-
-    Ids that the model writes are not used: it repeats them from one turn to the next.
-    """
+    """Reads the text after `[TOOL_CALLS]`: a JSON list of calls, or one call `name[CALL_ID]id[ARGS]{...}`, in which
+    the id or both markers may be missing. The model's ids are not used: it repeats them from turn to turn."""
 
     __slots__ = ("_in_list",)
 
@@ -95,7 +89,7 @@ class MistralReader(CallScanner):
         elif char == "{":
             yield from self._members()
         elif char == "[":
-            # It may be the next marker's.
+            # It may begin the next marker.
             self.put_back = char
             char = yield
             if char in SPACE:

@@ -1,13 +1,10 @@
-"""Tool calls, found in the text while it streams. How a model marks them is its `Syntax`.
+"""Streaming tool-call parser: splits text into content and calls by a format's `Syntax`.
 
-The usual one is that of Hermes and Qwen: the model writes, any number of times, between or after text::
+The syntax of Hermes and Qwen, any number of times, between or after text::
 
     <tool_call>
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
-
-In these tokenizers `<tool_call>` is an added token that is not special, so it is in the text. `call_forms` and
-`xml_calls` read other forms.
 """
 
 from __future__ import annotations
@@ -26,14 +23,14 @@ def new_call_id() -> str:
 
 
 class Syntax:
-    """How a model marks its calls. All markers of one begin with the same character.
+    """The markers of a tool-call format, which all begin with the same character, and its reader.
 
     Args:
-        reader: makes the reader of a block that a marker has begun; it is given the marker.
-        begins: any of these begins a block.
-        ends: what stands between the end of a call's arguments and any of these is dropped with it.
-        closers: dropped after a call, as far as there is only space between.
-        at_start: the text may begin with a call, which `reader("")` reads.
+        reader: makes the reader of a block, given the marker that begins it.
+        begins: markers that begin a block.
+        ends: markers that are dropped after a call, with any text between its arguments and the marker.
+        closers: markers that are dropped after a call if only white space precedes them.
+        at_start: the text may begin with a call, read by `reader("")`.
     """
 
     __slots__ = ("at_start", "begins", "closers", "content", "ends", "reader", "tail")
@@ -53,35 +50,30 @@ class Syntax:
         self.closers = tuple(closers)
         self.at_start = at_start
         self.content = Markers(*begins, *closers)
-        """To look for in content."""
+        """Markers searched for in content."""
         self.tail = Markers(*begins, *ends)
-        """To look for between a call's arguments and its end."""
+        """Markers searched for after a call's arguments."""
 
 
 HERMES = Syntax(lambda _: CallScanner(), begins=("<tool_call>",), ends=("</tool_call>",))
 
 
 class ToolCallParser:
-    """Splits one text into content and tool calls. How it is cut into pushes never matters.
+    """Splits one text into content and tool calls, independent of how it is cut into pushes.
 
-    - A call is told once its name is known and its arguments have begun, in whichever order they
-      stand. The fragments, joined, are the argument text exactly as the model wrote it (of a
-      JSON string: its content); a call without arguments gets `{}`. `parameters` will do for
-      `arguments`. Forms that are not JSON are told as JSON.
-    - If the text ends, or ceases to be a call, after that, the call keeps the arguments it got.
-      Before that, everything from the marker on is content. Nothing is ever repaired.
-    - What stands between the end of a call's JSON and its end marker is dropped (models close one
-      brace too many); if there is no end marker, it is content.
-    - Content keeps its text, spaces included, but text that is all white space between or around
-      calls is none.
-    - The name of a call need not be one of a tool that was offered: the client decides what to
-      make of it. (Forms without a marker go by the names.)
-
-    For a whole text at once: `push(text) + finish()`.
+    - A call starts once its name is known and its arguments have begun, in either order. The fragments, joined, are
+      the argument text exactly as the model wrote it (of a JSON string: its content); a call without arguments gets
+      `{}`. `parameters` is the same as `arguments`. Formats other than JSON are converted to JSON.
+    - If the text ends, or ceases to be a call, after that, the call keeps its arguments so far. Before that,
+      everything from the marker on is content. Nothing is repaired.
+    - Text between the end of a call's JSON and its end marker is dropped (models close one brace too many); without
+      an end marker it is content.
+    - Content keeps its white space, but text of white space alone between or around calls is dropped.
+    - The name of a call need not be that of an offered tool; only formats without a marker depend on the names.
 
     Args:
         new_id: makes the calls' ids.
-        syntax: how the calls are marked.
+        syntax: the markers and the reader of the format.
     """
 
     __slots__ = ("_first", "_held", "_in_text", "_junk", "_new_id", "_raw", "_reader", "_space", "_syntax", "calls")
@@ -91,25 +83,25 @@ class ToolCallParser:
         self._syntax = syntax
         self._first = syntax.content.first
         self.calls = 0
-        """How many calls have been told."""
-        # The beginning of a marker, at the end of the text so far.
+        """Number of calls started."""
+        # A partial marker at the end of the text.
         self._held = ""
-        # Whether the content since the last call has any text, and the white space if it has none.
+        # Whether there is content since the last call; the white space if there is not.
         self._in_text = False
         self._space: list[str] = []
-        # Within a block: its reader, and until the call is told what was read.
+        # Within a block: its reader, and the text read until the call starts.
         self._reader = syntax.reader("") if syntax.at_start else None
         self._raw: list[str] = []
-        # After a call's arguments: what comes before the end marker.
+        # After a call's arguments: the text before the end marker.
         self._junk: list[str] | None = None
 
     @property
     def reasoning_open(self) -> bool:
-        """Never: reasoning is `reasoning.ReasoningParser`'s."""
+        """False: reasoning is `ReasoningParser`'s."""
         return False
 
     def push(self, text: str) -> list[Event]:
-        """Take the next text; return what it brings."""
+        """Take the next text; return the events that are certain."""
         if self._in_text and not self._held and self._reader is None and self._first not in text:
             return [ContentDelta(text)] if text else []
         text = self._held + text
@@ -126,13 +118,13 @@ class ToolCallParser:
         return events
 
     def finish(self) -> list[Event]:
-        """Return what was held back. No push may follow."""
+        """Return the events of the text held back. No push may follow."""
         events: list[Event] = []
         held, self._held = self._held, ""
         if self._reader is not None:
             self._cut_call(self._reader, events)
         elif self._junk is not None:
-            # The end marker may be cut off, too.
+            # The end marker may be cut off as well.
             junk = "".join(self._junk) + ("" if _begins(self._syntax.ends, held) else held)
             self._junk = None
             self._content(junk, events)
@@ -161,7 +153,7 @@ class ToolCallParser:
         return found.end()
 
     def _closed(self) -> bool:
-        """Whether there has been nothing but space since the last call."""
+        """Whether there is only white space since the last call."""
         return self.calls > 0 and not self._in_text
 
     def _enter_block(self, marker: str) -> None:
@@ -169,7 +161,7 @@ class ToolCallParser:
         self._raw = [marker]
 
     def _read_call(self, reader: CallReader, text: str, place: int, events: list[Event]) -> tuple[str, int]:
-        """Read on in a block; return what to go on with, and from where."""
+        """Read on in a block; return the text and the position to continue with."""
         end = reader.read(text, place)
         if not self._tell(reader, events):
             self._raw.append(text[place:end])
@@ -190,7 +182,7 @@ class ToolCallParser:
         return text, end
 
     def _tell(self, reader: CallReader, events: list[Event]) -> bool:
-        """Tell what is known of a call; False if nothing is."""
+        """Add the events of a call; False if it has not started."""
         if not reader.ready:
             return False
         if not reader.told:
@@ -208,7 +200,7 @@ class ToolCallParser:
     def _cut_call(self, reader: CallReader, events: list[Event]) -> None:
         self._reader = None
         reader.cut()
-        # What stands between calls is dropped like an end marker that is cut off.
+        # Text between calls is dropped like an end marker that is cut off.
         if not self._tell(reader, events) and not (reader.idle and self.calls):
             self._content("".join(self._raw), events)
 
@@ -228,7 +220,7 @@ class ToolCallParser:
         return found.end()
 
     def _content(self, text: str, events: list[Event]) -> None:
-        """Tell content, or keep it for as long as it is only white space."""
+        """Add content, or hold it while it is only white space."""
         if not text:
             return
         if not self._in_text:

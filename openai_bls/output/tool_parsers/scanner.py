@@ -1,4 +1,4 @@
-"""Reads one tool call as its characters arrive: what all forms share, and the JSON object."""
+"""Incremental readers of one tool call: the base of all formats, and the JSON object."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _CALL_KEYS = ("name", *_ARGUMENT_KEYS, "type", "id")
 
 
 class MalformedError(Exception):
-    """The character just sent cannot stand here."""
+    """The last character cannot occur here."""
 
 
 class CallReader(ABC):
-    """An incremental reader of what stands after a call's first marker."""
+    """Incremental reader of the text after a call's first marker."""
 
     __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "idle", "name", "put_back", "told")
 
     def __init__(self) -> None:
         self.name = ""
         self.told = False
-        """For whoever tells the call."""
+        """The call's start event has been sent; set by the parser."""
         self.done = False
-        """All is read. If it is not `ready`, it was no call but what may stand between or after calls."""
+        """All is read. If not `ready`, it was text between or after calls."""
         self.broken = False
-        """It cannot be read any further."""
+        """The text is malformed from here on."""
         self.put_back = ""
-        """When broken: the last characters that were read, which do not belong here after all."""
+        """When broken: the last characters read, which do not belong to the call."""
         self.idle = False
-        """Nothing has been read but what stands between calls."""
+        """Only text between calls has been read."""
         self._begun = False
         self._arguments: list[str] = []
         self._reader = self._block()
@@ -47,13 +47,13 @@ class CallReader(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether the name is known and the arguments have begun: the call can be told."""
+        """Whether the name is known and the arguments have begun."""
         return self._begun and bool(self.name)
 
     def read(self, text: str, place: int) -> int:
-        """Read on from `text[place]`; return the place after the last character that belongs, or was put back.
+        """Read on from `text[place]`; return the position after the last character of the call, or put back.
 
-        It is the end of the text unless the reader is now done or broken.
+        That is the end of the text unless the reader is now done or broken.
         """
         send = self._reader.send
         for at in range(place, len(text)):
@@ -68,29 +68,29 @@ class CallReader(ABC):
         return len(text)
 
     def take_arguments(self) -> str:
-        """The argument text that came since the last time."""
+        """The argument text since the last call of this method."""
         text = "".join(self._arguments)
         self._arguments.clear()
         return text
 
     def following(self) -> CallReader | None:
-        """What reads on directly after this call, without a marker."""
+        """The reader of the text directly after this call, without a marker."""
         return None
 
     def cut(self) -> None:
-        """The text ends here: what was held of the arguments joins them, as far as it goes."""
+        """The text ends here: held argument text becomes part of the arguments."""
         return
 
     @abstractmethod
     def _block(self) -> Reader:
-        """The coroutine that reads it all."""
+        """The coroutine that reads the block."""
 
     def _begin(self, text: str) -> None:
         self._begun = True
         self._arguments.append(text)
 
     def _literal(self, *options: str, read: str = "") -> CharReader:
-        """Read one of the options, of which `read` has been read; return it. None begins another."""
+        """Read one of the options, of which `read` has been read; return it. No option is a prefix of another."""
         while read not in options:
             char = yield
             if not any(option.startswith(read + char) for option in options):
@@ -101,19 +101,17 @@ class CallReader(ABC):
 
 
 class CallScanner(CallReader):
-    """An incremental reader of `{"name": ..., "arguments": ...}`, members in any order.
+    """Incremental reader of `{"name": ..., "arguments": ...}`, members in any order.
 
-    It follows the structure and leaves the rest to whoever parses the arguments: brackets are
-    counted, not matched, and what stands between them is not checked, since a client wants the
-    text that the model wrote. A `<` outside a string ends the reading, for it begins `</tool_call>`.
+    Brackets are counted, not matched, and the text between them is not checked: the client gets the text that the
+    model wrote. A `<` outside a string ends the call, since it begins `</tool_call>`.
 
-    Of several members with the same meaning the first counts. `null` is as good as no arguments.
-    Arguments given as a JSON string are its content; a lone surrogate in it becomes U+FFFD.
+    Of several members with the same meaning the first counts. `null` means no arguments. Arguments given as a JSON
+    string are its content; a lone surrogate in it becomes U+FFFD.
 
     Args:
-        names: if given, only an object with one of these names and with arguments is a call. It
-            must begin with the name or with `"type": "function"`, and it breaks as soon as it is
-            sure to be something else.
+        names: if given, only an object with one of these names and with arguments is a call. It must begin with the
+            name or with `"type": "function"`, and breaks as soon as it cannot be a call.
     """
 
     __slots__ = ("_names",)
@@ -144,7 +142,7 @@ class CallScanner(CallReader):
             self._begin("{}")
 
     def _member(self, key: str) -> CharReader:
-        """Read a value; return the first character after it that is not space."""
+        """Read a member's value; return the next character that is not white space."""
         char = yield from after_space()
         if key == "name" and not self.name:
             name = yield from self._text(char)
@@ -152,7 +150,7 @@ class CallScanner(CallReader):
                 raise MalformedError
             self.name = name
         elif self._names is not None and not self.name:
-            # An object that begins with anything else is not to be held back.
+            # An object that begins with anything else is not held back.
             expect(key, "type")
             expect((yield from self._text(char)), "function")
         elif key in _ARGUMENT_KEYS and not self._begun:
@@ -187,20 +185,20 @@ class CallScanner(CallReader):
 
 
 def expect(char: str, expected: str) -> None:
-    """Go on only with the right character."""
+    """Refuse any other character."""
     if char != expected:
         raise MalformedError
 
 
 def after_space() -> CharReader:
-    """The next character that is not space."""
+    """The next character that is not white space."""
     while (char := (yield)) in SPACE:
         pass
     return char
 
 
 def _value(char: str, out: list[str]) -> CharReader:
-    """A value as it stands; returns the first character after it that is not space."""
+    """Read a value verbatim; return the next character that is not white space."""
     out.append(char)
     if char not in '"{[':
         return (yield from _scalar(out))
@@ -209,7 +207,7 @@ def _value(char: str, out: list[str]) -> CharReader:
 
 
 def structure(out: list[str]) -> Reader:
-    """The rest of an object or array, as it stands."""
+    """Read the rest of an object or array verbatim."""
     depth = 1
     while depth:
         char = yield
@@ -225,7 +223,7 @@ def structure(out: list[str]) -> Reader:
 
 
 def _raw_string(out: list[str]) -> Reader:
-    """The rest of a string, as it stands."""
+    """Read the rest of a string verbatim."""
     char = ""
     while char != '"':
         char = yield
@@ -235,7 +233,7 @@ def _raw_string(out: list[str]) -> Reader:
 
 
 def _scalar(out: list[str]) -> CharReader:
-    """The rest of a number or literal; returns the first character after it that is not space."""
+    """Read the rest of a number or literal; return the next character that is not white space."""
     if out[0] in ",:}]<":
         raise MalformedError
     while (char := (yield)) not in ",}" + SPACE:
@@ -246,7 +244,7 @@ def _scalar(out: list[str]) -> CharReader:
 
 
 def _string(out: list[str]) -> Reader:
-    """The rest of a string, decoded. An escape that JSON does not know stays as it is."""
+    """Read the rest of a string, decoded. Unknown escapes stay as they are."""
     high = 0
     while True:
         char = yield

@@ -1,6 +1,6 @@
-"""Tool calls in XML, as Qwen3-Coder and Seed-OSS write them, told as JSON.
+"""Tool-call reader for XML (Qwen3-Coder, Seed-OSS), which converts arguments to JSON.
 
-The model writes each argument as plain text::
+Each argument is plain text, whose type only the tool's schema says::
 
     <tool_call>
     <function=get_weather>
@@ -9,8 +9,6 @@ The model writes each argument as plain text::
     </parameter>
     </function>
     </tool_call>
-
-and only the tool's schema says what kind of value the text is.
 """
 
 from __future__ import annotations
@@ -32,26 +30,26 @@ _PARAMETER = "<parameter="
 _END_PARAMETER = "</parameter>"
 _ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _TYPE_NAMES = {type(None): "null", bool: "boolean", str: "string", list: "array", dict: "object"}
-# The templates write calls of earlier turns by Python's rules, so models have learned these as well.
+# Chat templates write calls of earlier turns with Python's literals, so models write them, too.
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _RESTRICTIONS = frozenset({"enum", "const", "pattern", "format"})
 _MAX_DEPTH = 16
-# Of a schema that are looked at for one parameter.
+# Most nodes of a schema visited for one parameter.
 _MAX_NODES = 2_000
 
 
 class XmlCallReader(CallReader):
-    """Reads what stands after `<tool_call>`, up to `</function>`.
+    """Reads the text after `<tool_call>`, up to `</function>`.
 
-    - One line break after the opening tag of a parameter and one before its closing tag are none of the value.
-    - A value that may be any string, and nothing else, is told while it comes, any other when it is complete: it is
-      the JSON that it reads as, if the schema allows that type (`True`, `False` and `None` are read, too), else a
-      string. Where the schema is silent any JSON will do.
-    - A value that is cut off is told as far as it goes.
+    - One line break after a parameter's opening tag and one before its closing tag are not part of the value.
+    - A value that can only be a string, and any string, is streamed. Any other is sent when it is complete: as JSON if
+      it is JSON of a type that the schema allows (`True`, `False` and `None` included), else as a string. Without a
+      schema any type is allowed.
+    - A value that is cut off is sent as far as it goes.
 
     Args:
-        outer: what has been read is `<tool_call>`, not `<function=`.
-        schemas: the tools' `parameters`, by name.
+        outer: the block began with `<tool_call>`, not `<function=`.
+        schemas: the tools' `parameters` by name.
     """
 
     __slots__ = ("_kind", "_outer", "_schemas", "_value")
@@ -59,13 +57,13 @@ class XmlCallReader(CallReader):
     def __init__(self, *, outer: bool, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         self._outer = outer
         self._schemas = schemas
-        # Of the parameter that is being read: its kind, and its text if it is told only when complete.
+        # The kind of the current parameter, and its text unless it is streamed.
         self._kind = Kind()
         self._value: list[str] | None = None
         super().__init__()
 
     def cut(self) -> None:
-        """Tell the value that is not complete."""
+        """Add the incomplete value to the arguments."""
         if self._value is not None:
             text = "".join(self._value)
             self._arguments.append(json.dumps(text, ensure_ascii=False)[:-1] if "string" in self._kind.types else text)
@@ -97,8 +95,8 @@ class XmlCallReader(CallReader):
         """Read up to `>`.
 
         Args:
-            told_tag: what stands before it, within a call that has been told. It goes back into the text with a name
-                that is none; before that all of the block is content.
+            told_tag: text before the name, within a call that has started; put back with a malformed name. Before
+                the start all of the block is content.
         """
         name = ""
         while (char := (yield)) not in "><\n":
@@ -140,7 +138,7 @@ _ENDS = ("\n" + _END_PARAMETER, _END_PARAMETER)
 
 
 def xml_calls(schemas: Mapping[str, Mapping[str, Any]], outer: str = "tool_call") -> Syntax:
-    """Of Qwen3-Coder, and of Seed-OSS with another outer tag. The outer tag may be missing."""
+    """Syntax of Qwen3-Coder, and of Seed-OSS with another outer tag. The outer tag is optional."""
     return Syntax(
         lambda marker: XmlCallReader(outer=marker != _FUNCTION, schemas=schemas),
         begins=(f"<{outer}>", _FUNCTION),
@@ -149,25 +147,25 @@ def xml_calls(schemas: Mapping[str, Mapping[str, Any]], outer: str = "tool_call"
 
 
 class Kind(NamedTuple):
-    """What a schema says of a value."""
+    """The JSON types that a schema allows for a value."""
 
     types: frozenset[str] = _ALL_TYPES
-    """JSON types that it may be of; all where the schema does not say."""
+    """All types if the schema does not say."""
     restricted: bool = False
-    """Not every string will do, and space around it is none of it."""
+    """Only some strings are allowed, and white space around them is dropped."""
 
     @property
     def is_text(self) -> bool:
-        """Any string, and nothing else: the value is what is written."""
+        """Whether any string is allowed, and nothing else."""
         return self.types == {"string"} and not self.restricted
 
     def only(self, other: Kind) -> Kind:
-        """What both allow."""
+        """The types that both allow."""
         return Kind(self.types & other.types, self.restricted or other.restricted)
 
 
 def property_kind(schema: Mapping[str, Any], key: str) -> Kind:
-    """What a schema of an object says of one of its members; nothing where it is too large or too deep to tell."""
+    """The kind of one member of an object; any kind if the schema is too large or too deep."""
     properties = schema.get("properties")
     if not isinstance(properties, dict) or key not in properties:
         return Kind()
@@ -175,7 +173,7 @@ def property_kind(schema: Mapping[str, Any], key: str) -> Kind:
 
 
 class _Kinds:
-    """Looks at each place of a schema once, however often references lead to it."""
+    """Visits each reference of a schema once."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -212,7 +210,7 @@ class _Kinds:
         if reference not in self._referred:
             self._referred[reference] = None
             self._referred[reference] = self.of(_resolve(self._root, reference), depth + 1)
-        # What refers to itself says nothing by that.
+        # A reference to itself restricts nothing.
         return self._referred[reference] or Kind()
 
 
@@ -228,7 +226,7 @@ def _resolve(root: Mapping[str, Any], reference: str) -> Any:
 
 
 def as_json(text: str, kind: Kind) -> str:
-    """A value's JSON text: what it reads as, if that is one of the kind's types, else a string."""
+    """A value as JSON: of its own type if the kind allows that, else a string."""
     stripped = text.strip(SPACE)
     written = _LITERALS.get(stripped, stripped)
     try:
@@ -236,7 +234,7 @@ def as_json(text: str, kind: Kind) -> str:
     except (ValueError, RecursionError):
         pass
     else:
-        # Quotes belong to a string's text, unless there is no other way to read it.
+        # Quotes are part of a string's text unless the kind allows no string.
         if kind.types & _types_of(value) if not isinstance(value, str) else "string" not in kind.types:
             return written
     return json.dumps(stripped if kind.restricted else text, ensure_ascii=False)

@@ -117,6 +117,32 @@ def tools(client: anthropic.Anthropic, *, streamed: bool) -> dict[str, Any]:
     }
 
 
+def forced(client: anthropic.Anthropic) -> list[Any]:
+    """Calls that must come, of any tool and of one, to a question that the model answers in words if it may."""
+    found = []
+    for kind in ({"type": "any"}, {"type": "tool", "name": "get_weather"}):
+        choice: Any = {**kind, "disable_parallel_tool_use": True}
+        options: Any = {"model": MODEL, "max_tokens": 200, "tools": [WEATHER], "extra_body": GREEDY}
+        message = client.messages.create(messages=QUESTION, tool_choice=choice, **options)
+        (call,) = message.content
+        found.append([call.name, list(call.input), message.stop_reason])
+    return found
+
+
+def prefilled(client: anthropic.Anthropic, beginning: str) -> str:
+    """The rest of an answer of which the client gives the beginning."""
+    turns: Any = [*QUESTION, {"role": "assistant", "content": beginning}]
+    return text_of(client.messages.create(model=MODEL, max_tokens=200, messages=turns, extra_body=GREEDY))
+
+
+def lengths(client: anthropic.Anthropic) -> list[Any]:
+    """Where answers end that may have four tokens, and none."""
+    messages = [
+        client.messages.create(model=MODEL, max_tokens=limit, messages=QUESTION, extra_body=GREEDY) for limit in (4, 0)
+    ]
+    return [[message.stop_reason, message.usage.output_tokens] for message in messages]
+
+
 def structured(client: anthropic.Anthropic) -> Any:
     """An answer that fits a JSON schema."""
     schema = {
@@ -173,6 +199,9 @@ def main(base_url: str) -> None:
             "stop_sequence": stop_sequence(client),
             "tools": tools(client, streamed=False),
             "tools_streamed": tools(client, streamed=True),
+            "forced": forced(client),
+            "prefilled": prefilled(client, "Machine learning is"),
+            "lengths": lengths(client),
             "structured": structured(client),
             "count_tokens": count_tokens(client),
             "errors": errors(client),

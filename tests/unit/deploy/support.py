@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import yaml
 from helm_python import chart as helm
 from jsonschema import Draft202012Validator
@@ -83,21 +83,6 @@ EVERYTHING: Values = {
 """All that can be switched on for one node."""
 
 
-def example(path: Path) -> Values:
-    """The values of an example."""
-    values: Values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return values
-
-
-def every_case() -> Iterator[tuple[str, Values]]:
-    """Values that between them use every template and every branch."""
-    for path in EXAMPLES:
-        yield path.stem, example(path)
-    yield "least", BUILD
-    yield "everything", EVERYTHING
-    yield "group", GROUP
-
-
 GROUP: Values = {
     **{key: EVERYTHING[key] for key in ("engine", "autoscaling", "podMonitor", "networkPolicy", "apiKey", "settings")},
     "kind": "LeaderWorkerSet",
@@ -106,8 +91,14 @@ GROUP: Values = {
 }
 """Several nodes, whose engine a Job builds."""
 
-CASES = list(every_case())
-CASE_NAMES = [name for name, _ in CASES]
+CASES: dict[str, Values] = {
+    **{path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in EXAMPLES},
+    "least": BUILD,
+    "everything": EVERYTHING,
+    "group": GROUP,
+}
+"""Values that between them use every template and every branch."""
+all_cases = pytest.mark.parametrize("values", CASES.values(), ids=CASES)
 
 
 @cache
@@ -117,13 +108,19 @@ def chart() -> helm.Chart:
 
 
 def render(values: Values, name: str = RELEASE) -> list[Manifest]:
-    """The manifests that `helm template` gives.
+    """The manifests that `helm template` gives; of the same values the same ones, which no test may change.
 
     Raises:
         helm_python.errors.HelmError: the values are refused, or a template fails.
     """
-    chart().validate_schema(chart().merge_values(values))
-    rendered = chart().render(values, name=name, namespace="default")
+    return _render(json.dumps(values), name)
+
+
+@cache
+def _render(values: str, name: str) -> list[Manifest]:
+    given = json.loads(values)
+    chart().validate_schema(chart().merge_values(given))
+    rendered = chart().render(given, name=name, namespace="default")
     return [
         document
         for path, text in sorted(rendered.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -17,15 +16,14 @@ from helm_python.errors import HelmError
 from openai_bls.launcher import process
 from tests.unit.deploy.support import (
     BUILD,
-    CASE_NAMES,
     CASES,
     CHART,
     EVERYTHING,
-    EXAMPLES,
     GROUP,
     KUBERNETES_VERSIONS,
     Manifest,
     Values,
+    all_cases,
     chart,
     complaints,
     containers,
@@ -37,8 +35,6 @@ from tests.unit.deploy.support import (
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-
-all_cases = pytest.mark.parametrize("values", [values for _, values in CASES], ids=CASE_NAMES)
 
 
 def merged(*parts: Values) -> Values:
@@ -73,7 +69,7 @@ def test_rendered_manifests_are_what_kubernetes_takes(values: Values, version: s
 
 def test_every_template_is_used() -> None:
     """So that no manifest goes without being looked at."""
-    rendered = {manifest["kind"] for _, values in CASES for manifest in render(values)}
+    rendered = {manifest["kind"] for values in CASES.values() for manifest in render(values)}
     templates = "\n".join(path.read_text(encoding="utf-8") for path in (CHART / "templates").glob("*.yaml"))
     assert set(re.findall(r"^kind: (\w+)$", templates, re.MULTILINE)) == rendered
 
@@ -81,7 +77,7 @@ def test_every_template_is_used() -> None:
 def test_what_kubernetes_does_not_know_is_found() -> None:
     """The schemas are strict, in pods within custom resources too."""
     for case, path in ((EVERYTHING, ("spec", "template")), (GROUP, ("spec", "leaderWorkerTemplate", "workerTemplate"))):
-        workload = of_kind(render(case), case["kind"])[0]
+        workload = copy.deepcopy(of_kind(render(case), case["kind"])[0])
         part = workload
         for key in path:
             part = part[key]
@@ -184,15 +180,13 @@ def test_no_container_has_more_rights_than_it_needs(values: Values) -> None:
 
 @all_cases
 def test_a_pod_is_given_the_time_that_the_server_takes_to_stop(values: Values) -> None:
-    for component in ("server", "worker"):
-        template = pods(render(values)).get(component)
-        if template is not None:
-            # The launcher's guardian kills so long after the exit timeout, and is itself given as much more.
-            arguments = pods(render(values))["server"]["spec"]["containers"][0]["args"]
-            exit_timeout = int(arguments[arguments.index("--exit-timeout") + 1])
-            pre_stop = int(chart().merge_values(values)["serve"]["preStopSeconds"])
-            needed = exit_timeout + pre_stop + 2 * process._GRACE_SECONDS
-            assert template["spec"]["terminationGracePeriodSeconds"] > needed
+    # The launcher's guardian kills that long after the exit timeout, and is itself given as much more.
+    templates = pods(render(values))
+    arguments = templates["server"]["spec"]["containers"][0]["args"]
+    exit_timeout = int(arguments[arguments.index("--exit-timeout") + 1])
+    needed = exit_timeout + int(chart().merge_values(values)["serve"]["preStopSeconds"]) + 2 * process._GRACE_SECONDS
+    for component in {"server", "worker"} & set(templates):
+        assert templates[component]["spec"]["terminationGracePeriodSeconds"] > needed
 
 
 def test_gpus() -> None:
@@ -207,22 +201,19 @@ def test_gpus() -> None:
     assert build["resources"]["requests"] == {"nvidia.com/gpu": 2, "memory": "1Gi"}
 
 
-def test_numbers_stay_what_they_are() -> None:
+def test_numbers_and_options_stay_what_they_are() -> None:
     """Helm reads numbers as floating-point ones."""
-    found = environment(pods(render(EVERYTHING))["server"]["spec"]["containers"][0])
+    templates = pods(render(EVERYTHING))
+    found = environment(templates["server"]["spec"]["containers"][0])
     assert found["OPENAI_BLS_MAX_REQUEST_BYTES"] == "33554432"
     assert found["OPENAI_BLS_KEEP_ALIVE_INTERVAL_S"] == "2.5"
     assert found["OPENAI_BLS_TRUST_CHAT_TEMPLATE"] == "false"
+    arguments = templates["build"]["spec"]["containers"][0]["args"]
+    assert "--trust-remote-code" in arguments
+    assert not {"true", "--force"} & set(arguments)
     long = merged(BUILD, {"engine": {"build": {"options": {"max-tokens-in-kv-cache": 4000000}}}})
     arguments = pods(render(long))["server"]["spec"]["initContainers"][0]["args"]
     assert arguments[arguments.index("--max-tokens-in-kv-cache") + 1] == "4000000"
-
-
-def test_options_without_a_value() -> None:
-    arguments = pods(render(EVERYTHING))["build"]["spec"]["containers"][0]["args"]
-    assert "--trust-remote-code" in arguments
-    assert "true" not in arguments
-    assert "--force" not in arguments
 
 
 def test_what_was_built_for_another_image_or_with_other_options_is_left_alone() -> None:
@@ -338,11 +329,6 @@ def test_values_that_are_refused(values: Values, says: str) -> None:
     assert says in str(info.value)
 
 
-def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-    return found
-
-
 def test_the_schema_knows_every_value_and_no_other() -> None:
     defaults = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 
@@ -355,11 +341,9 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
             if isinstance(value, dict) and "properties" in inner and value:
                 compare(value, inner, f"{where}.{key}")
 
-    compare({**defaults, "resources": {"requests": {}, "limits": {}}}, schema(), "values")
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_are_held_against_the_schema(path: Path) -> None:
-    """By an implementation other than Helm's, too."""
-    jsonschema.Draft7Validator.check_schema(schema())
-    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), schema(), jsonschema.Draft7Validator)
+    schema: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    compare({**defaults, "resources": {"requests": {}, "limits": {}}}, schema, "values")
+    # Held against by an implementation other than Helm's, too.
+    jsonschema.Draft7Validator.check_schema(schema)
+    for values in CASES.values():
+        jsonschema.validate(values, schema, jsonschema.Draft7Validator)

@@ -22,7 +22,6 @@ from openai_bls.engines.registry import parse_options
 from openai_bls.launcher.ports import Ports
 from tests.unit.core_support import Bench
 from tests.unit.deploy.support import (
-    CASE_NAMES,
     CASES,
     CHART,
     EVERYTHING,
@@ -30,6 +29,7 @@ from tests.unit.deploy.support import (
     ROOT,
     Manifest,
     Values,
+    all_cases,
     build_script,
     chart,
     containers,
@@ -44,15 +44,9 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 DOCS = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 SETTINGS = (OpenAiBlsSettings, PreprocessingSettings, TensorRtLlmSettings)
 
-all_cases = pytest.mark.parametrize("values", [values for _, values in CASES], ids=CASE_NAMES)
 
-
-def serving() -> list[tuple[str, Manifest]]:
-    """Every container that serves, and what runs it."""
-    found = [(name, pods(render(values))["server"]["spec"]["containers"][0]) for name, values in CASES]
-    for manifest in load_manifests(KSERVE / "servingruntime.yaml"):
-        found.append(("kserve", manifest["spec"]["containers"][0]))
-    return found
+(KSERVE_CONTAINER,) = load_manifests(KSERVE / "servingruntime.yaml")[0]["spec"]["containers"]
+SERVING = {name: pods(render(values))["server"]["spec"]["containers"][0] for name, values in CASES.items()}
 
 
 def serve_arguments(container: Manifest) -> list[str]:
@@ -69,7 +63,7 @@ def leader_script() -> str:
     return (CHART / "files" / "leader.sh").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("container", [container for _, container in serving()], ids=[name for name, _ in serving()])
+@pytest.mark.parametrize("container", [*SERVING.values(), KSERVE_CONTAINER], ids=[*SERVING, "kserve"])
 def test_the_launcher_knows_the_options(container: Manifest) -> None:
     arguments = serve_arguments(container)
     known = arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -145,49 +139,40 @@ def test_paths_are_those_of_the_image() -> None:
     assert set(re.findall(r"^FROM .* AS (cpu|with-engine)$", DOCKERFILE, re.MULTILINE)) == {"cpu", "with-engine"}
     users = set(re.findall(r"^USER (\d+)", DOCKERFILE, re.MULTILINE))
     assert users == {str(chart().values["podSecurityContext"]["runAsUser"])}
-    runtime = load_manifests(KSERVE / "servingruntime.yaml")[0]["spec"]["containers"][0]
-    assert users == {str(runtime["securityContext"]["runAsUser"])}
-    assert runtime["livenessProbe"]["exec"]["command"] == ["python3", f"{source}/docker/health.py"]
+    assert users == {str(KSERVE_CONTAINER["securityContext"]["runAsUser"])}
+    assert KSERVE_CONTAINER["livenessProbe"]["exec"]["command"] == ["python3", f"{source}/docker/health.py"]
 
 
 def test_versions_are_the_librarys() -> None:
     metadata = chart().metadata
     assert metadata["appVersion"] == __version__
-    runtime = load_manifests(KSERVE / "servingruntime.yaml")[0]["spec"]["containers"][0]
-    assert runtime["image"] == f"openai_bls:{__version__}"
+    assert KSERVE_CONTAINER["image"] == f"openai_bls:{__version__}"
 
 
-def metrics() -> str:
-    """What a server with a working engine tells Prometheus."""
-
-    async def main() -> str:
+def test_metrics_are_those_of_the_server() -> None:
+    async def scrape() -> str:
         bench = Bench()
         bench.engine.stats = EngineStats(1, 2, 0.5, 3, 4)
         return (await bench.service.metrics.scrape()).decode()
 
-    return asyncio.run(main())
-
-
-def test_metrics_are_those_of_the_server() -> None:
-    told = set(re.findall(r"^(\w+)(?:\{| )", metrics(), re.MULTILINE))
+    page = asyncio.run(scrape())
+    told = set(re.findall(r"^(\w+)(?:\{| )", page, re.MULTILINE))
     [scaler] = of_kind(render(EVERYTHING), "HorizontalPodAutoscaler")
-    scaled_on = {metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]}
-    assert len(scaled_on) == 3
-    assert scaled_on <= told
-    named = set(re.findall(r"\bopenai_bls_(?:engine|requests|generation|time)_\w+", DOCS))
-    # Whose rule the autoscaler needs is in the docs.
-    assert scaled_on <= named
-    families = set(re.findall(r"^# TYPE (\w+) ", metrics(), re.MULTILINE))
-    assert named <= told | families
-
-
-def test_the_kv_cache_is_told_as_a_share() -> None:
     targets = {
         metric["pods"]["metric"]["name"]: metric["pods"]["target"]["averageValue"]
-        for metric in of_kind(render(EVERYTHING), "HorizontalPodAutoscaler")[0]["spec"]["metrics"]
+        for metric in scaler["spec"]["metrics"]
     }
+    assert len(targets) == 3
+    assert set(targets) <= told
+    # The KV cache is told as a share.
     assert targets["openai_bls_engine_kv_cache_usage_ratio"] == "850m"
     assert targets["openai_bls_engine_sequences_waiting"] == "4"
+    named = set(re.findall(r"\bopenai_bls_(?:engine|requests|generation|time)_\w+", DOCS))
+    assert set(targets) <= named <= told | set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
+    # Counters that have not been counted yet have a type and no line.
+    probed = re.findall(r'^    "(openai_bls_\w+)",$', (CHART / "files" / "liveness.py").read_text(), re.MULTILINE)
+    assert len(probed) == 3
+    assert set(probed) <= set(re.findall(r"^# TYPE (\w+) counter$", page, re.MULTILINE))
 
 
 def test_values_that_the_docs_name_exist() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -69,52 +68,39 @@ def probing(tmp_path: Path, test: Callable[[Probed], Awaitable[None]], **setting
     asyncio.run(main())
 
 
-def test_an_idle_server_is_asked_for_one_token(tmp_path: Path) -> None:
+def test_an_idle_server_is_asked_for_one_token_and_a_busy_one_is_not(tmp_path: Path) -> None:
+    """A busy server's queue may be long: a probe at its end would have the server killed for being used."""
+
     async def test(server: Probed) -> None:
         for _ in range(2):
-            server.worked(7)
+            server.worked(1000)
             assert await server.probe() == (0, "", 1)
         assert server.bench.engine.requests[0].max_tokens == 1
+        server.worked(1001)
+        assert await server.probe(answer=False, timeout="2") == (0, "", 0)
+        # Loaded again.
+        server.worked(0)
+        assert await server.probe() == (0, "", 1)
+        server.worked(5)
+        assert await server.probe(answer=False, timeout="2") == (0, "", 0)
 
     probing(tmp_path, test)
 
 
-def test_a_busy_server_is_not_asked(tmp_path: Path) -> None:
-    """Its queue may be long, and a probe at the end of it would have the server killed for being used."""
+def test_an_engine_that_is_stuck_or_whose_process_has_died(tmp_path: Path) -> None:
+    """A dead one has fewer steps than before, none at all, and requests that end with an error are no work."""
 
     async def test(server: Probed) -> None:
         server.worked(7)
         assert await server.probe() == (0, "", 1)
-        for steps in (8, 9, 100):
-            server.worked(steps)
-            assert await server.probe(answer=False, timeout="2") == (0, "", 0)
-
-    probing(tmp_path, test)
-
-
-def test_an_engine_that_is_stuck(tmp_path: Path) -> None:
-    async def test(server: Probed) -> None:
-        server.worked(7)
-        assert await server.probe() == (0, "", 1)
-        for _ in range(2):
-            code, said, requests = await server.probe(answer=False, timeout="0.5")
-            assert (code, requests) == (1, 1)
-            assert said.startswith("POST /v1/completions was not answered: ")
+        code, said, requests = await server.probe(answer=False, timeout="0.5")
+        assert (code, requests) == (1, 1)
+        assert said.startswith("POST /v1/completions was not answered: ")
         server.worked(8)
         assert await server.probe() == (0, "", 0)
-
-    probing(tmp_path, test)
-
-
-def test_an_engine_whose_process_has_died(tmp_path: Path) -> None:
-    """It has fewer steps than before, none at all, and requests that end with an error are no work."""
-
-    async def test(server: Probed) -> None:
-        server.worked(7)
-        assert await server.probe() == (0, "", 1)
         server.bench.engine.stats = None
         server.bench.prompts.result = OverloadedError("The engine is not there.")
-        for _ in range(3):
+        for _ in range(2):
             code, said, _ = await server.probe()
             assert code == 1
             assert said.startswith("a request for one token was answered 503: ")
@@ -122,41 +108,23 @@ def test_an_engine_whose_process_has_died(tmp_path: Path) -> None:
     probing(tmp_path, test)
 
 
-def test_an_engine_that_was_loaded_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "requests"), [("secret", 1), ("", 0)])
+def test_the_key(tmp_path: Path, key: str, requests: int) -> None:
+    """It is the server's; a wrong one is no reason to start the server again."""
+
     async def test(server: Probed) -> None:
-        server.worked(1000)
-        await server.probe()
-        server.worked(0)
-        assert await server.probe() == (0, "", 1)
-        server.worked(5)
-        assert await server.probe() == (0, "", 0)
-
-    probing(tmp_path, test)
-
-
-def test_the_key_is_that_of_the_server(tmp_path: Path) -> None:
-    async def test(server: Probed) -> None:
-        assert await server.probe(key="secret") == (0, "", 1)
+        assert await server.probe(key=key) == (0, "", requests)
 
     probing(tmp_path, test, api_key="secret")
 
 
-def test_a_request_that_is_refused_was_answered(tmp_path: Path) -> None:
-    """A wrong key is no reason to start the server again."""
-
+def test_a_state_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
     async def test(server: Probed) -> None:
-        assert await server.probe() == (0, "", 0)
-
-    probing(tmp_path, test, api_key="secret")
-
-
-@pytest.mark.parametrize("content", ["", "no JSON", "{}"])
-def test_a_state_that_cannot_be_read_counts_as_none(tmp_path: Path, content: str) -> None:
-    async def test(server: Probed) -> None:
-        server.state.write_text(content, encoding="utf-8")
         server.worked(7)
-        assert await server.probe() == (0, "", 1)
-        assert json.loads(server.state.read_text(encoding="utf-8"))["openai_bls_engine_steps_total"] == 7
+        for content in ("", "no JSON", "{}"):
+            server.state.write_text(content, encoding="utf-8")
+            assert await server.probe() == (0, "", 1)
+            assert json.loads(server.state.read_text(encoding="utf-8"))["openai_bls_engine_steps_total"] == 7
 
     probing(tmp_path, test)
 
@@ -168,16 +136,3 @@ def test_a_server_that_is_gone(tmp_path: Path) -> None:
         assert said.startswith("GET /metrics was not answered: ")
 
     asyncio.run(main())
-
-
-def test_the_counters_are_the_servers() -> None:
-    async def main() -> str:
-        bench = Bench()
-        bench.engine.stats = EngineStats(0, 0, 0.0, 0, 0)
-        return (await bench.service.metrics.scrape()).decode()
-
-    counters = re.findall(r'^    "(openai_bls_\w+)",$', SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(counters) == 3
-    # Counters that have not been counted yet have a type and no line.
-    told = set(re.findall(r"^# TYPE (\w+) counter$", asyncio.run(main()), re.MULTILINE))
-    assert set(counters) <= told

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 import dockerfile  # type: ignore[import-not-found]
@@ -31,28 +30,13 @@ def commands(stage: str, name: str) -> list[dockerfile.Command]:
     return [command for command in FILE.stages[stage].commands if command.cmd == name]
 
 
-def test_hadolint_has_nothing_to_say() -> None:
+def test_hadolint_has_nothing_to_say_here_but_elsewhere(tmp_path: Path) -> None:
     done = lint(ROOT / "Dockerfile")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_hadolint_would_say_something(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM python\nRUN cd /tmp\n")
     done = lint(tmp_path / "Dockerfile")
     assert done.returncode == 1
     assert "DL3006" in done.stdout
-    assert "DL3003" in done.stdout
-
-
-def test_every_rule_that_is_off_has_a_reason_above_it() -> None:
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    off = [
-        (number, match[1]) for number, line in enumerate(lines) if (match := re.match(r"# hadolint ignore=(.+)", line))
-    ]
-    assert off
-    for number, rules in off:
-        comment = " ".join(takewhile(lambda line: line.startswith("#"), reversed(lines[:number])))
-        assert all(rule in comment for rule in rules.split(",")), f"line {number + 1} does not say why"
 
 
 def test_images_are_built_on_what_they_should_be() -> None:
@@ -65,28 +49,16 @@ def test_images_are_built_on_what_they_should_be() -> None:
 
 
 @pytest.mark.parametrize("stage", SERVERS)
-def test_a_server_runs_as_no_root_user_and_says_so_by_number(stage: str) -> None:
-    # Kubernetes' runAsNonRoot cannot check a name.
+def test_a_server(stage: str) -> None:
+    # By number: Kubernetes' runAsNonRoot cannot check a name.
     assert commands(stage, "USER")[-1].value == ("1000:0",)
-
-
-@pytest.mark.parametrize("stage", SERVERS)
-def test_signals_reach_the_program(stage: str) -> None:
     for name in ("ENTRYPOINT", "CMD", "HEALTHCHECK"):
         (command,) = commands(stage, name)
-        # HEALTHCHECK's own CMD is looked at: the shell form would be one word.
+        # Signals reach the program; the shell form of HEALTHCHECK's own CMD would be one word.
         assert command.json or command.value[1:] == ("python3", "/opt/openai_bls/docker/health.py")
-
-
-@pytest.mark.parametrize("stage", SERVERS)
-def test_ports_are_those_of_the_launcher(stage: str) -> None:
     ports = Ports()
     (exposed,) = commands(stage, "EXPOSE")
     assert exposed.value == tuple(str(port) for port in (ports.http, ports.grpc, ports.metrics, ports.openai))
-
-
-@pytest.mark.parametrize("stage", SERVERS)
-def test_the_label_has_the_librarys_version(stage: str) -> None:
     assert f"OPENAI_BLS_VERSION={openai_bls.__version__}" in [command.value[0] for command in commands(stage, "ARG")]
 
 

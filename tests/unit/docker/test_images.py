@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import stat
 import subprocess
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from openai_bls.launcher.ports import PortLease
 from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
 
@@ -76,16 +80,11 @@ def test_group_0_may_write_where_something_is_written(image: Image, variable: st
 
 
 def test_the_library_comes_from_its_wheel(image: Image) -> None:
-    where = Path(python(image, "import openai_bls; print(openai_bls.__file__)"))
-    assert "site-packages" in where.parts
-    assert not where.is_relative_to(ROOT)
-    assert python(image, "import importlib.metadata as m; print(m.version('openai_bls'))") == json.loads(
-        python(image, "import json, openai_bls; print(json.dumps(openai_bls.__version__))")
-    )
-
-
-def test_help_is_the_launchers(image: Image) -> None:
-    assert "serve" in start(image, "--help").stdout
+    code = "import importlib.metadata as m, openai_bls as o; print(o.__file__, o.__version__, m.version('openai_bls'))"
+    where, version, installed = python(image, code).split()
+    assert "site-packages" in Path(where).parts
+    assert not Path(where).is_relative_to(ROOT)
+    assert version == installed
     assert "--exit-timeout" in start(image, "serve", "--help").stdout
 
 
@@ -121,12 +120,16 @@ def test_without_an_engine_it_says_what_to_mount(runtime: Image) -> None:
 def test_models_are_brought_up_to_the_image(runtime: Image, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     settings = {"OPENAI_BLS_MODEL_REPOSITORY": str(repository)}
+    # A copy that was cut short is made again.
+    (repository / "openai_bls" / "1").mkdir(parents=True)
+    (repository / "openai_bls" / "1" / "model.py").write_text("# half")
     done = start(runtime, "prepare", **settings)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in repository.iterdir()} == MODELS
     assert (repository / "ensemble" / "1").is_dir()
 
     code, config = repository / "openai_bls" / "1" / "model.py", repository / "openai_bls" / "config.pbtxt"
+    assert code.read_text() != "# half"
     new, mine = code.read_bytes(), config.read_text() + "# mine\n"
     code.write_text("# of an older image\n")
     config.write_text(mine)
@@ -143,24 +146,11 @@ def test_models_are_brought_up_to_the_image(runtime: Image, tmp_path: Path) -> N
     assert {path.name for path in repository.iterdir()} == MODELS
 
 
-def test_a_copy_that_was_cut_short_is_made_again(runtime: Image, tmp_path: Path) -> None:
-    (tmp_path / "openai_bls" / "1").mkdir(parents=True)
-    (tmp_path / "openai_bls" / "1" / "model.py").write_text("# half")
-    start(runtime, "prepare", OPENAI_BLS_MODEL_REPOSITORY=str(tmp_path))
-    assert (tmp_path / "openai_bls" / "config.pbtxt").is_file()
-    assert (tmp_path / "openai_bls" / "1" / "model.py").read_text() != "# half"
-
-
-def test_a_repository_that_cannot_be_written_is_one_sentence(runtime: Image, tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_understood_is_one_sentence(runtime: Image, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = start(runtime, "build", "--model", "x", OPENAI_BLS_MODEL_REPOSITORY=str(tmp_path / "file" / "models"))
-    assert done.returncode == 2
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("error: cannot write to ")
-    assert "as user" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_prepare_takes_no_arguments(runtime: Image) -> None:
     done = start(runtime, "prepare", "--model-repository", "elsewhere")
     assert done.returncode == 2
     assert "takes no arguments" in done.stderr
@@ -175,3 +165,87 @@ def test_an_engine_in_the_image(cpu: Image, replay: Replay, index: Index, tmp_pa
     manifest = json.loads((made.at("/models") / "tensorrt_llm" / "1" / "engine.json").read_text())
     assert (manifest["model_name"], manifest["max_batch_size"]) == ("mine", 4)
     assert not made.at("/checkpoint").exists()
+
+
+# --- the CPU image's ENTRYPOINT, HEALTHCHECK and end, as Docker would run them
+
+
+@dataclass(frozen=True)
+class Container:
+    """The image, running."""
+
+    image: Image
+    process: subprocess.Popen[str]
+    environment: dict[str, str]
+
+    def health(self) -> subprocess.CompletedProcess[str]:
+        """What the HEALTHCHECK says."""
+        kind, *words = self.image.metadata["HEALTHCHECK"]
+        assert kind == "CMD"
+        command = [self.image.mapped(word) for word in words]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+
+    def stub(self, model: str) -> int:
+        """The process id of a model's process."""
+        folder = str(self.image.at("/models") / model)
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_text().split("\0")
+                except OSError:
+                    continue
+                if words[0].endswith("triton_python_backend_stub") and any(
+                    word.startswith(f"{folder}/") for word in words
+                ):
+                    return int(entry.name)
+        raise LookupError(model)
+
+
+@pytest.fixture
+def container(cpu: Image) -> Iterator[Container]:
+    """Up to the line with which the launcher says that everything is ready."""
+    with PortLease() as lease:
+        ports = {
+            "OPENAI_BLS_TRITON_HTTP_PORT": str(lease.ports.http),
+            "OPENAI_BLS_TRITON_GRPC_PORT": str(lease.ports.grpc),
+            "OPENAI_BLS_TRITON_METRICS_PORT": str(lease.ports.metrics),
+            "OPENAI_BLS_HTTP_PORT": str(lease.ports.openai),
+        }
+        environment = cpu.process_environment({**ports, "OMP_NUM_THREADS": "1"})
+        command = [cpu.mapped(word) for word in (*cpu.metadata["ENTRYPOINT"], *cpu.metadata["CMD"])]
+        with subprocess.Popen(
+            command, cwd=cpu.at("."), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                lines = []
+                for line in process.stdout:
+                    lines.append(line)
+                    if line.startswith("Listening:"):
+                        break
+                else:
+                    pytest.fail("".join(lines[-30:]))
+                yield Container(cpu, process, environment)
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+                    process.communicate()
+
+
+@pytest.mark.triton
+def test_it_is_healthy_until_a_model_dies_and_ends_when_told_to(container: Container) -> None:
+    done = container.health()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    os.kill(container.stub("tensorrt_llm"), signal.SIGKILL)
+    done = container.health()
+    assert done.returncode == 1
+    assert done.stdout.startswith("tensorrt_llm on port ")
+    assert done.stdout.count("\n") == 1
+
+    # The first one would wait for the dead process until the exit timeout; the second one kills.
+    container.process.send_signal(signal.SIGTERM)
+    container.process.send_signal(signal.SIGINT)
+    output, _ = container.process.communicate()
+    assert "stopping: up to 30 s for running requests" in output
+    assert "killing" in output

@@ -1,10 +1,11 @@
-"""How the tests of output parsers feed them and read their events."""
+"""Drivers of output parsers for their tests: pieces of text in, merged events out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, OutputParser, ReasoningDelta, ToolCallArguments, ToolCallStart
@@ -12,7 +13,17 @@ from openai_bls.output.events import ContentDelta, OutputParser, ReasoningDelta,
 # "content" or "reasoning" and the text; "call", the name and the arguments.
 Found = list[tuple[str, ...]]
 
+moderate = settings(deadline=None, max_examples=100)
 cut_lengths = st.lists(st.integers(1, 12), max_size=30)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def content(text: str) -> tuple[str, str]:
+    return ("content", text)
 
 
 def run(parser: OutputParser, pieces: Iterable[str]) -> Found:
@@ -64,6 +75,14 @@ def check_every_split(new: Callable[[], OutputParser], text: str, expected: Foun
     for place in range(len(text)):
         assert run(new(), [text[:place], text[place:]]) == expected
         assert run(new(), [text[:place], *text[place : place + 2], text[place + 2 :]]) == expected
+
+
+def check_any_cut(new: Callable[[], OutputParser], text: str, lengths: Sequence[int]) -> None:
+    """Cut anywhere the text gives what the whole gives; without calls that is the text itself."""
+    whole = run(new(), [text])
+    assert run(new(), cut(text, lengths)) == whole
+    if all(found[0] == "content" for found in whole):
+        assert "".join(found[1] for found in whole) == text
 
 
 def check_linear_time(new: Callable[[], OutputParser], begin: str, repeated: str) -> None:

@@ -128,10 +128,6 @@ def test_the_template_tells(model: str) -> None:
     assert detect(template) == expected
 
 
-def test_no_template() -> None:
-    assert detect(None) == ModelFormats()
-
-
 def test_names_come_first() -> None:
     template = TEMPLATES["Qwen3"][0]
     formats = detect(template, "llama3_json", "mistral")
@@ -139,9 +135,7 @@ def test_names_come_first() -> None:
     assert formats.reasoning is REASONINGS["mistral"]
     assert detect(template, "none", "none") == ModelFormats(takes_tools=True)
     assert detect(None, "hermes").tool_format is TOOL_FORMATS["hermes"]
-
-
-def test_unknown_names_are_refused() -> None:
+    assert detect(None) == ModelFormats()
     with pytest.raises(ValueError, match=r"tool_call_parser is 'x'; known are auto, none, deepseek_v3, .*hermes"):
         detect(None, tool_call_parser="x")
     with pytest.raises(ValueError, match=r"reasoning_parser is 'x'; known are auto, none, mistral, "):
@@ -193,20 +187,13 @@ def test_mistrals_ids_are_nine_letters_and_digits() -> None:
         assert all(len(call_id) == 9 and call_id.isascii() and call_id.isalnum() for call_id in ids)
 
 
-def write_config(folder: Path, template: object) -> None:
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "x": 1}), encoding="utf-8")
-
-
 def test_template_of_a_folder(tmp_path: Path) -> None:
     assert chat_template(tmp_path) is None
-    write_config(tmp_path, None)
-    assert chat_template(tmp_path) is None
-    write_config(tmp_path, "你好")
-    assert chat_template(tmp_path) == "你好"
-    write_config(tmp_path, [{"name": "default", "template": "a"}, {"name": "rag", "template": "c"}])
-    assert chat_template(tmp_path) == "a"
-    write_config(tmp_path, [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}])
-    assert chat_template(tmp_path) == "b"
+    default, tool_use = {"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}
+    for template, expected in ((None, None), ("你好", "你好"), ([default], "a"), ([default, tool_use], "b")):
+        text = json.dumps({"chat_template": template, "x": 1})
+        (tmp_path / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        assert chat_template(tmp_path) == expected
     (tmp_path / "chat_template.jinja").write_text("from a file", encoding="utf-8")
     assert chat_template(tmp_path) == "from a file"
     (tmp_path / "additional_chat_templates").mkdir()

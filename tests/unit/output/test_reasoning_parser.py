@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, ReasoningDelta
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
 from openai_bls.output.tool_parsers.parser import ToolCallParser
-from tests.unit.output.parsing import Found, check_every_split, check_linear_time, cut, cut_lengths, run
-
-moderate = settings(deadline=None, max_examples=200)
+from tests.unit.output.parsing import (
+    Found,
+    check_every_split,
+    check_linear_time,
+    content,
+    cut,
+    cut_lengths,
+    moderate,
+    run,
+)
 
 THINK = Reasoning("<think>", "</think>")
 MAGISTRAL = Reasoning("[THINK]", "[/THINK]")
@@ -24,10 +31,6 @@ def new(opened: bool = False, tools: bool = True) -> ReasoningParser:
 
 def reasoning(text: str) -> tuple[str, str]:
     return ("reasoning", text)
-
-
-def content(text: str) -> tuple[str, str]:
-    return ("content", text)
 
 
 F = ("call", "f", '{"a": 1}')

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.output.stop_strings import StopMatcher
+from tests.unit.output.parsing import cut
 
-moderate = settings(deadline=None, max_examples=500)
+moderate = settings(deadline=None, max_examples=300)
 words = st.text("ab", min_size=1, max_size=5)
 alphabets = st.sampled_from(["a", "ab", "ab你\n"])
 
@@ -21,14 +22,6 @@ def reference(text: str, stops: list[str], include: bool) -> tuple[str, str | No
             stop = max(complete, key=len)
             return text[: end if include else end - len(stop)], stop
     return text, None
-
-
-def cut(text: str, counts: list[int]) -> list[str]:
-    pieces, place = [], 0
-    for count in counts:
-        pieces.append(text[place : place + count])
-        place += count
-    return [*pieces, text[place:]]
 
 
 def run(matcher: StopMatcher, pieces: list[str]) -> tuple[str, str | None]:

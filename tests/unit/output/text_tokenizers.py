@@ -29,15 +29,8 @@ def byte_level() -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_tokens(
-        [
-            AddedToken("<tool_call>", normalized=False),
-            AddedToken("two words 你", normalized=False),
-            AddedToken("café", normalized=False),
-            AddedToken("Ġĉ", normalized=False),
-            AddedToken("ä", normalized=False),
-        ]
-    )
+    added = ("<tool_call>", "two words 你", "café", "Ġĉ", "ä")
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in added])
     tokenizer.add_special_tokens([AddedToken("ÿspecial", special=True), AddedToken("<特>")])
     return tokenizer
 
@@ -69,30 +62,15 @@ def _byte_fallback(decoder: decoders.Decoder) -> Tokenizer:
 
 @cache
 def llama2() -> Tokenizer:
-    return _byte_fallback(
-        decoders.Sequence(
-            [
-                decoders.Replace("▁", " "),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Strip(" ", 1, 0),
-            ]
-        )
-    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    return _byte_fallback(decoders.Sequence(steps))
 
 
 @cache
 def double_strip() -> Tokenizer:
-    return _byte_fallback(
-        decoders.Sequence(
-            [
-                decoders.Metaspace(prepend_scheme="never"),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Strip(" ", 2, 0),
-            ]
-        )
-    )
+    space = decoders.Metaspace(prepend_scheme="never")
+    steps = [space, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 2, 0)]
+    return _byte_fallback(decoders.Sequence(steps))
 
 
 @cache

@@ -59,29 +59,17 @@ def test_a_file_gives_what_its_tokenizer_gives(kind: str, tmp_path: Path) -> Non
     assert [loaded.token_bytes(i) for i in ids] == [expected.token_bytes(i) for i in ids]
 
 
-def _twice(description: dict[str, Any]) -> None:
-    vocab = description["model"]["vocab"]
-    vocab["another"] = vocab["a"]
+DOUBTFUL: dict[str, Callable[[dict[str, Any]], object]] = {
+    "two ids of a token": lambda file: file["model"]["vocab"].update(another=file["model"]["vocab"]["a"]),
+    "a gap": lambda file: file["added_tokens"][-1].update(id=file["added_tokens"][-1]["id"] + 1),
+    "added twice": lambda file: file["added_tokens"][-1].update(content=file["added_tokens"][0]["content"]),
+    "nameless": lambda file: file["added_tokens"][-1].update(content=""),
+    "another id in the vocabulary": lambda file: file["added_tokens"][-1].update(content="a"),
+}
 
 
-def _moved(description: dict[str, Any]) -> None:
-    description["added_tokens"][-1]["id"] += 1
-
-
-def _renamed(description: dict[str, Any]) -> None:
-    description["added_tokens"][-1]["content"] = description["added_tokens"][0]["content"]
-
-
-def _nameless(description: dict[str, Any]) -> None:
-    description["added_tokens"][-1]["content"] = ""
-
-
-def _elsewhere(description: dict[str, Any]) -> None:
-    description["added_tokens"][-1]["content"] = "a"
-
-
-@pytest.mark.parametrize("change", [_twice, _moved, _renamed, _nameless, _elsewhere])
-def test_doubtful_ids_are_left_to_the_library(change: Callable[[dict[str, Any]], None]) -> None:
+@pytest.mark.parametrize("change", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_doubtful_ids_are_left_to_the_library(change: Callable[[dict[str, Any]], object]) -> None:
     description = description_of("byte_level")
     change(description)
     assert read(description) is None

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta
@@ -19,9 +19,18 @@ from openai_bls.output.tool_parsers.llama_mistral_deepseek import (
     llama3_json,
 )
 from openai_bls.output.tool_parsers.parser import ToolCallParser
-from tests.unit.output.parsing import Found, check_every_split, check_linear_time, cut, cut_lengths, run
-
-moderate = settings(deadline=None, max_examples=200)
+from tests.unit.output.parsing import (
+    Found,
+    check_any_cut,
+    check_every_split,
+    check_linear_time,
+    content,
+    cut,
+    cut_lengths,
+    json_values,
+    moderate,
+    run,
+)
 
 SYNTAXES = {"llama": llama3_json(["f", "weather"]), "mistral": MISTRAL, "deepseek": DEEPSEEK}
 
@@ -30,10 +39,6 @@ HARD = '{"a": {"b": [{}, "}]{[<"]}, "c": "\\u4f60\\n\\"</tool_call>[TOOL_CALLS]<
 HARD += '"你": "👨‍👩‍👧 \0"}'
 F = ("call", "f", "{}")
 WEATHER = ("call", "weather", HARD)
-
-
-def content(text: str) -> tuple[str, str]:
-    return ("content", text)
 
 
 def v3(name: str, arguments: str) -> str:
@@ -184,17 +189,9 @@ COMMON = ["{", "}", '"', "\n", " ", ",", ":", "\\", "text", "你", "<", "null", 
 def test_any_cut_equals_the_whole(form: str, data: st.DataObject, lengths: list[int]) -> None:
     parts = st.sampled_from([*PARTS[form], *COMMON, *EXAMPLES[form]])
     text = data.draw(st.lists(parts, max_size=8).map("".join))
-    whole = run(new(form), [text])
-    assert run(new(form), cut(text, lengths)) == whole
-    if not any(found[0] == "call" for found in whole):
-        assert "".join(found[1] for found in whole) == text
+    check_any_cut(lambda: new(form), text, lengths)
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
 WRITE = {
     "llama": lambda calls: "; ".join(f'{{"name": "f", "parameters": {call}}}' for call in calls),
     "mistral": lambda calls: (

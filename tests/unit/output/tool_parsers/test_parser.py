@@ -1,51 +1,36 @@
 from __future__ import annotations
 
-import itertools
 import json
 import re
-import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, Event, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers.parser import ToolCallParser, new_call_id
+from tests.unit.output.parsing import (
+    Found,
+    check_any_cut,
+    check_every_split,
+    check_linear_time,
+    content,
+    cut_lengths,
+    json_values,
+    moderate,
+    run,
+)
 
-moderate = settings(deadline=None, max_examples=200)
-
-Result = tuple[list[str], list[tuple[str, str, str]]]
-
-
-def run(pieces: list[str]) -> Result:
-    """The content between the calls, and (id, name, arguments) of each call."""
-    numbers = itertools.count()
-    parser = ToolCallParser(lambda: f"call_{next(numbers)}")
-    content, calls = [""], list[tuple[str, str, str]]()
-    events: list[Event] = [event for piece in pieces for event in parser.push(piece)]
-    for event in events + parser.finish():
-        if isinstance(event, ContentDelta):
-            assert event.text
-            content[-1] += event.text
-        elif isinstance(event, ToolCallStart):
-            assert event.index == len(calls)
-            calls.append((event.id, event.name, ""))
-            content.append("")
-        else:
-            assert isinstance(event, ToolCallArguments)
-            assert event.fragment
-            assert event.index == len(calls) - 1
-            call_id, name, arguments = calls[-1]
-            calls[-1] = (call_id, name, arguments + event.fragment)
-    assert parser.calls == len(calls)
-    assert parser.finish() == []
-    return content, calls
+Expected = tuple[list[str], list[tuple[str, str]]]
+"""The content between the calls, and (name, arguments) of each call."""
 
 
-def parsed(text: str) -> tuple[list[str], list[tuple[str, str]]]:
-    content, calls = run([text])
-    assert [call_id for call_id, _, _ in calls] == [f"call_{i}" for i in range(len(calls))]
-    return content, [(name, arguments) for _, name, arguments in calls]
+def found(expected: Expected) -> Found:
+    contents, calls = expected
+    parts: Found = [content(contents[0])]
+    for call, text in zip(calls, contents[1:], strict=True):
+        parts += [("call", *call), content(text)]
+    return [part for part in parts if part[0] == "call" or part[1]]
 
 
 def block(body: str) -> str:
@@ -56,7 +41,7 @@ WEATHER = block('{"name": "weather", "arguments": {"city": "Paris", "days": [1, 
 WEATHER_CALL = ("weather", '{"city": "Paris", "days": [1, {"x": null}]}')
 
 # text → content between the calls, calls
-EXAMPLES: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
+EXAMPLES: dict[str, Expected] = {
     "": ([""], []),
     "Hello <b>you</b>, 你好 👨‍👩‍👧 \0 <": (["Hello <b>you</b>, 你好 👨‍👩‍👧 \0 <"], []),
     " \n ": ([" \n "], []),
@@ -138,68 +123,23 @@ EXAMPLES: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_examples(text: str) -> None:
-    assert parsed(text) == EXAMPLES[text]
-
-
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_split_at_every_position(text: str) -> None:
-    whole = run([text])
-    assert run(list(text)) == whole
-    for place in range(len(text)):
-        assert run([text[:place], text[place:]]) == whole
-        assert run([text[:place], *text[place : place + 2], text[place + 2 :]]) == whole
+def test_examples_however_they_are_cut(text: str) -> None:
+    check_every_split(ToolCallParser, text, found(EXAMPLES[text]))
 
 
 fragments = st.sampled_from(
     [
-        "<tool_call>",
-        "</tool_call>",
-        '{"name": "f"',
-        ', "arguments": ',
-        '{"a": "',
-        '"',
-        "{",
-        "}",
-        "}}",
-        "\n",
-        " ",
-        "text",
-        "<",
-        "</",
-        "\\",
-        "\\ud83d",
-        "null",
-        "12",
-        ":",
-        ",",
-        "你",
+        *("<tool_call>", "</tool_call>", '{"name": "f"', ', "arguments": ', '{"a": "', '"', "{", "}", "}}", "\n", " "),
+        *("text", "<", "</", "\\", "\\ud83d", "null", "12", ":", ",", "你"),
         *EXAMPLES,
     ]
 )
 
 
 @moderate
-@given(
-    text=st.lists(fragments, max_size=8).map("".join),
-    cuts=st.lists(st.integers(1, 12), max_size=30),
-)
-def test_any_chunking_equals_the_whole(text: str, cuts: list[int]) -> None:
-    whole = run([text])
-    pieces, place = [], 0
-    for cut in cuts:
-        pieces.append(text[place : place + cut])
-        place += cut
-    assert run([*pieces, text[place:]]) == whole
-    if not whole[1]:
-        assert whole[0] == [text]
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
+@given(text=st.lists(fragments, max_size=8).map("".join), lengths=cut_lengths)
+def test_any_cut_equals_the_whole(text: str, lengths: list[int]) -> None:
+    check_any_cut(ToolCallParser, text, lengths)
 
 
 @moderate
@@ -215,9 +155,7 @@ def test_valid_calls_come_back_whole(
     written = [json.dumps(a, ensure_ascii=ascii_only, indent=indent) for a in arguments]
     values = [json.dumps(w, ensure_ascii=ascii_only) if as_string else w for w in written]
     text = "\n".join(block(f'{{"name": "f", "arguments": {value}}}') for value in values)
-    content, calls = parsed(text)
-    assert not any(content)
-    assert calls == [("f", w) for w in written]
+    assert run(ToolCallParser(), [text]) == [("call", "f", w) for w in written]
 
 
 def test_streams_without_delay() -> None:
@@ -241,29 +179,20 @@ def test_streams_without_delay() -> None:
     assert parser.finish() == []
 
 
-def test_one_piece_keeps_the_order() -> None:
-    events = ToolCallParser(lambda: "call_x").push(f"a{WEATHER}b")
-    assert events == [
-        ContentDelta("a"),
-        ToolCallStart(0, "call_x", "weather"),
-        ToolCallArguments(0, WEATHER_CALL[1]),
-        ContentDelta("b"),
-    ]
-
-
 def test_call_ids() -> None:
     ids = {new_call_id() for _ in range(100)}
     assert len(ids) == 100
     assert all(re.fullmatch(r"call_[A-Za-z0-9_-]{24}", call_id) for call_id in ids)
 
 
-def test_long_held_texts_take_linear_time() -> None:
-    start = time.process_time()
-    for text in (
-        " " * 100_000,
-        '<tool_call>{"arguments": "' + "a" * 100_000,
-        '<tool_call>{"name": "f", "arguments": {}}' + "<" * 100_000,
-        '<tool_call>{"name": "f", "arguments": ' + "[" * 100_000,
-    ):
-        run(list(text))
-    assert time.process_time() - start < 5
+@pytest.mark.parametrize(
+    ("begin", "repeated"),
+    [
+        ("", " "),
+        ('<tool_call>{"arguments": "', "a"),
+        ('<tool_call>{"name": "f", "arguments": {}}', "<"),
+        ('<tool_call>{"name": "f", "arguments": ', "["),
+    ],
+)
+def test_long_held_texts_take_linear_time(begin: str, repeated: str) -> None:
+    check_linear_time(ToolCallParser, begin, repeated)

@@ -4,16 +4,25 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, ToolCallArguments, ToolCallStart
 from openai_bls.output.tool_parsers import xml as xml_calls_module
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from openai_bls.output.tool_parsers.xml import Kind, as_json, property_kind, xml_calls
-from tests.unit.output.parsing import Found, check_every_split, check_linear_time, cut, cut_lengths, run
-
-moderate = settings(deadline=None, max_examples=200)
+from tests.unit.output.parsing import (
+    Found,
+    check_any_cut,
+    check_every_split,
+    check_linear_time,
+    content,
+    cut,
+    cut_lengths,
+    json_values,
+    moderate,
+    run,
+)
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -39,10 +48,6 @@ def block(name: str, **values: str) -> str:
     """As Qwen3-Coder's template writes it."""
     parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
     return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
-
-
-def content(text: str) -> tuple[str, str]:
-    return ("content", text)
 
 
 def weather(arguments: str) -> tuple[str, str, str]:
@@ -128,17 +133,9 @@ parts = st.sampled_from(
 @moderate
 @given(text=st.lists(parts, max_size=8).map("".join), lengths=cut_lengths)
 def test_any_cut_equals_the_whole(text: str, lengths: list[int]) -> None:
-    whole = run(new(), [text])
-    assert run(new(), cut(text, lengths)) == whole
-    if not any(found[0] == "call" for found in whole):
-        assert "".join(found[1] for found in whole) == text
+    check_any_cut(new, text, lengths)
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
 plain_text = st.text(max_size=20).filter(lambda text: "</parameter>" not in text)
 
 
@@ -205,11 +202,8 @@ def test_kinds(schema: Any, types: set[str], restricted: bool) -> None:
         "$defs": {"a/b": {"type": "boolean"}, "loop": {"$ref": "#/$defs/loop"}},
     }
     assert property_kind(root, "x") == Kind(frozenset(types), restricted)
-
-
-@pytest.mark.parametrize("schema", [{}, {"properties": 7}, {"properties": {"y": {}}}])
-def test_kind_of_what_is_not_declared(schema: dict[str, Any]) -> None:
-    assert property_kind(schema, "x") == Kind()
+    for silent in ({}, {"properties": 7}, {"properties": {"y": schema}}):
+        assert property_kind(silent, "x") == Kind()
 
 
 @pytest.mark.parametrize(
@@ -271,8 +265,5 @@ def test_a_schema_too_large_to_tell_says_nothing() -> None:
     text = {"type": "string"}
     assert property_kind({"properties": {"x": {"anyOf": [text] * 1_000}}}, "x") == Kind(frozenset({"string"}))
     assert property_kind({"properties": {"x": {"anyOf": [text] * 5_000}}}, "x") == Kind()
-
-
-def test_the_same_reference_twice_means_the_same() -> None:
     root = {"properties": {"x": {"allOf": [{"$ref": "#/$defs/a"}] * 2}}, "$defs": {"a": {"type": "string"}}}
     assert property_kind(root, "x") == Kind(frozenset({"string"}))

@@ -1,0 +1,212 @@
+"""Tables of docs/ that the code must match: fields and metrics in api.md, settings and options in migrate.md."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from openai_bls.api.chat import schema
+from openai_bls.api.embeddings.schema import EmbeddingsBody
+from openai_bls.api.http.app import create_app
+from openai_bls.api.messages.schema import MessagesRequest
+from openai_bls.api.registry import ENDPOINTS
+from openai_bls.api.responses.schema import CreateRequest
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.settings import ENV_PREFIX, SettingsError, TensorRtLlmSettings
+from openai_bls.triton_models.cpp_backend import CppSettings
+from openai_bls.triton_models.render_configs import configure
+from openai_bls.triton_models.tensorrt_llm.requests import parse
+from openai_bls.triton_models.tensors import ENSEMBLE, MODELS
+from tests.contracts.tables import NEWEST, VERSIONS, OfficialModel, official
+from tests.unit.core_support import Bench, engine_info
+from tests.unit.docs import pages
+from tests.unit.docs.pages import Row, build_options, code, rows, rows_of, serve_options
+
+API, MIGRATE = "docs/api.md", "docs/migrate.md"
+
+# --- docs/api.md
+
+
+@pytest.mark.parametrize(
+    ("sections", "request_type"),
+    [
+        (["Both", "Chat completions only"], schema.ChatCompletionRequest),
+        (["Both", "Completions only"], schema.CompletionRequest),
+        (["Responses"], CreateRequest),
+        (["Messages"], MessagesRequest),
+        (["Embeddings"], EmbeddingsBody),
+    ],
+)
+def test_every_field_has_its_row(sections: list[str], request_type: Any) -> None:
+    listed = [name for row in rows_of(API, *sections) for name in row.names if re.fullmatch("[a-z_]+", name)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(request_type.__struct_fields__)
+
+
+def test_every_endpoint_has_its_row() -> None:
+    section = pages.text(API).partition("\n## Endpoints\n")[2].partition("\n## ")[0].replace("{id}", "{}")
+    named = set(re.findall(r"`([a-z._]+)`", section))
+    for endpoint in ENDPOINTS:
+        # One of its paths is enough: some have the same with and without /v1.
+        paths = [re.sub(r"\{.*?\}", "{}", path) for path in endpoint.paths]
+        assert any(path in section for path in paths), endpoint.name
+        assert endpoint.triton is None or endpoint.name in named
+
+
+def test_every_metric_has_its_row() -> None:
+    listed = re.findall(r"`(openai_bls_[a-z0-9_]+)`", pages.text(API))
+    assert len(listed) == len(set(listed))
+    bench = Bench()
+    bench.engine.stats = EngineStats(0, 0, 0.0, 0, 0)
+    families = bench.service.metrics.collect()
+    assert set(listed) == {family.name + "_total" * (family.type == "counter") for family in families}
+
+
+def test_verdicts_on_fields() -> None:
+    for row in rows_of(API, "Both", "Chat completions only", "Completions only"):
+        for name in row.names:
+            if re.fullmatch("[a-z_]+", name):
+                assert row.verdict.startswith("harmless") == (name in schema.Harmless.__struct_fields__), name
+                assert row.verdict.startswith(("neutral", "refused")) == (name in schema.UNSUPPORTED), name
+                assert not row.verdict.startswith("refused") or schema.UNSUPPORTED[name].values == (), name
+
+
+# --- docs/migrate.md: the first column is another project's, the last is ours
+
+TEMPLATES: dict[str, tuple[OfficialModel, ...]] = {
+    "fill_template.py: tensorrt_llm": ("tensorrt_llm",),
+    "fill_template.py: the other models": ("preprocessing", "postprocessing", "ensemble"),
+}
+QUEUE = {"max_queue_delay_microseconds", "max_queue_size"}
+# Pieces of code in our columns that are nothing of ours: of NVIDIA's client, of requests, and plain words.
+FOREIGN = {"--streaming", "400", "501", "generate", "infer", "true", "false", "[batch, beams]"}
+OPTION_ROWS = [row for row in rows(MIGRATE) if any(name.startswith("--") for name in row.names)]
+SETTING_ROWS = rows_of(MIGRATE, "fill_template.py: tensorrt_llm")
+PROSE = re.sub(r"^\|.*$", "", pages.without_blocks(MIGRATE), flags=re.MULTILINE)
+IN_PROSE = [("", piece) for piece in code(PROSE) if re.match(rf"--|({'|'.join(MODELS)})\.", piece)]
+IN_TABLES = [(row.header[-1], piece) for row in rows(MIGRATE) for piece in code(row.verdict)]
+
+
+@cache
+def routes() -> set[str]:
+    """Of the /v1 application; nothing is asked of it."""
+    return {cast(Any, route).path for route in create_app(cast(Any, None), cast(Any, None)).routes}
+
+
+def is_setting(piece: str, folder: Path) -> bool:
+    """Whether `render --set` takes it; without a value, whether there is a value that it takes."""
+    for change in [piece] if "=" in piece else [f"{piece}={value}" for value in ("1", "0.5", "true", "auto")]:
+        try:
+            configure(folder / "model_repository", [change])
+        except SettingsError:
+            continue
+        return True
+    return False
+
+
+def is_option(piece: str, column: str, folder: Path) -> bool:
+    """Whether the program of the column, or any of ours, takes it with its value."""
+    known = {"build/engine.py": build_options(), "serve": serve_options() | {"--backend"}}
+    given = shlex.split(piece.partition(" -- ")[0])
+    if not {word for word in given if word[:2] == "--"} <= known.get(column, build_options() | serve_options()):
+        return False
+    if len(given) > 1 and given[0] not in serve_options():
+        backend = ["--backend", "cpp"] if given[0] == "--cpp-parameter" else []
+        pages.take_build([*(word.replace("=path", f"={folder / 'adapter'}") for word in given), *backend], folder)
+    return True
+
+
+def is_field(name: str) -> bool:
+    return name in schema.ChatCompletionRequest.__struct_fields__ or name in schema.CompletionRequest.__struct_fields__
+
+
+def exists(piece: str, column: str, folder: Path) -> bool:
+    if piece.startswith("--"):
+        return is_option(piece, column, folder)
+    if piece.startswith(ENV_PREFIX):
+        return pages.is_variable(piece)
+    if piece.startswith("/"):
+        return piece == "/v1" or piece in routes()
+    if piece.partition(".")[0] in MODELS and "." in piece:
+        return is_setting(piece, folder)
+    tensors = {tensor.name for model in MODELS.values() for tensor in (*model.inputs, *model.outputs)}
+    known = tensors | set(MODELS) | {"serve", "json_schema", "finish_reason"}
+    return is_field(piece) or piece in known or (piece.endswith("/") and (pages.ROOT / piece).is_dir())
+
+
+def test_what_is_named_of_ours_exists(tmp_path: Path) -> None:
+    pages.make_paths(tmp_path)
+    for column, piece in dict.fromkeys(IN_TABLES + IN_PROSE):
+        assert piece in FOREIGN or piece.startswith("python ") or exists(piece, column, tmp_path), piece
+    for piece in ("--tensor-parallel", "/v1/rerank", "OPENAI_BLS_SPEED", "openai_bls.speed", "top_q", "no_folder/"):
+        assert not exists(piece, "", tmp_path), piece
+
+
+def settings_of(row: Row) -> set[str]:
+    """The keys in config.pbtxt of what fill_template.py calls otherwise."""
+    return {key or name for name, key in re.findall(r"`(\w+)`(?: \(`(\w+)`\))?", row.cells[0])}
+
+
+@pytest.mark.parametrize("section", TEMPLATES)
+def test_every_template_parameter_has_its_row(section: str) -> None:
+    named = [name for row in rows_of(MIGRATE, section) for name in row.names]
+    keys = {key for model in TEMPLATES[section] for version in VERSIONS for key in official(model, version).parameters}
+    assert len(named) == len(set(named))
+    assert keys <= set(named)
+    assert section != "fill_template.py: tensorrt_llm" or set(CppSettings.__struct_fields__) <= set().union(
+        *map(settings_of, SETTING_ROWS)
+    )
+
+
+@pytest.mark.parametrize("row", SETTING_ROWS, ids=lambda row: cast(Row, row).names[0])
+def test_verdicts_on_template_parameters(row: Row) -> None:
+    """The same is the same name there and here, for the backend that is said."""
+    both, cpp = set(TensorRtLlmSettings.__struct_fields__), set(CppSettings.__struct_fields__)
+    names = settings_of(row)
+    if row.verdict.startswith("the same"):
+        only_cpp = "with `--backend cpp`" in row.verdict.partition(".")[0]
+        assert names <= (cpp - both | QUEUE if only_cpp else both)
+        if "with dashes" in row.verdict:
+            assert {f"--{name.replace('_', '-')}" for name in names} <= build_options()
+    elif row.verdict.startswith("not supported"):
+        assert not names & cpp
+    else:
+        assert not names & both
+        assert row.verdict.startswith("not needed") or code(row.verdict)
+
+
+@pytest.mark.parametrize("row", OPTION_ROWS, ids=lambda row: cast(Row, row).names[0])
+def test_verdicts_on_options(row: Row) -> None:
+    theirs = {word for name in row.names for word in shlex.split(name) if word.startswith("--")}
+    here = serve_options() if row.header[-1] == "serve" else build_options()
+    with_dashes = {name.replace("_", "-") for name in theirs}
+    if row.verdict.startswith("the same"):
+        assert (with_dashes if "with dashes" in row.verdict else theirs) <= here
+    elif row.verdict.startswith("not supported"):
+        assert not with_dashes & here
+
+
+def test_what_is_refused() -> None:
+    """Tensors of the official contract, fields and paths of trtllm-serve, inputs of the ensembles."""
+    (tensors,) = [row.names for row in rows_of(MIGRATE, "Requests") if row.verdict.startswith("400")]
+    for name in tensors:
+        arrays = {"input_ids": np.array([[1]]), "request_output_len": np.array([[1]]), name: np.array([[2]])}
+        with pytest.raises(InvalidRequestError) as caught:
+            parse(arrays, engine_info(), True)
+        assert caught.value.param == name
+    refused = [row for row in rows_of(MIGRATE, "From trtllm-serve") if row.verdict.startswith("not supported: 4")]
+    assert len(refused) == 2
+    for name in [name for row in refused for name in row.names]:
+        assert name not in routes()
+        assert not is_field(name) or name in schema.UNSUPPORTED
+    listed = re.search(r"The ensembles have no (.*?)\. Over gRPC", pages.text(MIGRATE), re.DOTALL)
+    assert listed is not None
+    inputs = {tensor.name for tensor in ENSEMBLE.inputs}
+    assert set(code(listed[1])) == {tensor.name for tensor in official("ensemble", NEWEST).inputs} - inputs
