@@ -134,6 +134,11 @@ def _outputs(request: GenerationRequest, info: EngineInfo) -> str | None:
         value = getattr(request, field)
         if value is not None and not 0 <= value <= info.max_logprobs:
             return f"{field} is {value}: a number from 0 to {info.max_logprobs} is needed"
+    if request.grammar is not None and info.grammar_kinds and request.grammar.kind not in info.grammar_kinds:
+        known = ", ".join(info.grammar_kinds)
+        return (
+            f"grammar of the kind {request.grammar.kind} is not supported by the engine {info.engine}: it takes {known}"
+        )
     if request.lora_name is not None and request.lora_name not in info.lora_names:
         known = ", ".join(info.lora_names)
         return f"lora_name is {request.lora_name!r}, which is not an adapter of this engine: it has {known}"
