@@ -28,7 +28,7 @@ from openai_bls.pipeline.service import Service
 Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Generation]]
 """The whole answer as JSON text, or a generation that writes into the sink; raises ApiError."""
 TritonEntry = Callable[[dict[str, Any]], Respond]
-"""From a request body, checked as far as that needs no service; raises InvalidRequestError."""
+"""Triton entry: takes a request body, checks what needs no service; raises InvalidRequestError."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Errors that clients are told, with HTTP status and OpenAI body.
+"""Errors for clients, with HTTP status and OpenAI body.
 
 ::
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from openai_bls.core.engine_types import TokenDelta
 
-# A value echoed into a message is cut here, so that a large bad input does not come back as a large error.
+# Characters of a message: a large bad value that it echoes does not make a large error.
 _MAX_MESSAGE_LENGTH = 600
 _MAX_PARAM_LENGTH = 200
 

@@ -23,14 +23,12 @@ MANIFEST_NAME = "engine.json"
 ENGINE_FOLDER = "engine"
 """Folder of a version that holds TensorRT-LLM's engine files."""
 FORMAT_VERSION = 1
-ENGINE_FOLDER = "engine"
-"""Beside the manifest: the files of a TensorRT engine."""
 BUILD_HINT = "run `make engine` or `python build/engine.py --model <checkpoint>`"
 
 ASIDE = ".aside-"
-"""Begins the names of what a build has in hand."""
+"""Name prefix of files and folders that a running build is writing."""
 OLD = f"{ASIDE}old-"
-"""Begins the names of what a build is replacing. Beside a manifest, `OLD`checkpoint says that a build was cut short
+"""Name prefix of folders that a build is replacing. Beside a manifest, `OLD`checkpoint says that a build was cut short
 while it moved its folders into place, and that the tokenizers may not belong to the checkpoint."""
 
 # Files up to this size are compared by content when an engine is loaded, larger ones by size: start-up must not read
@@ -59,7 +57,7 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much memory the KV cache takes; named as in the official backend."""
+    """Size of the KV cache; named as in the official backend."""
 
     max_tokens_in_kv_cache: NotNegative = 0
     """Tokens of all sequences together; 0 lets the engine choose."""
@@ -68,7 +66,7 @@ class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the null engine: what it emits, how fast, and how it fails."""
+    """Settings of the null engine: its output, delays and failures."""
 
     token_ids: tuple[NotNegative, ...] = ()
     """Emitted in a cycle by every request; empty stands for a default."""
@@ -87,14 +85,14 @@ class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an engine of the kind `tensorrt_llm` was built by, for and with."""
+    """Build record of an engine of the kind `tensorrt_llm`: versions, GPU and options."""
 
     version: str
     """Of TensorRT-LLM, e.g. `1.2.1`. A TensorRT engine runs with the version that built it and no other."""
     flow: Literal["tensorrt", "pytorch"] = "tensorrt"
     """`tensorrt`: an engine in `engine/`. `pytorch`: the checkpoint in `checkpoint/` is loaded as it is."""
     backend: Literal["python", "cpp"] = "python"
-    """Which Triton backend runs it: our model.py over the LLM API, or the C++ backend `tensorrtllm`."""
+    """Triton backend that runs it: our model.py over the LLM API, or the C++ backend `tensorrtllm`."""
     gpu: str = ""
     """Name of the GPU it was built on; empty if there was none (flow `pytorch`)."""
     compute_capability: str = ""
@@ -110,7 +108,7 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Tokens of one step; 0 is not known."""
     max_beam_width: Positive = 1
     gather_logits: bool = False
-    """Whether it can give log-probabilities (flow `tensorrt`)."""
+    """The engine returns log-probabilities (flow `tensorrt`)."""
     plugins: dict[str, str] = {}
     lora: dict[str, str] = {}
     """Name of an adapter → its folder beside the manifest."""
@@ -123,13 +121,13 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an engine is made of and how it is to be run."""
+    """Contents of `engine.json`: an engine's files and settings."""
 
     engine: EngineKind
     model_name: str
     """The name under which the model is served."""
     max_model_len: Positive
-    """The most tokens of prompt and output together."""
+    """Maximum tokens of prompt and output together."""
     max_batch_size: Positive
     """Sequences in flight at the same time."""
     created: NotNegative
@@ -167,7 +165,7 @@ def short(path: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, for a sentence: the first line, or its name where it says nothing."""
+    """The first line of an exception's message, or its class name if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -204,14 +202,14 @@ def load_manifest(version_dir: Path) -> Manifest:
 
 
 def record(path: Path) -> FileRecord:
-    """What a manifest says of the file at `path`."""
+    """The manifest's record of the file at `path`."""
     size = path.stat().st_size
     digest = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _HASHED_BYTES else ""
     return FileRecord(size=size, sha256=digest)
 
 
 def checkpoint_dir(version_dir: Path, manifest: Manifest) -> Path:
-    """The checkpoint folder of `manifest`, after a look at whether its files are the ones that were built.
+    """The checkpoint folder of `manifest`, its files checked against their records.
 
     Raises:
         EngineLoadError: the folder or a file of it is missing or has changed, or a build was cut short.

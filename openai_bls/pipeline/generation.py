@@ -21,7 +21,7 @@ class Generation:
     """All sequences of one request, from submission to the last answer.
 
     Args:
-        engine: the way to the engine.
+        engine: client of the engine.
         sequences: of the request.
         writer: theirs.
         prompt_tokens: of each prompt; the sequences of a prompt follow each other.
@@ -69,12 +69,12 @@ class Generation:
         return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning)
 
     def cancel(self) -> None:
-        """The client has gone: stop the engine's work, write nothing more. Harmless after the end."""
+        """Stop the engine's work and write nothing more: the client has gone. Harmless after the end."""
         if self._end("cancelled"):
             self._cancel_running()
 
     def fail(self, error: ApiError) -> None:
-        """End the whole request with `error`: an answer with a choice missing would be a lie."""
+        """End the whole request with `error`: no answer lacks a choice."""
         if self._end(error):
             self._cancel_running()
             self._writer.failed(error)
@@ -84,7 +84,7 @@ class Generation:
         self._engine.cancel(sequence.request.request_id)
 
     def sequence_ended(self) -> None:
-        """A sequence has written its finish_reason."""
+        """Count a sequence that has written its finish_reason."""
         self._running -= 1
         if self._running == 0 and self._end("done"):
             try:

@@ -59,7 +59,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class ServiceLoad(Protocol):
-    """The load of a service, asked for at each scrape."""
+    """Source of the engines' load, read at each scrape."""
 
     models: Models
 
@@ -68,7 +68,7 @@ class Metrics(Collector):
     """Metrics of one `openai_bls` instance, in files that the others read if `metrics_directory.share` was called.
 
     Args:
-        service: whose requests are counted, and whose engines' load is told.
+        service: whose engines' load is reported.
     """
 
     def __init__(self, service: ServiceLoad) -> None:
@@ -125,11 +125,11 @@ class Metrics(Collector):
         self._counted: WeakSet[ApiError] = WeakSet()
 
     def set_in_progress(self, count: int) -> None:
-        """Set how many requests are being prepared or generated."""
+        """Set the number of requests in progress."""
         self._in_progress.set(count)
 
     def ended(self, record: RequestRecord) -> None:
-        """A request has ended that was admitted."""
+        """Count an admitted request that has ended."""
         labels = (record.model, record.endpoint)
         outcome = record.outcome
         if isinstance(outcome, ApiError):
@@ -156,7 +156,7 @@ class Metrics(Collector):
             self._observe_pace(record)
 
     def refused(self, endpoint: str, error: ApiError) -> None:
-        """A request was answered with an error.
+        """Count a request that was answered with an error.
 
         Args:
             endpoint: its name; empty if the request named none.

@@ -74,7 +74,7 @@ async def prepare(
 
 
 def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings) -> None:
-    """Check what can be told before there is a prompt.
+    """Check a request before tokenization.
 
     Raises:
         InvalidRequestError: the engine or the settings do not allow it; `param` names the field.
@@ -104,10 +104,10 @@ def unsupported(model: ServedModel, param: str) -> InvalidRequestError:
 
 
 def check_supported(request: ValidRequest, model: ServedModel) -> None:
-    """Whether the engine honours the request, as far as can be told before there is a prompt.
+    """Refuse a request that the engine does not honour, as far as that is known before tokenization.
 
     Raises:
-        InvalidRequestError: it does not; `param` names the field.
+        InvalidRequestError: `param` names the field.
     """
     info = model.info
     if request.min_tokens and not model.supports("min_tokens"):
@@ -179,10 +179,10 @@ async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
 
 
 def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
-    """Whether token ids are in the vocabulary.
+    """Refuse token ids outside the vocabulary.
 
     Raises:
-        InvalidRequestError: one is not.
+        InvalidRequestError: one is outside.
     """
     size = model.info.vocab_size
     for prompt in prompts:
@@ -193,10 +193,10 @@ def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) ->
 
 
 def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -> None:
-    """Whether a prompt and what is to follow it fit into the model's context.
+    """Refuse a prompt that, with its output, exceeds the model's context length.
 
     Raises:
-        InvalidRequestError: they do not.
+        InvalidRequestError: it does, or it is empty.
     """
     param = "messages" if request.chat else "prompt"
     if not prompt:
@@ -215,7 +215,7 @@ def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -
 
 
 def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
-    """The last words of a rendered prompt, special tokens included; nothing where no reasoning can have begun there."""
+    """The end of a rendered prompt, special tokens included; empty if no reasoning can begin in it."""
     if not request.chat or model.formats.reasoning is None:
         return ""
     return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
@@ -225,7 +225,7 @@ def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) ->
 
 
 async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Grammar | None:
-    """The grammar that the output must match; None if anything goes.
+    """The grammar that the output must match; None if it is free.
 
     Raises:
         InvalidRequestError: no grammar library of the engine honours all of it.
@@ -238,7 +238,7 @@ async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Gra
 
 
 def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
-    """What the output must match; None if anything goes.
+    """The format that the output must match; None if it is free.
 
     Args:
         request: the request.
@@ -294,7 +294,7 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
 
 
 def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:
-    """`answer` once the model has done its thinking, which nothing restricts."""
+    """`answer` after unrestricted reasoning."""
     if tail.rstrip().endswith(reasoning.end):
         # The prompt itself says that there is to be none.
         return answer
@@ -389,7 +389,7 @@ def generation_request(
     bad_words: list[list[int]],
     constraint: Grammar | None,
 ) -> GenerationRequest:
-    """What the engine is asked for by sequence `index`.
+    """The engine request of sequence `index`.
 
     Raises:
         InvalidRequestError: a sampling parameter that the engine does not honour.

@@ -13,7 +13,7 @@ from openai_bls.core.request import ToolUse
 
 
 def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
-    """Which tools may be called; None if there are none.
+    """The tools that may be called; None if there are none.
 
     Raises:
         InvalidRequestError: `tool_choice` does not fit `tools`.

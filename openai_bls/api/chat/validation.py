@@ -19,7 +19,7 @@ from openai_bls.core.request import ValidRequest
 from openai_bls.output.structured import requested
 
 Body = Literal["chat.completions", "completions"]
-"""Which request body: the name of the endpoint that takes it."""
+"""Kind of request body, by the name of its endpoint."""
 
 # OpenAI's limit is 4; nothing here costs more with a few more.
 MAX_STOP_STRINGS = 16

@@ -20,7 +20,7 @@ _FIELD = re.compile(r"^Object (?P<what>contains unknown|missing required) field 
 
 
 class Fault(NamedTuple):
-    """What is wrong with a value."""
+    """A fault of a value: its kind and path."""
 
     kind: Literal["unknown", "missing", "value"]
     """An unknown field, a missing one, or a value of the wrong type or out of range."""
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
     @classmethod
     def of(cls, error: msgspec.ValidationError) -> Fault:
-        """What msgspec says."""
+        """The fault in msgspec's error message."""
         message, path = str(error), ""
         at = _AT.search(message)
         if at is not None:
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 Tell = Callable[[Fault], InvalidRequestError]
-"""An API's own words for a fault."""
+"""Maker of an API's own error for a fault."""
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: str | None = None) -> T:

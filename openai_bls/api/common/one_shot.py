@@ -23,7 +23,7 @@ from openai_bls.pipeline.service import Service
 logger = logging.getLogger(__name__)
 
 OneShot = Callable[[Service, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct]]
-"""From a request body to its whole answer; raises ApiError. Cancelling it cancels the work."""
+"""Maker of the whole answer to a request body; raises ApiError. Cancelling it cancels the work."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 Handler = Callable[[Request], Awaitable[Response]]
 ErrorAnswer = Callable[[ApiError, Request], Response]
-"""An error in an API's own form."""
+"""Response to a failed request, in an API's own form."""
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -48,7 +48,7 @@ def error_response(error: ApiError, request: Request | None = None) -> Response:
 
 
 class Api:
-    """What handlers are given.
+    """Context of the /v1 handlers: service, authentication, streams.
 
     Args:
         service: answers.
@@ -78,7 +78,7 @@ class Api:
         """`handler` with authentication, a request id in and out, and every exception as an error body.
 
         Args:
-            handler: raises ApiError for what a client is to be told.
+            handler: raises ApiError for the client's errors.
             endpoint: its name in the metrics.
             answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
             id_header: of the response, beside `x-request-id`.

@@ -57,7 +57,7 @@ def error_event(error: ApiError) -> bytes:
 
 
 def refused(where: str, why: str) -> InvalidRequestError:
-    """What is refused, and why or what would do."""
+    """An error that names the field and says why, or what to send instead."""
     return InvalidRequestError(f"{where}: {why}", param=where)
 
 

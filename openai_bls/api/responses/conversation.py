@@ -69,7 +69,7 @@ class Conversation:
         return self._turn
 
     def _complete(self) -> bool:
-        """Whether the turn has said something and called nothing: then its end has been reached."""
+        """True if the turn has text and no calls: it has ended."""
         turn = self._turn
         return turn is not None and bool(turn["content"]) and "tool_calls" not in turn
 

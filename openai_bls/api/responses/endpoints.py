@@ -99,7 +99,7 @@ class ResponsesHandlers:
         )
 
     def _references(self) -> References:
-        """What a request refers to may be as large as what it could have sent."""
+        """References of one request, with the same limit as its body."""
         return References(self.store, self._service.settings.max_request_bytes)
 
     def _stored(self, request: Request) -> Stored:

@@ -10,7 +10,7 @@ from openai_bls.core.errors import ApiError
 
 
 class Origin(msgspec.Struct):
-    """Where a chat message comes from."""
+    """Origin of a chat message in the request body."""
 
     param: str
     """A path in the body: `instructions`, `input`, `input[2]`, `previous_response_id`."""

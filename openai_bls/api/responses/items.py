@@ -64,7 +64,7 @@ class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text", forb
 
 
 class Message(msgspec.Struct, tag_field="type", tag="message", forbid_unknown_fields=True):
-    """What somebody said."""
+    """A message of any role."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[InputText | OutputText | Refusal]
@@ -102,7 +102,7 @@ class FunctionCallOutput(msgspec.Struct, tag_field="type", tag="function_call_ou
 
 
 class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
-    """What the model thought."""
+    """Earlier reasoning, fed back."""
 
     summary: list[SummaryText] = []
     content: list[ReasoningText] | None = None

@@ -149,7 +149,7 @@ class Output:
     A message, reasoning or call is one item until something of another kind comes.
 
     Args:
-        events: are told what happens.
+        events: writer of the events.
         renderer: writes the log-probabilities of messages, if they are wanted.
         on_begin: called once, before the first event.
     """

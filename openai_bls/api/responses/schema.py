@@ -68,7 +68,7 @@ class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forb
 
 
 class Text(msgspec.Struct, forbid_unknown_fields=True):
-    """What the text of the answer shall be."""
+    """Options of the answer's text."""
 
     format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
     verbosity: str | None = None
@@ -76,7 +76,7 @@ class Text(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
-    """How the model shall think."""
+    """Options of the reasoning."""
 
     effort: str | None = None
     """Checked by chat completions and the chat template."""
@@ -88,7 +88,7 @@ class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """What a stream carries besides its events."""
+    """Options of a stream."""
 
     include_obfuscation: bool | None = None
     """Padding against traffic analysis on OpenAI's own network: accepted, none is sent."""

@@ -54,7 +54,7 @@ class Stored:
         self.size = len(self.response) + len(self._inputs) + _OVERHEAD
         """Bytes."""
         self.holders = 0
-        """How many keep it: the store itself, and responses that continue it."""
+        """Reference count: the store itself, and responses that continue it."""
 
     @property
     def texts(self) -> list[msgspec.Raw]:
@@ -151,7 +151,7 @@ class ResponseStore:
 
 
 class References:
-    """What one request refers to: each item once, and no more bytes than it could have sent itself.
+    """Stored items that one request refers to: each once, and no more bytes than it could have sent itself.
 
     Args:
         store: has the items.

@@ -48,7 +48,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True):
-    """What a prompt is in tokens."""
+    """Token ids of a prompt."""
 
     count: int
     max_model_len: int
@@ -58,7 +58,7 @@ class TokenizeAnswer(msgspec.Struct, frozen=True):
 
 
 class DetokenizeAnswer(msgspec.Struct, frozen=True):
-    """What tokens are in text, special ones included."""
+    """Text of token ids, special tokens included."""
 
     prompt: str
 

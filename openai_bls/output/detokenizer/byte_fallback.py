@@ -104,8 +104,8 @@ class _Table(NamedTuple):
 class ByteFallbackFactory(SharedFactory[_Table]):
     """Makes detokenizers for sentencepiece-like tokenizers.
 
-    The law is exact. With a prompt the text is `decode(prompt + ids)` less the prefix it shares with `decode(prompt)`,
-    which is all of `decode(prompt)` unless the prompt ends within a run of byte tokens.
+    The invariant is exact. With a prompt the text is `decode(prompt + ids)` less the prefix it shares with
+    `decode(prompt)`, which is all of `decode(prompt)` unless the prompt ends within a run of byte tokens.
 
     `decode_chunk` returns characters as soon as their bytes are complete, since a run may be longer than the context.
     It equals the whole decode if every run of byte tokens is valid UTF-8; in an invalid run valid characters stay and

@@ -71,7 +71,7 @@ def _table(tokens: Iterable[tuple[int, str]]) -> _Table:
 class ByteLevelFactory(SharedFactory[_Table]):
     """Makes detokenizers for byte-level tokenizers.
 
-    The law is exact, and the text is `decode(ids)` whatever the prompt.
+    The invariant is exact, and the text is `decode(ids)` whatever the prompt.
 
     `decode_chunk` is exact if `context` has all ids since the stream's beginning or at least three bytes of text that
     is not skipped, since pending bytes depend on the last three only. Where skipped or unknown ids fill the context

@@ -1,6 +1,6 @@
-"""Formats: the form in which a wanted output is described here, checked.
+"""Formats: checked descriptions of an output, in one form for all fields and libraries.
 
-A `Format` is a JSON object in the vocabulary of xgrammar's structural tags, `{"type": ..., ...}`:
+A `Format` is a JSON object in the vocabulary of structural tags (as in vLLM), `{"type": ..., ...}`:
 
 ====================================  =================================================================================
 `json_schema`                         JSON text that a schema (`json_schema`) allows
@@ -32,7 +32,7 @@ TYPES = (
     *("json_schema", "regex", "grammar", "const_string", "any_text", "sequence", "or", "optional", "star", "plus"),
     *("repeat", "tag", "triggered_tags", "tags_with_separator"),
 )
-"""Of formats."""
+"""Types of formats."""
 
 _MAX_ELEMENTS = 4_096
 _MAX_REPEATS = 1_000

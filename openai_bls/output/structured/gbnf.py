@@ -60,7 +60,7 @@ class CharSet:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rule stands for."""
+    """A reference to a rule."""
 
     name: str
 
@@ -86,7 +86,7 @@ Node = Literal | CharSet | Rule | Sequence | Repeat
 
 
 def is_lark(text: str) -> bool:
-    """Whether a grammar is written in Lark's form instead."""
+    """True if a grammar is written in Lark's form."""
     return "::=" not in text or _LARK.search(text) is not None
 
 

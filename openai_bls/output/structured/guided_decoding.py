@@ -1,4 +1,4 @@
-"""Formats for TensorRT-LLM's own guided decoding: what its library honours to the letter; the rest is refused by name.
+"""Grammars for TensorRT-LLM's guided decoding: what its library enforces exactly; the rest is refused by name.
 
 xgrammar, in the C++ decoder (0.1.18 in TensorRT-LLM 0.21, 0.1.21 in 1.0, 0.1.25 in 1.2) or the Python package (0.1.32
 in 1.2.1), reads JSON schemas, regular expressions, GBNF and, in the PyTorch flow from 1.2 on, structural tags. Beyond
@@ -53,7 +53,7 @@ _SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
 
 
 class Target(NamedTuple):
-    """What of an engine decides about its grammars."""
+    """The grammar library of a TensorRT-LLM engine."""
 
     backend: str
     kinds: tuple[str, ...]
@@ -185,7 +185,7 @@ class _XGrammar:
 
 
 def _json_schema(node: schema.Schema, *, xml: bool = False) -> schema.Schema:
-    """A checked schema for xgrammar, in which what is not said is written out: it would allow nothing else.
+    """A checked schema for xgrammar with all defaults written out, since xgrammar's defaults are narrower.
 
     Raises:
         FormatError: a keyword would not be honoured.
@@ -252,7 +252,7 @@ def _check_typed(node: schema.Schema) -> None:
 
 
 def _check_values(values: Any) -> None:
-    """Constants: xgrammar writes numbers in its own way, exact for integers."""
+    """Refuse constants that xgrammar does not write exactly: only integers are."""
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, dict | list):
             if isinstance(value, dict):
@@ -293,7 +293,7 @@ def _escaped(word: str) -> str:
 
 
 def _gbnf(rules: dict[str, Node]) -> str:
-    """The grammar as GBNF again, in the least of what xgrammar reads."""
+    """The grammar as GBNF, in the subset that xgrammar reads correctly."""
     empty = _nullable(rules)
     first = {name: set(_first(node, empty)) for name, node in rules.items()}
     for group in bounds.circles(first):

@@ -106,7 +106,7 @@ class _Renderer:
         return name
 
     def _tag(self, node: Format, trigger: str) -> str:
-        """A tag, without the beginning that a trigger has brought already."""
+        """A tag, without the part of its beginning that the trigger has matched."""
         ends = _ends(node)
         begin = node["begin"].removeprefix(trigger)
         parts = [slashed(literal(begin))] if begin else []

@@ -68,15 +68,15 @@ def search(pattern: str) -> str:
 
 
 def for_xgrammar(pattern: str, max_states: int, max_skipped: int) -> str:
-    """An expression that the whole text must match, in the least of what xgrammar reads alike in all its versions.
+    """An expression that the whole text must match, in the subset that all versions of xgrammar read alike.
 
     Args:
-        pattern: that `full` takes.
-        max_states: its size.
-        max_skipped: parts in it that may be left out.
+        pattern: accepted by `full`.
+        max_states: states of the automaton.
+        max_skipped: optional parts.
 
     Raises:
-        FormatError: it has what xgrammar gets wrong, or takes it long.
+        FormatError: xgrammar would misread it or take too long.
     """
     translator = _Translator(pattern, anchors=False, xgrammar=True)
     found = translator.translated()
@@ -125,14 +125,14 @@ class _Group:
         self.anchored = False
         self.states = 1
         self.item = 0
-        """States of what a quantifier would repeat; 0 if there is none."""
+        """States of the item that a quantifier would repeat; 0 if there is none."""
         self.item_anchored = False
         self.skipped = 0
         """Parts that may be left out, counted where they are repeated."""
         self.empty = True
-        """Whether this branch may be empty so far,"""
+        """This branch may be empty so far,"""
         self.any_empty = False
-        """and whether a branch before may."""
+        """or a branch before it may."""
         self.item_skipped = 0
         self.item_empty = False
         self.before_item = True

@@ -33,15 +33,15 @@ class ToolFormat(NamedTuple):
 
     name: str
     syntax: Callable[[Sequence[dict[str, Any]]], Syntax]
-    """Made for a request's tools."""
+    """Syntax for a request's tools."""
     begin: str
-    """What stands before a call's arguments, `{name}` for the name."""
+    """Text before a call's arguments, with `{name}` for the name."""
     end: str
-    """What stands after them."""
+    """Text after the arguments."""
     trigger: str
-    """What a call begins with, whichever tool it is of."""
+    """Beginning that the calls of all tools share."""
     excludes: tuple[str, ...] = ()
-    """What may begin a call, too, and must not where calls are to be checked."""
+    """Other beginnings of a call, excluded from free text where calls are checked."""
     separator: str = "\n"
     """Between two calls."""
     open: str = ""
@@ -56,17 +56,17 @@ class ToolFormat(NamedTuple):
     style: str = "json"
     """Of the arguments, as formats name it; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()
-    """If set, a call is one only at the beginning of the text, and begins with one of these; a space stands for any
-    white space, or none."""
+    """Beginnings of a call in formats that allow one only at the start of the text, where a space stands for optional
+    white space; empty: calls may stand anywhere."""
 
     def parser(self, tools: Sequence[dict[str, Any]]) -> ToolCallParser:
-        """Finds calls in an answer to a request with these tools."""
+        """Parser of an answer to a request with these tools."""
         return ToolCallParser(self.new_id, self.syntax(tools))
 
     def constraint(
         self, tools: Sequence[dict[str, Any]], *, at_least_one: bool, name: str | None, parallel: bool
     ) -> dict[str, Any]:
-        """What the model may write, as a format of xgrammar's structural tags.
+        """The constraint on the answer, as a `structured.Format`.
 
         Args:
             tools: OpenAI's tools, at least one.
@@ -125,7 +125,7 @@ class ToolFormat(NamedTuple):
 
 
 def as_json_array(own: ToolFormat) -> ToolFormat:
-    """The form of calls for engines without structural tags, in place of a model's own."""
+    """The form of calls for engines without structural tags, instead of the model's own."""
     return ToolFormat(
         "json_array",
         lambda tools: json_array(_names(tools)),

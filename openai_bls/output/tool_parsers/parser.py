@@ -153,7 +153,7 @@ class ToolCallParser:
         return found.end()
 
     def _closed(self) -> bool:
-        """Whether there is only white space since the last call."""
+        """True if only white space followed the last call."""
         return self.calls > 0 and not self._in_text
 
     def _enter_block(self, marker: str) -> None:

@@ -33,7 +33,7 @@ class CallReader(ABC):
         self.told = False
         """The call's start event has been sent; set by the parser."""
         self.done = False
-        """All is read. If not `ready`, it was text between or after calls."""
+        """The call is complete. If not `ready`, it was text between or after calls."""
         self.broken = False
         """The text is malformed from here on."""
         self.put_back = ""
@@ -47,7 +47,7 @@ class CallReader(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether the name is known and the arguments have begun."""
+        """True once the name is known and the arguments have begun."""
         return self._begun and bool(self.name)
 
     def read(self, text: str, place: int) -> int:

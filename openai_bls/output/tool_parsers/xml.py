@@ -156,7 +156,7 @@ class Kind(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """Whether any string is allowed, and nothing else."""
+        """True if any string is allowed, and nothing else."""
         return self.types == {"string"} and not self.restricted
 
     def only(self, other: Kind) -> Kind:
