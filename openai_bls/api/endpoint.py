@@ -14,14 +14,7 @@ from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.common.one_shot import OneShot
-from openai_bls.api.http.handlers import (
-    Api,
-    ErrorAnswer,
-    Handler,
-    JsonResponse,
-    error_response,
-    unless_disconnected,
-)
+from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, JsonResponse, error_response, unless_disconnected
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 

@@ -66,12 +66,7 @@ def of_prompt(token_ids: list[int], logprobs: Logprobs, offsets: list[int]) -> l
     """
     first = TokenLogprob(token_ids[0], None, [], offsets[0])
     rest = zip(
-        token_ids[1:],
-        logprobs.token_logprobs,
-        logprobs.top_token_ids,
-        logprobs.top_logprobs,
-        offsets[1:],
-        strict=True,
+        token_ids[1:], logprobs.token_logprobs, logprobs.top_token_ids, logprobs.top_logprobs, offsets[1:], strict=True
     )
     return [
         first,

@@ -93,11 +93,7 @@ class ModelFormats(msgspec.Struct, frozen=True):
     """The chat template renders tools."""
 
     def parser(
-        self,
-        *,
-        tools: Sequence[dict[str, Any]] | None,
-        reasoning_open: bool,
-        tool_format: ToolFormat | None = None,
+        self, *, tools: Sequence[dict[str, Any]] | None, reasoning_open: bool, tool_format: ToolFormat | None = None
     ) -> OutputParser | None:
         """The parser of one answer; None if all of it is content.
 

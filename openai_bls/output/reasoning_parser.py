@@ -5,13 +5,10 @@ The channels of gpt-oss, which are part of its whole message format, are not cov
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from openai_bls.output.events import ContentDelta, Event, ReasoningDelta
+from openai_bls.output.events import ContentDelta, Event, OutputParser, ReasoningDelta
 from openai_bls.output.markers import Markers
-
-if TYPE_CHECKING:
-    from openai_bls.output.events import OutputParser
 
 
 class Reasoning(NamedTuple):

@@ -170,8 +170,7 @@ class Models:
             if name in model.info.lora_names:
                 return Target(model, name)
         raise ModelNotFoundError(
-            f"The model {name!r} does not exist; served here: {', '.join(self.names)}.",
-            param="model",
+            f"The model {name!r} does not exist; served here: {', '.join(self.names)}.", param="model"
         )
 
     def card(self, name: str) -> dict[str, Any]:

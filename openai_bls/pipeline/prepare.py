@@ -46,10 +46,7 @@ class Prompts(NamedTuple):
 
 
 async def prepare(
-    request: ValidRequest,
-    target: Target,
-    settings: OpenAiBlsSettings,
-    make_writer: Callable[[Target], WriterT],
+    request: ValidRequest, target: Target, settings: OpenAiBlsSettings, make_writer: Callable[[Target], WriterT]
 ) -> tuple[WriterT, list[Sequence], Prompts]:
     """Everything between a valid request and its submission to the engine.
 
@@ -136,8 +133,7 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
     for token_id in request.logit_bias or ():
         if token_id >= info.vocab_size:
             raise InvalidRequestError(
-                f"'logit_bias' holds the token id {token_id}; the vocabulary has {info.vocab_size}.",
-                param="logit_bias",
+                f"'logit_bias' holds the token id {token_id}; the vocabulary has {info.vocab_size}.", param="logit_bias"
             )
     if request.tools is not None:
         _check_tools(request.tools, model)

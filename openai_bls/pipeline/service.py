@@ -42,10 +42,7 @@ class Service:
     """
 
     def __init__(
-        self,
-        models: Models,
-        settings: OpenAiBlsSettings,
-        on_busy: Callable[[int], None] = lambda busy: None,
+        self, models: Models, settings: OpenAiBlsSettings, on_busy: Callable[[int], None] = lambda busy: None
     ) -> None:
         self.models = models
         self.settings = settings

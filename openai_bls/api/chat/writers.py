@@ -236,9 +236,5 @@ def _message(parts: _Parts) -> AnswerMessage:
     if not content and (calls or thoughts is not msgspec.UNSET):
         content = None
     return AnswerMessage(
-        "assistant",
-        content,
-        reasoning_content=thoughts,
-        reasoning=thoughts,
-        tool_calls=calls or msgspec.UNSET,
+        "assistant", content, reasoning_content=thoughts, reasoning=thoughts, tool_calls=calls or msgspec.UNSET
     )

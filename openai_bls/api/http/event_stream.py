@@ -35,16 +35,9 @@ class EventStream(Response):
     # Later, an error before the first token can still have its own status.
     opens_at_once = False
 
-    def __init__(
-        self,
-        keep_alive_interval_s: float,
-        write_batcher: WriteBatcher,
-        *,
-        ending: bytes = DONE,
-    ) -> None:
+    def __init__(self, keep_alive_interval_s: float, write_batcher: WriteBatcher, *, ending: bytes = DONE) -> None:
         super().__init__(
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+            media_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
         # The length is not known; Starlette has set it to that of the empty body.
         del self.headers["content-length"]

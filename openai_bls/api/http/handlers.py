@@ -136,11 +136,7 @@ class Api:
         return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
-        self,
-        request: Request,
-        stream: EventStream,
-        generation: Generation,
-        answer_error: ErrorAnswer = error_response,
+        self, request: Request, stream: EventStream, generation: Generation, answer_error: ErrorAnswer = error_response
     ) -> Response:
         """The response that sends `stream`, into which `generation`, already started, writes.
 

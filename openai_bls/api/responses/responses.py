@@ -131,10 +131,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         # Nobody pays for what a prompt leaves in the cache.
-        "input_tokens_details": {
-            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
-            "cache_write_tokens": 0,
-        },
+        "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.completion_tokens_details.reasoning_tokens},
         "total_tokens": usage.total_tokens,

@@ -16,8 +16,7 @@ from openai_bls.api.common.unsupported import Unsupported
 
 FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
 Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
-    Meta(max_length=16),
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 
 
@@ -177,10 +176,7 @@ class CreateRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Any = UNSET
 
 
-PASSED_ON = (
-    *PromptExtras.__struct_fields__,
-    *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :],
-)
+PASSED_ON = (*PromptExtras.__struct_fields__, *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :])
 """Fields that mean the same to chat completions, which check them."""
 
 LOGPROBS = "message.output_text.logprobs"

@@ -71,11 +71,7 @@ def parse_tokenize(body: dict[str, Any]) -> tuple[ValidRequest, bool]:
     """
     if "messages" not in body:
         raw = convert(body, PromptBody)
-        completion = {
-            "model": raw.model,
-            "prompt": raw.prompt,
-            "add_special_tokens": raw.add_special_tokens,
-        }
+        completion = {"model": raw.model, "prompt": raw.prompt, "add_special_tokens": raw.add_special_tokens}
         return parse_object("completions", completion), bool(raw.return_token_strs)
     if "prompt" in body:
         raise InvalidRequestError("Give 'prompt' or 'messages', not both.", param="prompt")

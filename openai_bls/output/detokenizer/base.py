@@ -190,9 +190,7 @@ class Vocabulary:
         """The vocabulary of a tokenizer."""
         added = tokenizer.get_added_tokens_decoder()
         last = max(
-            tokenizer.get_vocab_size() - 1,
-            max(tokenizer.get_vocab().values(), default=-1),
-            max(added, default=-1),
+            tokenizer.get_vocab_size() - 1, max(tokenizer.get_vocab().values(), default=-1), max(added, default=-1)
         )
         candidates = ((token_id, tokenizer.id_to_token(token_id)) for token_id in range(last + 1))
         tokens = {token_id: token for token_id, token in candidates if token is not None}

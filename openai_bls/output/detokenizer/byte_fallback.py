@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from openai_bls.output.detokenizer.base import REPLACEMENT, Detokenizer, SharedFactory, continuation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from openai_bls.output.detokenizer.base import Vocabulary
+from openai_bls.output.detokenizer.base import REPLACEMENT, Detokenizer, SharedFactory, Vocabulary, continuation
 
 # Rust's integer parser, which reads the two digits, also takes a plus sign.
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")

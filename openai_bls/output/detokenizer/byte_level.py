@@ -7,14 +7,10 @@ Nearly every token is whole UTF-8 by itself and is looked up as `str`; bytes are
 from __future__ import annotations
 
 from codecs import utf_8_decode
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from openai_bls.output.detokenizer.base import Detokenizer, SharedFactory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from openai_bls.output.detokenizer.base import Vocabulary
+from openai_bls.output.detokenizer.base import Detokenizer, SharedFactory, Vocabulary
 
 
 def _byte_alphabet() -> dict[str, int]:

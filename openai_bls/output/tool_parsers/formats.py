@@ -6,15 +6,13 @@ import json
 import re
 import secrets
 import string
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from openai_bls.output.tool_parsers import llama_mistral_deepseek
 from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
 from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
 from openai_bls.output.tool_parsers.xml import xml_calls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _NAME = "{name}"
@@ -102,10 +100,7 @@ class ToolFormat(NamedTuple):
     def _tag(self, function: dict[str, Any]) -> dict[str, Any]:
         # Within JSON the name is escaped; names that need it are refused long before.
         begin = self.begin.replace(_NAME, json.dumps(function["name"], ensure_ascii=False)[1:-1])
-        content: dict[str, Any] = {
-            "type": "json_schema",
-            "json_schema": function.get("parameters") or _NO_PARAMETERS,
-        }
+        content: dict[str, Any] = {"type": "json_schema", "json_schema": function.get("parameters") or _NO_PARAMETERS}
         if self.style != "json":
             content["style"] = self.style
         if self.call_id:

@@ -5,15 +5,11 @@ It is vLLM's form for `tool_choice` "required"; here a named function is called 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence, Set
+from typing import Any
 
 from openai_bls.output.tool_parsers.parser import Syntax
-from openai_bls.output.tool_parsers.scanner import CallScanner, after_space, expect
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
-
-    from openai_bls.output.tool_parsers.scanner import CallReader, Reader
+from openai_bls.output.tool_parsers.scanner import CallReader, CallScanner, Reader, after_space, expect
 
 # A noncharacter, in no text: calls have no markers.
 _NO_MARKER = "\uffff"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Set
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Set
-
-    # A coroutine that is sent one character at a time.
-    Reader = Generator[None, str, None]
-    CharReader = Generator[None, str, str]
+# A coroutine that is sent one character at a time.
+Reader = Generator[None, str, None]
+CharReader = Generator[None, str, str]
 
 SPACE = " \t\r\n"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in '"\\/'}
