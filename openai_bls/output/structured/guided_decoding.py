@@ -16,17 +16,15 @@ structural tag as Lark loops there on markers that are tokens of their own, so i
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.output.structured import bounds, gbnf, lark, patterns, schema
-from openai_bls.output.structured.errors import FormatError, shown
+from openai_bls.output.structured.errors import FormatError, dumped, shown
+from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
-
-Format = dict[str, Any]
 
 _CLIENTS_EXPRESSIONS_SINCE = (1, 0)
 _EXCLUDES_SINCE = (1, 2, 1)
@@ -129,7 +127,7 @@ class _XGrammar:
         words = _words(wanted)
         match wanted["type"]:
             case "json_schema" if "style" not in wanted:
-                return Grammar(_kind("json_schema", self._target), _dumped(_json_schema(wanted["json_schema"])))
+                return Grammar(_kind("json_schema", self._target), dumped(_json_schema(wanted["json_schema"])))
             case "regex":
                 return Grammar(_kind("regex", self._target), self._regex(wanted["pattern"]))
             case "grammar":
@@ -137,7 +135,7 @@ class _XGrammar:
         if words is not None:
             return Grammar(_kind("regex", self._target), "|".join(f"({_escaped(word)})" for word in words))
         kind = _kind("structural_tag", self._target)
-        return Grammar(kind, _dumped({"type": "structural_tag", "format": self._part(wanted)}))
+        return Grammar(kind, dumped({"type": "structural_tag", "format": self._part(wanted)}))
 
     def _clients_own(self, what: str) -> None:
         if self._target.version < _CLIENTS_EXPRESSIONS_SINCE:
@@ -240,7 +238,7 @@ def _check_typed(node: schema.Schema) -> None:
         raise FormatError("no integer lies between the bounds")
     declared, required = node.get("properties", {}), node.get("required", ())
     for name in declared:
-        _check_text(_dumped(name))
+        _check_text(dumped(name))
     if any(name not in declared for name in required):
         raise _beyond("required", " of what 'properties' does not declare")
     if len(declared) - len(required) > _MAX_OPTIONAL:
@@ -261,7 +259,7 @@ def _check_values(values: Any) -> None:
         elif isinstance(value, float):
             raise _beyond("enum", f" of {shown(value)}, which is no integer,")
         elif isinstance(value, str):
-            _check_text(_dumped(value))
+            _check_text(dumped(value))
 
 
 def _check_text(text: str) -> None:
@@ -294,7 +292,7 @@ def _escaped(word: str) -> str:
 
 def _gbnf(rules: dict[str, Node]) -> str:
     """The grammar as GBNF, in the subset that xgrammar reads correctly."""
-    empty = _nullable(rules)
+    empty = gbnf.matchable(rules, empty=True)
     first = {name: set(_first(node, empty)) for name, node in rules.items()}
     for group in bounds.circles(first):
         if len(group) > 1 or group[0] in first[group[0]]:
@@ -327,30 +325,6 @@ def _written(node: Node) -> str:
 def _char(point: int) -> str:
     text = chr(point)
     return text if text.isascii() and text.isalnum() else f"\\U{point:08x}"
-
-
-def _nullable(rules: dict[str, Node]) -> set[str]:
-    """The rules that may be empty."""
-    gates = bounds.Gates()
-    of_rule = {name: gates.any_of(()) for name in rules}
-
-    def gate(node: Node) -> int:
-        match node:
-            case Literal(text):
-                return gates.never if text else gates.always
-            case Rule(name):
-                return of_rule[name]
-            case Sequence(parts, choice):
-                found = [gate(part) for part in parts]
-                return gates.any_of(found) if choice else gates.all_of(found)
-            case Repeat(part, least):
-                return gate(part) if least else gates.always
-        return gates.never
-
-    for name, node in rules.items():
-        gates.add(of_rule[name], gate(node))
-    opened = gates.settle()
-    return {name for name in rules if opened[of_rule[name]]}
 
 
 def _may_be_empty(node: Node, empty: set[str]) -> bool:
@@ -393,7 +367,3 @@ def _skipped(node: Node, empty: set[str]) -> int:
                 raise FormatError("a repeated part that may be empty is not supported by this server's engine")
             return _skipped(part, empty) * max(least, most or 1) + (not least)
     return 0
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
