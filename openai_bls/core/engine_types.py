@@ -38,7 +38,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     seed: int | None = None
     """Unsigned 64-bit. The same seed, prompt and parameters give the same tokens, whatever else is in the batch."""
     repetition_penalty: float = 1.0
-    """Above 0: scores of tokens that stand in the prompt or the output are divided (positive ones) or multiplied
+    """Above 0: scores of tokens in the prompt or the output are divided (positive ones) or multiplied
     (negative ones) by it; 1 is off."""
     presence_penalty: float = 0.0
     """-2 to 2: subtracted from the scores of tokens in the output; 0 is off."""

@@ -64,14 +64,6 @@ def of_prompt(token_ids: list[int], logprobs: Logprobs, offsets: list[int]) -> l
         logprobs: of the tokens from the second on.
         offsets: shape [n].
     """
-    first = TokenLogprob(token_ids[0], None, [], offsets[0])
-    rest = zip(
-        token_ids[1:], logprobs.token_logprobs, logprobs.top_token_ids, logprobs.top_logprobs, offsets[1:], strict=True
-    )
-    return [
-        first,
-        *(
-            TokenLogprob(token_id, logprob, list(zip(ids, values, strict=True)), offset)
-            for token_id, logprob, ids, values, offset in rest
-        ),
-    ]
+    tops = (list(zip(*top, strict=True)) for top in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True))
+    rest = zip(token_ids[1:], logprobs.token_logprobs, tops, offsets[1:], strict=True)
+    return [TokenLogprob(token_ids[0], None, [], offsets[0]), *(TokenLogprob(*token) for token in rest)]

@@ -69,7 +69,7 @@ class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the null engine: its output, delays and failures."""
 
     token_ids: tuple[NotNegative, ...] = ()
-    """Emitted in a cycle by every request; empty stands for a default."""
+    """Emitted in a cycle by every request; empty is a default."""
     echo: bool = False
     """Emit the request's own prompt instead, then finish as if by an end token."""
     vocab_size: Positive = 4096

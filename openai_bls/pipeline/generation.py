@@ -90,7 +90,7 @@ class Generation:
             try:
                 self._writer.done(self.usage)
             except Exception:
-                # Nobody else would tell the client: for all others this request has ended.
+                # For all others this request has ended: only this tells the client.
                 logger.exception("an answer could not be written")
                 self._writer.failed(EngineError("The server had an error; see its log."))
 

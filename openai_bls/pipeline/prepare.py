@@ -292,7 +292,7 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
 def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:
     """`answer` after unrestricted reasoning."""
     if tail.rstrip().endswith(reasoning.end):
-        # The prompt itself says that there is to be none.
+        # The prompt itself has closed the reasoning.
         return answer
     return reasoning.constraint(answer, opened=reasoning.opened_by(tail))
 

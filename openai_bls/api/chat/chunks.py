@@ -91,7 +91,7 @@ class ChunkEncoder:
 
     Args:
         envelope: of the request.
-        usage_null: whether every chunk but the usage chunk says `"usage": null` (stream_options.include_usage).
+        usage_null: every chunk but the usage chunk has `"usage": null` (stream_options.include_usage).
         sse: frame as `data: ...` and two line feeds.
     """
 

@@ -54,7 +54,7 @@ def _text(content: schema.Content | None) -> str:
 
 
 def template_message(message: schema.Message, index: int) -> dict[str, Any]:
-    """The message number `index` as chat templates know it: content a string, tool arguments an object.
+    """Message number `index` for chat templates: content a string, tool arguments an object.
 
     Raises:
         InvalidRequestError: it says nothing, or something that is not supported.

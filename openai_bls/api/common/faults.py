@@ -51,7 +51,7 @@ class Fault(NamedTuple):
         return f"{self.path}.{self.name}" if self.path else self.name
 
     def below(self, at: str) -> Fault:
-        """The same fault, of a value that stands at `at`."""
+        """The same fault, of a value at path `at`."""
         joint = "." if at and self.path and not self.path.startswith("[") else ""
         return self._replace(path=f"{at}{joint}{self.path}")
 
@@ -61,12 +61,12 @@ Tell = Callable[[Fault], InvalidRequestError]
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: str | None = None) -> T:
-    """JSON text as `decoder` has it.
+    """Decode JSON text.
 
     Args:
-        decoder: says what it should be.
-        body: the text.
-        tell: words a fault.
+        decoder: of the expected type.
+        body: JSON text.
+        tell: makes the error of a fault.
         param: the field that holds the text; None if it is the whole body.
 
     Raises:

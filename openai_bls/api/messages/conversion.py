@@ -42,7 +42,7 @@ class Converted(NamedTuple):
 
     valid: ValidRequest
     omit_thinking: bool
-    """Answer with thinking blocks that do not tell the thoughts."""
+    """Leave the text of thinking blocks empty."""
 
 
 def decode(body: bytes, kind: type[RequestT]) -> RequestT:

@@ -69,7 +69,7 @@ def fault(what: Fault) -> InvalidRequestError:
 
 
 def fault_at(where: str) -> Tell:
-    """`fault` for a value that stands at `where`."""
+    """`fault` for a value at path `where`."""
     return lambda what: fault(what.below(where))
 
 

@@ -130,7 +130,7 @@ class ThinkingEnabled(msgspec.Struct, tag_field="type", tag="enabled", forbid_un
     """The model shall think first."""
 
     budget_tokens: Annotated[int, Meta(ge=1024, le=2**31 - 1)]
-    """A target, told to chat templates that know one; nothing cuts the thinking off there."""
+    """A target for chat templates that take one; nothing enforces it."""
     display: Display | None = None
 
 

@@ -118,11 +118,8 @@ class ItemReference(msgspec.Struct, tag_field="type", tag="item_reference", forb
 
 
 _KINDS: dict[str, Any] = {
-    "message": Message,
-    "function_call": FunctionCall,
-    "function_call_output": FunctionCallOutput,
-    "reasoning": Reasoning,
-    "item_reference": ItemReference,
+    str(kind.__struct_config__.tag): kind
+    for kind in (Message, FunctionCall, FunctionCallOutput, Reasoning, ItemReference)
 }
 
 _UNSUPPORTED = {
@@ -137,7 +134,7 @@ def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Ite
 
     Args:
         given: the field.
-        find: looks up what an item refers to.
+        find: looks up a referenced item.
 
     Raises:
         InvalidRequestError: an item is not as it should be, or of a kind that is not supported; `param` is its path.

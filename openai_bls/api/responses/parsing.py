@@ -35,12 +35,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Origins of the chat's messages, in order."""
     tools: list[schema.FunctionTool]
     inputs: list[Item]
-    """This request's own."""
+    """Input items of this request."""
     previous: Stored | None
     """The response that it continues."""
 
-    def told(self, error: ApiError) -> ApiError:
-        """The same error of the chat completion, now with this API's names."""
+    def translated(self, error: ApiError) -> ApiError:
+        """The error of the chat completion with this API's field names."""
         translate(error, self.origins)
         return error
 
@@ -56,7 +56,7 @@ def parse_create(body: bytes, references: References) -> CreateRequest:
 
     Args:
         body: JSON text.
-        references: what it may refer to.
+        references: stored items that it may refer to.
 
     Raises:
         InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not

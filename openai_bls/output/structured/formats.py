@@ -28,12 +28,6 @@ from openai_bls.output.structured.errors import FormatError, shown
 
 Format = dict[str, Any]
 
-TYPES = (
-    *("json_schema", "regex", "grammar", "const_string", "any_text", "sequence", "or", "optional", "star", "plus"),
-    *("repeat", "tag", "triggered_tags", "tags_with_separator"),
-)
-"""Types of formats."""
-
 _MAX_ELEMENTS = 4_096
 _MAX_REPEATS = 1_000
 # `qwen_xml` is what some models write a tool call's arguments in.
@@ -82,8 +76,8 @@ def unwrapped(wanted: Any) -> Any:
 def _of_known_type(wanted: Any) -> Format:
     if not isinstance(wanted, dict) or not isinstance(wanted.get("type"), str):
         raise FormatError(f"a format is an object with a 'type', not {shown(wanted)}")
-    if wanted["type"] not in TYPES:
-        raise FormatError(f"formats of type {shown(wanted['type'])} are not supported: use {', '.join(TYPES)}")
+    if wanted["type"] not in _CHECKS:
+        raise FormatError(f"formats of type {shown(wanted['type'])} are not supported: use {', '.join(_CHECKS)}")
     return wanted
 
 

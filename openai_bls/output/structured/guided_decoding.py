@@ -47,7 +47,6 @@ _MAX_SKIPPED = 20
 _MAX_STATES = 1_000
 # Characters of the strings that free text must not hold, in all.
 _MAX_EXCLUDED = 400
-_SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
 
 
 class Target(NamedTuple):
@@ -263,7 +262,7 @@ def _check_values(values: Any) -> None:
 
 
 def _check_text(text: str) -> None:
-    if _SPLIT_ESCAPE.search(text):
+    if patterns.SPLIT_ESCAPE.search(text):
         raise FormatError(
             f"{shown(text)} cannot be enforced by this server's engine: a hexadecimal digit (0-9, a-f) follows a "
             "character of U+0080 to U+00FF"
@@ -284,8 +283,7 @@ def _words(wanted: Format) -> list[str] | None:
 
 
 def _escaped(word: str) -> str:
-    """A regular expression for `word`. re.escape also writes backslashes before what has no need of them, a space say,
-    which not every library takes."""
+    """A regular expression for `word`. re.escape also escapes a space, for one, which not every library accepts."""
     text = re.sub(r"[\\^$.|?*+()\[\]{}/-]", r"\\\g<0>", word)
     return text.replace("\n", r"\n").replace("\t", r"\t").replace("\r", r"\r")
 

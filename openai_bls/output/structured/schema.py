@@ -229,7 +229,7 @@ class _Reader:
 
 
 def _meaningful(node: Schema, types: list[str], place: Place) -> Schema:
-    """The keywords that say something, each of them known and enforceable."""
+    """The keywords that have an effect, each of them known and enforceable."""
     spoken_of = {"number" if name == "integer" else name for name in types}
     idle = {key for name, keys in keywords.OF_TYPE.items() if types and name not in spoken_of for key in keys}
     most = node.get("maxItems")

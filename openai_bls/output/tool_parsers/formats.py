@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from openai_bls.output.tool_parsers import llama_mistral_deepseek
+from openai_bls.output.tool_parsers import llama_mistral_deepseek as readers
 from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
 from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
 from openai_bls.output.tool_parsers.xml import xml_calls
@@ -104,7 +104,7 @@ class ToolFormat(NamedTuple):
         if self.style != "json":
             content["style"] = self.style
         if self.call_id:
-            separator = {"type": "const_string", "value": llama_mistral_deepseek.ARGS}
+            separator = {"type": "const_string", "value": readers.ARGS}
             content = {"type": "sequence", "elements": [_CALL_ID_FORMAT, separator, content]}
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
@@ -136,7 +136,7 @@ def as_json_array(own: ToolFormat) -> ToolFormat:
 
 
 def either(answer: dict[str, Any], calls: dict[str, Any]) -> dict[str, Any] | None:
-    """One format, of `answer` or calls as a JSON array; None if there is none that tells them apart."""
+    """One format, of `answer` or calls as a JSON array; None if they cannot be told apart."""
     schema = answer.get("json_schema")
     if answer["type"] != "json_schema" or not isinstance(schema, dict) or schema.get("type") != "object":
         return None
@@ -185,17 +185,9 @@ def _schemas(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 _DEEPSEEK_MARKERS = frozenset(
-    {
-        llama_mistral_deepseek.CALLS_BEGIN,
-        llama_mistral_deepseek.CALLS_END,
-        llama_mistral_deepseek.CALL_BEGIN,
-        llama_mistral_deepseek.CALL_END,
-        llama_mistral_deepseek.SEPARATOR,
-    }
+    {readers.CALLS_BEGIN, readers.CALLS_END, readers.CALL_BEGIN, readers.CALL_END, readers.SEPARATOR}
 )
-_MISTRAL_MARKERS = frozenset(
-    {llama_mistral_deepseek.TOOL_CALLS, llama_mistral_deepseek.CALL_ID, llama_mistral_deepseek.ARGS}
-)
+_MISTRAL_MARKERS = frozenset({readers.TOOL_CALLS, readers.CALL_ID, readers.ARGS})
 
 HERMES_FORMAT = ToolFormat(
     "hermes",
@@ -207,17 +199,17 @@ HERMES_FORMAT = ToolFormat(
 )
 LLAMA3_JSON = ToolFormat(
     "llama3_json",
-    lambda tools: llama_mistral_deepseek.llama3_json(_names(tools)),
+    lambda tools: readers.llama3_json(_names(tools)),
     begin='{"name": "{name}", "parameters": ',
     end="}",
     trigger='{"name"',
     separator="; ",
-    special=frozenset({llama_mistral_deepseek.PYTHON_TAG}),
+    special=frozenset({readers.PYTHON_TAG}),
     only_at_start=(' { "name"', ' { "type" : "function"', " <|python_tag|>"),
 )
 MISTRAL = ToolFormat(
     "mistral",
-    lambda _: llama_mistral_deepseek.MISTRAL,
+    lambda _: readers.MISTRAL,
     open="[TOOL_CALLS] [",
     begin='{"name": "{name}", "arguments": ',
     end="}",
@@ -230,7 +222,7 @@ MISTRAL = ToolFormat(
 MISTRAL_TEKKEN = MISTRAL._replace(name="mistral_tekken", open="[TOOL_CALLS][")
 MISTRAL_V13 = ToolFormat(
     "mistral_v13",
-    lambda _: llama_mistral_deepseek.MISTRAL,
+    lambda _: readers.MISTRAL,
     begin="[TOOL_CALLS]{name}[ARGS]",
     end="",
     separator="",
@@ -241,25 +233,25 @@ MISTRAL_V13 = ToolFormat(
 MISTRAL_V11 = MISTRAL_V13._replace(name="mistral_v11", begin="[TOOL_CALLS]{name}[CALL_ID]", call_id=True)
 DEEPSEEK_V3 = ToolFormat(
     "deepseek_v3",
-    lambda _: llama_mistral_deepseek.DEEPSEEK,
-    open=llama_mistral_deepseek.CALLS_BEGIN,
-    begin=f"{llama_mistral_deepseek.CALL_BEGIN}function{llama_mistral_deepseek.SEPARATOR}{_NAME}\n```json\n",
-    end=f"\n```{llama_mistral_deepseek.CALL_END}",
-    close=llama_mistral_deepseek.CALLS_END,
-    trigger=llama_mistral_deepseek.CALLS_BEGIN,
-    excludes=(llama_mistral_deepseek.CALL_BEGIN,),
+    lambda _: readers.DEEPSEEK,
+    open=readers.CALLS_BEGIN,
+    begin=f"{readers.CALL_BEGIN}function{readers.SEPARATOR}{_NAME}\n```json\n",
+    end=f"\n```{readers.CALL_END}",
+    close=readers.CALLS_END,
+    trigger=readers.CALLS_BEGIN,
+    excludes=(readers.CALL_BEGIN,),
     special=_DEEPSEEK_MARKERS,
 )
 DEEPSEEK_V31 = ToolFormat(
     "deepseek_v31",
-    lambda _: llama_mistral_deepseek.DEEPSEEK,
-    open=llama_mistral_deepseek.CALLS_BEGIN,
-    begin=f"{llama_mistral_deepseek.CALL_BEGIN}{_NAME}{llama_mistral_deepseek.SEPARATOR}",
-    end=llama_mistral_deepseek.CALL_END,
+    lambda _: readers.DEEPSEEK,
+    open=readers.CALLS_BEGIN,
+    begin=f"{readers.CALL_BEGIN}{_NAME}{readers.SEPARATOR}",
+    end=readers.CALL_END,
     separator="",
-    close=llama_mistral_deepseek.CALLS_END,
-    trigger=llama_mistral_deepseek.CALLS_BEGIN,
-    excludes=(llama_mistral_deepseek.CALL_BEGIN,),
+    close=readers.CALLS_END,
+    trigger=readers.CALLS_BEGIN,
+    excludes=(readers.CALL_BEGIN,),
     special=_DEEPSEEK_MARKERS,
 )
 QWEN3_CODER = ToolFormat(

@@ -56,7 +56,7 @@ def array_schema(functions: Sequence[tuple[str, Any]], *, one: bool, pointer: st
     Args:
         functions: names, each with the JSON schema of its parameters.
         one: one call and no more.
-        pointer: where the schema is to stand in another.
+        pointer: JSON pointer of the schema within another.
     """
     several = len(functions) > 1
     calls = []
@@ -76,7 +76,7 @@ def array_schema(functions: Sequence[tuple[str, Any]], *, one: bool, pointer: st
 
 
 def rebased(schema: Any, pointer: str) -> Any:
-    """A JSON schema whose local references hold once it stands at `pointer` in another."""
+    """A JSON schema with its local references adapted to its place at `pointer` in another."""
     if isinstance(schema, list):
         return [rebased(part, pointer) for part in schema]
     if not isinstance(schema, dict):

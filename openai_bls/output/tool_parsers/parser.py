@@ -185,8 +185,8 @@ class ToolCallParser:
         """Add the events of a call; False if it has not started."""
         if not reader.ready:
             return False
-        if not reader.told:
-            reader.told = True
+        if not reader.started:
+            reader.started = True
             events.append(ToolCallStart(self.calls, self._new_id(), reader.name))
             self.calls += 1
             self._raw.clear()

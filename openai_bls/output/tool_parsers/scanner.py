@@ -23,11 +23,11 @@ class MalformedError(Exception):
 class CallReader(ABC):
     """Incremental reader of the text after a call's first marker."""
 
-    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "idle", "name", "put_back", "told")
+    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "idle", "name", "put_back", "started")
 
     def __init__(self) -> None:
         self.name = ""
-        self.told = False
+        self.started = False
         """The call's start event has been sent; set by the parser."""
         self.done = False
         """The call is complete. If not `ready`, it was text between or after calls."""

@@ -146,7 +146,7 @@ class Kind(NamedTuple):
     """The JSON types that a schema allows for a value."""
 
     types: frozenset[str] = _ALL_TYPES
-    """All types if the schema does not say."""
+    """All types if the schema names none."""
     restricted: bool = False
     """Only some strings are allowed, and white space around them is dropped."""
 
