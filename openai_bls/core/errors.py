@@ -30,7 +30,7 @@ class ApiError(Exception):
     """An error with an OpenAI error body.
 
     Args:
-        message: what is wrong and what to do, for the client's eyes.
+        message: for the client: the fault and a remedy.
         param: the request field at fault, in OpenAI's notation (`messages[0].role`), or None.
         code: OpenAI's machine-readable code, or None.
     """

@@ -103,7 +103,7 @@ class Metrics(Collector):
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self._load = _Load(service)
+        self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
 
     def set_in_progress(self, count: int) -> None:
@@ -142,7 +142,7 @@ class Metrics(Collector):
 
         Args:
             endpoint: its name; empty if the request named none.
-            error: what it was answered with; one that ended an admitted request is counted already.
+            error: of the answer; one that ended an admitted request is counted already.
         """
         if error in self._counted:
             return
@@ -164,7 +164,7 @@ class Metrics(Collector):
             summed = MultiProcessCollector(None, directory).collect()  # type: ignore[no-untyped-call]
             families |= {family.name: family for family in summed}
         yield from families.values()
-        yield from self._load.collect()
+        yield from self._load()
 
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)
@@ -175,14 +175,8 @@ class Metrics(Collector):
             pace = (record.ended_at - record.first_token_at) / gaps
             self._per_token.labels(record.model, record.endpoint).observe(pace)
 
-
-class _Load(Collector):
-    """Load of the engines, taken at each scrape."""
-
-    def __init__(self, service: ServiceLoad) -> None:
-        self._service = service
-
-    def collect(self) -> Iterator[Metric]:
+    def _load(self) -> Iterator[Metric]:
+        """Load of the engines, taken at each scrape."""
         up = GaugeMetricFamily(
             _PREFIX + "engine_up",
             "1 if the model's engine is loaded and has not failed, else 0, about a second ago.",

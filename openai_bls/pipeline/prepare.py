@@ -238,7 +238,7 @@ def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | 
 
     Args:
         request: the request.
-        model: which it is for.
+        model: that it names.
         tail: of the rendered prompt.
     """
     found = _wanted(request, model)
@@ -326,7 +326,7 @@ def make_sequences(
                     skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
                 ),
                 writer,
-                stops=_stops(request),
+                stops=StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None,
                 parser=_parser(request, model, reasoning_open=reasoning_open),
                 reasoning_open=reasoning_open,
                 include_reasoning=request.include_reasoning,
@@ -336,12 +336,6 @@ def make_sequences(
             )
             result.append(sequence)
     return result
-
-
-def _stops(request: ValidRequest) -> StopMatcher | None:
-    if not request.stop:
-        return None
-    return StopMatcher(request.stop, include_stop_str_in_output=request.include_stop_str_in_output)
 
 
 def _parser(request: ValidRequest, model: ServedModel, *, reasoning_open: bool) -> OutputParser | None:

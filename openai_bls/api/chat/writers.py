@@ -32,7 +32,7 @@ class StreamWriter:
 
     Args:
         encoder: writes the chunks.
-        sink: where they go.
+        sink: receiver of the chunks.
         envelope: of the request.
         include_usage: end with a chunk that carries the usage.
         renderer: writes log-probabilities, for requests that want them.

@@ -38,8 +38,8 @@ class EventWriter:
 
         Args:
             kind: of the events.
-            logprobs: whether these events have log-probabilities.
-            fields: what is the same in all of them.
+            logprobs: give the events log-probabilities.
+            fields: that all the events share.
         """
         write = self._write
         if write is None:

@@ -150,7 +150,7 @@ def _text_that_begins_otherwise(beginnings: Sequence[str], excludes: Sequence[st
 
     Args:
         beginnings: a space in them stands for any white space, or none.
-        excludes: what must not be anywhere in the text either.
+        excludes: strings that the text must not contain.
     """
     atoms = [re.findall(" ?[^ ]", beginning) for beginning in beginnings]
     following: dict[tuple[str, ...], set[str]] = {}
