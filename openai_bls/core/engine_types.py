@@ -88,7 +88,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences not generated. Where they leave nothing of what a grammar allows, the grammar is followed."""
     min_tokens: int = 0
-    """No stop token is sampled, and no stop word ends it, before this many tokens. At most `max_tokens`. A
+    """Tokens before which no stop token is sampled and no stop word ends the output, at most `max_tokens`. A
     grammar is followed all the same: the sequence ends where nothing else may follow in it."""
     logprobs: int | None = None
     """Send `TokenDelta.logprobs` with this many likeliest tokens per position, at most `EngineInfo.max_logprobs`; 0
@@ -99,7 +99,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     """A stop token may be sampled only where the grammar may end; where nothing else may follow the sequence ends by
     itself with finish_reason "stop"."""
     lora_name: str | None = None
-    """One of `EngineInfo.lora_names`."""
+    """LoRA adapter, one of `EngineInfo.lora_names`."""
     pooling: Literal["last", "mean"] | None = None
     """Do not generate: answer with `TokenDelta.embedding`, the last hidden state of the last token or the mean of all,
     scaled to length 1. `max_tokens` is 0 then."""
@@ -120,9 +120,9 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     invalid: bool = False
     """The error is the request's fault (400), not the engine's (500)."""
     logprobs: Logprobs | None = None
-    """Of `token_ids`, one for one; set in every delta with tokens if the request asked for it."""
+    """Log-probabilities of `token_ids`, one for one; in every delta with tokens if requested."""
     prompt_logprobs: Logprobs | None = None
-    """Of the prompt's tokens from the second on (the first has no context), in the request's first delta."""
+    """Log-probabilities of the prompt from its second token on (the first has no context), in the first delta."""
     cached_tokens: int = 0
     """Prompt tokens found in the KV cache, in the request's first delta."""
     embedding: list[float] | None = None
@@ -149,7 +149,7 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     supported: tuple[str, ...] = ()
     """Names of the `SamplingParams` and `GenerationRequest` fields this engine honours."""
     version: str = ""
-    """Of the engine's own software, e.g. `transformers 5.23.0`."""
+    """Version of the engine's software, e.g. `transformers 5.23.0`."""
     created: int = 0
     """Unix seconds at which the engine was built."""
     max_logprobs: int = 0

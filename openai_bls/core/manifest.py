@@ -88,7 +88,7 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Build record of an engine of the kind `tensorrt_llm`: versions, GPU and options."""
 
     version: str
-    """Of TensorRT-LLM, e.g. `1.2.1`. A TensorRT engine runs with the version that built it and no other."""
+    """Version of TensorRT-LLM, e.g. `1.2.1`. A TensorRT engine runs with the version that built it and no other."""
     flow: Literal["tensorrt", "pytorch"] = "tensorrt"
     """`tensorrt`: an engine in `engine/`. `pytorch`: the checkpoint in `checkpoint/` is loaded as it is."""
     backend: Literal["python", "cpp"] = "python"
@@ -96,11 +96,11 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     gpu: str = ""
     """Name of the GPU it was built on; empty if there was none (flow `pytorch`)."""
     compute_capability: str = ""
-    """Of that GPU, e.g. `9.0`. A TensorRT engine runs on no other."""
+    """Compute capability of that GPU, e.g. `9.0`. A TensorRT engine runs on no other."""
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
     quant: str = ""
-    """As on the command line; empty is none beyond the checkpoint's own."""
+    """Value of `--quant`; empty is none beyond the checkpoint's own."""
     kv_cache_dtype: str = "auto"
     max_input_len: Positive = 1
     """Tokens of a prompt."""
@@ -136,12 +136,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: str = "checkpoint"
     """Folder beside the manifest."""
     dtype: Dtype = "auto"
-    """Of the weights when loaded. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
+    """Data type of the loaded weights. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
     kv_cache: KvCacheSettings = KvCacheSettings()
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
     files: dict[str, FileRecord] = {}
-    """Of the checkpoint folder, by name."""
+    """Files of the checkpoint folder, by name."""
     source: str = ""
     """Fingerprint of what this was built from and with, by which a second build sees that nothing changed."""
     builder: dict[str, str] = {}
@@ -150,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensorrt_llm: TensorRtLlmRecord | None = None
     """Set if and only if `engine` is `tensorrt_llm`."""
     engine_files: dict[str, FileRecord] = {}
-    """Of the folder `engine/`, by name; with hashes whatever their size, which `build/verify.py` compares."""
+    """Files of the folder `engine/`, by name; with hashes whatever their size, which `build/verify.py` compares."""
 
 
 class _Version(msgspec.Struct, frozen=True):

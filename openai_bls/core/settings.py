@@ -26,7 +26,7 @@ class SettingsError(Exception):
 
 
 class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model `openai_bls`."""
+    """Settings of the model `openai_bls`."""
 
     http_host: str = "127.0.0.1"
     """Address of /v1; `0.0.0.0` is every network interface."""
@@ -82,7 +82,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model `preprocessing`."""
+    """Settings of the model `preprocessing`."""
 
     tokenizer_threads: Positive = 4
     """Threads that prepare prompts of `openai_bls` that are long or arrive together."""
@@ -93,8 +93,10 @@ _WINDOWS = r"^( *0*[1-9][0-9]* *(, *0*[1-9][0-9]* *)*)?$"
 
 
 class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model `tensorrt_llm`. All but the first are for TensorRT-LLM engines, with the official names; an engine
-    that does not know one refuses to load. None is TensorRT-LLM's own default."""
+    """Settings of the model `tensorrt_llm`; all but the first are for TensorRT-LLM engines, under the official names.
+
+    An engine without one of them refuses to load. None is TensorRT-LLM's own default.
+    """
 
     exclude_input_in_output: bool = True
     """Leave the prompt's ids out of a whole (not streamed) answer; a request may override it."""

@@ -96,7 +96,7 @@ class Generation:
 
     @property
     def finish_reasons(self) -> list[FinishReason]:
-        """Of the sequences that have ended."""
+        """Finish reasons of the sequences that have ended."""
         return [sequence.finish_reason for sequence in self._sequences if sequence.finish_reason is not None]
 
     def _end(self, outcome: Outcome) -> bool:

@@ -100,7 +100,7 @@ class Echo:
         return cls("".join(pieces) + detokenizer.finish(), offsets)
 
     def logprobs(self, token_ids: list[int], logprobs: Logprobs) -> list[TokenLogprob]:
-        """Of the prompt's tokens."""
+        """Log-probabilities of the prompt's tokens."""
         return of_prompt(token_ids, logprobs, self._offsets)
 
 
@@ -247,7 +247,7 @@ class Sequence:
         self._end(owner, "stop")
 
     def _write_logprobs(self, track: LogprobTrack, text: str, *, whole: bool) -> None:
-        """Of the tokens that begin in `text`, which goes out next; of all that are left if the text is whole."""
+        """Write those of the tokens that begin in `text`, which is sent next; of all that are left if it is whole."""
         self._sent += len(text)
         tokens = track.take_all() if whole else track.take(self._sent)
         # Not those of reasoning that is left out.

@@ -25,7 +25,7 @@ class Fault(NamedTuple):
     kind: Literal["unknown", "missing", "value"]
     """An unknown field, a missing one, or a value of the wrong type or out of range."""
     path: str
-    """Of the value, or of the object whose field it is: `tools[0].function`; "" is the whole body."""
+    """Path of the value, or of the object whose field it is: `tools[0].function`; "" is the whole body."""
     name: str
     """The unknown or missing field's; else ""."""
     message: str

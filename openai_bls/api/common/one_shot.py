@@ -87,7 +87,7 @@ def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]
 
 
 async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: str) -> list[int]:
-    """The one prompt of `request`, as its generation would have it, however long it is.
+    """Token ids of the prompt of `request`, as in its generation, without a limit on the length.
 
     Args:
         service: takes the request.

@@ -17,7 +17,7 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.core.errors import InvalidRequestError
 
 MAX_INPUTS = 2048
-"""As at OpenAI."""
+"""Maximum inputs of a request, as at OpenAI."""
 
 EncodingFormat = Literal["float", "base64"]
 Pooling = Literal["last", "mean"]

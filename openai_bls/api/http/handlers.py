@@ -61,7 +61,7 @@ class Api:
         self._shared: dict[Any, Any] = {}
 
     def shared(self, make: Callable[[Api], T]) -> T:
-        """The one object of this application that `make` makes, for what several endpoints share."""
+        """The application's single object made by `make`, shared by several endpoints."""
         if make not in self._shared:
             self._shared[make] = make(self)
         made: T = self._shared[make]

@@ -18,9 +18,9 @@ class Conversation:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        """As chat completions take them."""
+        """Chat messages of the conversation."""
         self.origins: list[Origin] = []
-        """Of each message."""
+        """Origin of each message."""
         # The assistant message to which more of the same turn can be added.
         self._turn: dict[str, Any] | None = None
         self._call_ids: set[str] = set()

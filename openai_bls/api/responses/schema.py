@@ -180,7 +180,7 @@ PASSED_ON = (*PromptExtras.__struct_fields__, *ChatFields.__struct_fields__[len(
 """Fields that mean the same to chat completions, which check them."""
 
 LOGPROBS = "message.output_text.logprobs"
-"""The one value of `include` that there is something to give for."""
+"""The supported value of `include`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "background": Unsupported((False,), "a response is made while its client waits"),

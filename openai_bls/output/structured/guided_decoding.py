@@ -58,7 +58,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, info: EngineInfo) -> Target:
-        """Of a TensorRT-LLM engine."""
+        """The target of a TensorRT-LLM engine."""
         numbers = re.search(r"\d+(?:\.\d+)*", info.version)
         version = tuple(map(int, numbers[0].split("."))) if numbers else ()
         return cls(info.grammar_backend, info.grammar_kinds, version)

@@ -16,7 +16,7 @@ from openai_bls.output.structured.patterns import literal
 from openai_bls.output.structured.schema import Schema
 
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Of llguidance: JSON as `json.dumps` writes it."""
+"""Options of llguidance for JSON as `json.dumps` writes it."""
 
 _TEXT = r"(?s:.*)"
 _SPACE = r"[\t\n\r ]"

@@ -52,7 +52,7 @@ class ToolFormat(NamedTuple):
     call_id: bool = False
     """Between the name and the arguments there is an id, between markers."""
     style: str = "json"
-    """Of the arguments, as formats name it; "array": the calls are one JSON array, whose schema is the constraint."""
+    """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()
     """Beginnings of a call in formats that allow one only at the start of the text, where a space stands for optional
     white space; empty: calls may stand anywhere."""
