@@ -14,33 +14,26 @@ from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.common.one_shot import OneShot
-from openai_bls.api.http.handlers import (
-    Api,
-    ErrorAnswer,
-    Handler,
-    JsonResponse,
-    error_response,
-    unless_disconnected,
-)
+from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, JsonResponse, error_response, unless_disconnected
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
 Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Generation]]
 """The whole answer as JSON text, or a generation that writes into the sink; raises ApiError."""
 TritonEntry = Callable[[dict[str, Any]], Respond]
-"""From a request body, checked as far as that needs no service; raises InvalidRequestError."""
+"""Triton entry: takes a request body, checks what needs no service; raises InvalidRequestError."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Smoke:
-    """Smoke check: one request and what its answer must be."""
+    """Smoke check: one request and the check of its answer."""
 
     body: dict[str, Any]
-    """The request's; the model's name is added."""
+    """Body of the request; the model's name is added."""
     check: Callable[[Any], str]
-    """Takes the answer, decoded from JSON, and returns a few words on it; raises AssertionError with a sentence."""
+    """Check of the decoded answer: returns a short summary, raises AssertionError with a sentence."""
     optional: bool = False
-    """Engines differ in whether they do it: a refusal by name is fine."""
+    """A refusal by name passes: not every engine supports it."""
 
 
 def expect(condition: object, sentence: str) -> None:
@@ -55,14 +48,14 @@ def expect(condition: object, sentence: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One endpoint."""
+    """Endpoint of the API on /v1 and on Triton's ports."""
 
     name: str
     """Label in the metrics; value of the input `endpoint` on Triton."""
     paths: tuple[str, ...]
-    """Of /v1's server, the documented one first."""
+    """Paths on /v1's server, the documented one first."""
     handler: Callable[[Api], Handler]
-    """Makes the handler of an application."""
+    """Maker of the handler of an application."""
     method: str = "POST"
     triton: TritonEntry | None = None
     """None: not served on Triton's ports."""

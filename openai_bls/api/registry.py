@@ -6,14 +6,7 @@ from importlib import import_module
 
 from openai_bls.api.endpoint import Endpoint, TritonEntry
 
-FOLDERS = (
-    "chat",
-    "responses",
-    "messages",
-    "embeddings",
-    "tokenize",
-    "models",
-)
+FOLDERS = ("chat", "responses", "messages", "embeddings", "tokenize", "models")
 """Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`."""
 
 
@@ -23,7 +16,7 @@ def _endpoints(folder: str) -> tuple[Endpoint, ...]:
 
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for folder in FOLDERS for endpoint in _endpoints(folder))
-"""In the order in which paths are matched."""
+"""Endpoints, in the order in which paths are matched."""
 
 TRITON_ENTRIES: dict[str, TritonEntry] = {e.name: e.triton for e in ENDPOINTS if e.triton is not None}
 """Value of the input `endpoint` on Triton → what serves it."""

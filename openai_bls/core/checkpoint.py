@@ -15,13 +15,13 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
     """The parts of config.json and generation_config.json that an engine needs to know."""
 
     architecture: str
-    """E.g. `Qwen2ForCausalLM`; empty if the file does not say."""
+    """E.g. `Qwen2ForCausalLM`; empty if unknown."""
     model_type: str
     vocab_size: int
     max_position_embeddings: int | None
-    """The longest sequence the model was made for, in tokens."""
+    """Maximum tokens of a sequence that the model was trained for."""
     kv_bytes_per_token: int
-    """Bytes of keys and values per token at float32; 0 if the file does not tell."""
+    """Bytes of keys and values per token at float32; 0 if unknown."""
     eos_token_ids: tuple[int, ...]
     pad_token_id: int | None
     sampling_defaults: SamplingParams
@@ -31,7 +31,7 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     """Facts about the checkpoint in `folder`.
 
     End tokens come from generation_config.json, else from config.json. Sampling values that generation_config.json
-    sets are the defaults whatever it says of `do_sample`; where it sets none, OpenAI's temperature of 1 stands.
+    sets are the defaults even if its `do_sample` is false; where it sets none, OpenAI's temperature of 1 applies.
 
     Raises:
         EngineLoadError: no readable config.json with a vocabulary size.
@@ -75,7 +75,7 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
 
 
 def _token_ids(value: object, vocab_size: int) -> tuple[int, ...]:
-    """One id, a list of them, or nothing; ids outside the vocabulary (-1 stands for none) are left out."""
+    """Token ids of one id, a list, or nothing; ids outside the vocabulary (such as -1) are left out."""
     values = value if isinstance(value, list) else [value]
     return tuple(v for v in values if isinstance(v, int) and 0 <= v < vocab_size)
 

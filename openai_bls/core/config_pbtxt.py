@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Message = dict[str, list[Any]]
-"""Field → its values in order: text, or the messages that they are."""
+"""Field → its values in order, each text or a message."""
 
 _TOKEN = re.compile(
     r"""\s*(?:\#[^\n]*\s*)*                       # white space and comments
@@ -22,7 +22,7 @@ _CLOSING = {"{": "}", "<": ">"}
 
 
 class ConfigTextError(ValueError):
-    """The text is not of that format; the message says where."""
+    """Text that is not in protobuf's text format; the message names the line."""
 
 
 def read(path: Path) -> Message:
@@ -36,7 +36,7 @@ def read(path: Path) -> Message:
 
 
 def parse(text: str) -> Message:
-    """The message that `text` is.
+    """Parse `text`.
 
     Raises:
         ConfigTextError: it is not of that format.

@@ -15,7 +15,7 @@ quickly and never raises."""
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """A snapshot of an engine's load."""
+    """Snapshot of an engine's load."""
 
     running: int
     """Sequences in the current batch."""
@@ -28,7 +28,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     generated_tokens: int
     """Tokens sampled since the start."""
     failed: bool = False
-    """It answers every request with an error, until it is loaded again."""
+    """Every request is answered with an error until the engine is reloaded."""
 
 
 class Engine(Protocol):
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is and can do."""
+        """Identity, limits and capabilities."""
         ...
 
     def submit(self, request: GenerationRequest) -> None:
@@ -57,7 +57,7 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats:
-        """The present load."""
+        """Snapshot of the load."""
         ...
 
     def close(self) -> None:

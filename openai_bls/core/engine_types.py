@@ -22,7 +22,7 @@ EngineFinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the next token is drawn. The defaults sample from the model's own distribution.
+    """Sampling parameters. The defaults sample from the model's own distribution.
 
     Applied in this order: logit_bias, repetition, presence and frequency penalty, temperature, top_k, top_p, min_p.
     """
@@ -38,19 +38,19 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     seed: int | None = None
     """Unsigned 64-bit. The same seed, prompt and parameters give the same tokens, whatever else is in the batch."""
     repetition_penalty: float = 1.0
-    """Above 0: scores of tokens that stand in the prompt or the output are divided (positive ones) or multiplied
+    """Above 0: scores of tokens in the prompt or the output are divided (positive ones) or multiplied
     (negative ones) by it; 1 is off."""
     presence_penalty: float = 0.0
-    """-2 to 2: taken from the scores of tokens that stand in the output; 0 is off."""
+    """-2 to 2: subtracted from the scores of tokens in the output; 0 is off."""
     frequency_penalty: float = 0.0
-    """-2 to 2: taken from a token's score for each time that it stands in the output; 0 is off."""
+    """-2 to 2: subtracted from the score once per occurrence of the token in the output; 0 is off."""
     logit_bias: dict[int, float] = {}
-    """Token id → what is added to its score, -100 (never) to 100 (nothing else). A grammar counts more: where
-    all that it allows has -100, one of that comes."""
+    """Token id → bias added to its score, -100 (never) to 100 (nothing else). A grammar takes precedence: where every
+    token that it allows has -100, one of them is sampled."""
 
 
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What an output must match, from its first token to its end. Made by `openai_bls.output.structured`."""
+    """Grammar that the whole output must match. Made by `openai_bls.output.structured`."""
 
     kind: Literal["json_schema", "regex", "ebnf", "structural_tag", "lark"]
     """`ebnf` and `structural_tag` are xgrammar's forms, in TensorRT-LLM only; `lark` is llguidance's."""
@@ -78,17 +78,17 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     prompt_token_ids: list[int]
     """Shape [prompt length], at least one token."""
     max_tokens: int
-    """The most new tokens to sample; prompt length + max_tokens fits `EngineInfo.max_model_len`. With 0 nothing is
+    """Maximum of new tokens; prompt length + max_tokens fits `EngineInfo.max_model_len`. With 0 nothing is
     sampled: the one delta has finish_reason "length" (and what was asked of the prompt)."""
     sampling: SamplingParams = SamplingParams()
     stop_token_ids: tuple[int, ...] = ()
-    """Any of these ends the sequence; the token itself is not delivered."""
+    """Tokens that end the sequence; the token itself is not delivered."""
     stop_words: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that end the output; their tokens are delivered (the official contract's meaning)."""
+    """Token sequences that end the output; their tokens are delivered (as in the official backend)."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences not generated. Where they leave nothing of what a grammar allows, the grammar is followed."""
     min_tokens: int = 0
-    """No stop token is sampled, and no stop word ends it, before this many tokens. At most `max_tokens`. A
+    """Tokens before which no stop token is sampled and no stop word ends the output, at most `max_tokens`. A
     grammar is followed all the same: the sequence ends where nothing else may follow in it."""
     logprobs: int | None = None
     """Send `TokenDelta.logprobs` with this many likeliest tokens per position, at most `EngineInfo.max_logprobs`; 0
@@ -99,7 +99,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     """A stop token may be sampled only where the grammar may end; where nothing else may follow the sequence ends by
     itself with finish_reason "stop"."""
     lora_name: str | None = None
-    """One of `EngineInfo.lora_names`."""
+    """LoRA adapter, one of `EngineInfo.lora_names`."""
     pooling: Literal["last", "mean"] | None = None
     """Do not generate: answer with `TokenDelta.embedding`, the last hidden state of the last token or the mean of all,
     scaled to length 1. `max_tokens` is 0 then."""
@@ -116,28 +116,28 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     stop_token_id: int | None = None
     """The token that ended the sequence, if one did. It was sampled, hence it counts in usage."""
     error: str | None = None
-    """Fit for a client's eyes; set if and only if `finish_reason` is "error"."""
+    """Message for the client; set if and only if `finish_reason` is "error"."""
     invalid: bool = False
     """The error is the request's fault (400), not the engine's (500)."""
     logprobs: Logprobs | None = None
-    """Of `token_ids`, one for one; set in every delta with tokens if the request asked for it."""
+    """Log-probabilities of `token_ids`, one for one; in every delta with tokens if requested."""
     prompt_logprobs: Logprobs | None = None
-    """Of the prompt's tokens from the second on (nothing foretells the first), in the request's first delta."""
+    """Log-probabilities of the prompt from its second token on (the first has no context), in the first delta."""
     cached_tokens: int = 0
-    """Prompt tokens whose keys and values were there already, in the request's first delta."""
+    """Prompt tokens found in the KV cache, in the request's first delta."""
     embedding: list[float] | None = None
     """Shape [hidden size]; the only delta of a request with `pooling`, whose finish_reason is "stop"."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an engine is and can do; constant while it is loaded."""
+    """Identity, limits and capabilities of an engine; constant while it is loaded."""
 
     engine: str
     """`transformers`, `tensorrt_llm` or `null`."""
     model_name: str
     """The name under which the checkpoint is served, e.g. `Qwen2.5-7B-Instruct`."""
     max_model_len: int
-    """The most tokens of prompt and output together."""
+    """Maximum tokens of prompt and output together."""
     max_batch_size: int
     """Sequences in flight at the same time; further ones wait in the engine's queue."""
     vocab_size: int
@@ -145,43 +145,43 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Empty if the model has none."""
     pad_token_id: int | None = None
     sampling_defaults: SamplingParams = SamplingParams()
-    """From the checkpoint's generation_config.json."""
+    """Defaults of the checkpoint's generation_config.json."""
     supported: tuple[str, ...] = ()
     """Names of the `SamplingParams` and `GenerationRequest` fields this engine honours."""
     version: str = ""
-    """Of the engine's own software, e.g. `transformers 5.23.0`."""
+    """Version of the engine's software, e.g. `transformers 5.23.0`."""
     created: int = 0
     """Unix seconds at which the engine was built."""
     max_logprobs: int = 0
-    """The most likeliest tokens a place."""
+    """Maximum of likeliest tokens per position."""
     grammar_backend: Literal["", "llguidance", "xgrammar"] = ""
-    """Library that holds outputs to a grammar; empty is none. `grammar` is in `supported` if there is one."""
+    """Library that enforces grammars; empty is none. `grammar` is in `supported` if there is one."""
     grammar_kinds: tuple[str, ...] = ()
-    """Of `Grammar.kind`, those it takes; empty is all of the library's."""
+    """Supported values of `Grammar.kind`; empty is all of the library's."""
     lora_names: tuple[str, ...] = ()
     """Adapters that requests may name; each is served as a model of that name."""
 
 
 class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What preprocessing shall turn into token ids: a conversation, or raw prompts."""
+    """A conversation or raw prompts for preprocessing to tokenize."""
 
     messages: list[dict[str, Any]] | None = None
     """OpenAI messages as the chat template sees them (content a string, tool arguments parsed)."""
     tools: list[dict[str, Any]] | None = None
     chat_template: str | None = None
-    """In the place of the model's own."""
+    """Overrides the model's own."""
     chat_template_kwargs: dict[str, Any] = {}
     documents: list[dict[str, Any]] | None = None
-    """For templates that show them."""
+    """Documents for templates that render them."""
     reasoning_effort: str | None = None
     """For templates that know it; "none" also turns thinking off where a template knows `enable_thinking`."""
     add_special_tokens: bool | None = None
-    """Whether the tokenizer adds those that it adds by itself (a BOS, say). None: to raw prompts only, since chat
-    templates write their own."""
+    """Add the tokenizer's own special tokens (a BOS, say). None: to raw prompts only, since chat templates write their
+    own."""
     prompts: list[str] | None = None
-    """Raw text, tokenized as it stands, one result each."""
+    """Raw texts, tokenized as they are, one result each."""
     bad_words: list[str] = []
-    """Tokenized too, each as a word of its own and inside a text."""
+    """Words to tokenize, each on its own and inside a text."""
 
 
 class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,5 +192,5 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_words: list[list[int]] = []
     """Token sequences of all the request's `bad_words`."""
     error: str | None = None
-    """Fit for a client's eyes."""
+    """Message for the client."""
     param: str | None = None

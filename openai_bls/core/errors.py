@@ -1,4 +1,4 @@
-"""Errors that clients are told, with HTTP status and OpenAI body.
+"""Errors for clients, with HTTP status and OpenAI body.
 
 ::
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from openai_bls.core.engine_types import TokenDelta
 
-# A value echoed into a message is cut here, so that a large bad input does not come back as a large error.
+# Characters of a message: a large bad value that it echoes does not make a large error.
 _MAX_MESSAGE_LENGTH = 600
 _MAX_PARAM_LENGTH = 200
 
@@ -30,7 +30,7 @@ class ApiError(Exception):
     """An error with an OpenAI error body.
 
     Args:
-        message: what is wrong and what to do, for the client's eyes.
+        message: for the client: the fault and a remedy.
         param: the request field at fault, in OpenAI's notation (`messages[0].role`), or None.
         code: OpenAI's machine-readable code, or None.
     """
@@ -51,14 +51,7 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The OpenAI error body: `{"error": {"message", "type", "param", "code"}}`."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
 class InvalidRequestError(ApiError):

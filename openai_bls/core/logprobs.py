@@ -1,7 +1,7 @@
 """Log-probabilities of a sequence, matched to the pieces of text that are sent.
 
-Text goes out later than its tokens come: incomplete characters and possible stop strings are held back. A token's
-log-probabilities go out with the piece in which its own text begins, and not at all if a stop string cut it off.
+Text is sent later than its tokens arrive: incomplete characters and possible stop strings are held back. The
+log-probabilities of a token are sent with the piece in which its text begins, and never if a stop string cut it off.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from openai_bls.core.engine_types import Logprobs
 
 
 class TokenLogprob(NamedTuple):
-    """A token's place in an answer."""
+    """Log-probabilities of one token and its offset in the text."""
 
     token_id: int
     logprob: float | None
-    """None for the first token of a prompt, which nothing foretells."""
+    """None for the first token of a prompt, which has no context."""
     top: list[tuple[int, float]]
     """(token id, log-probability) of the likeliest tokens at this place, the likeliest first."""
     offset: int
@@ -25,58 +25,45 @@ class TokenLogprob(NamedTuple):
 
 
 class LogprobTrack:
-    """The tokens of one sequence whose text has not gone out yet."""
+    """Queue of one sequence's tokens whose text has not been sent yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[TokenLogprob] = deque()
 
     def add(self, token_id: int, logprobs: Logprobs, place: int, offset: int) -> None:
-        """A token came.
+        """Append a token.
 
         Args:
             token_id: the token.
-            logprobs: of the delta in which it came.
-            place: the token's, in them.
+            logprobs: of its delta.
+            place: index of the token in them.
             offset: characters decoded before it.
         """
         top = list(zip(logprobs.top_token_ids[place], logprobs.top_logprobs[place], strict=True))
         self._waiting.append(TokenLogprob(token_id, logprobs.token_logprobs[place], top, offset))
 
     def take(self, sent: int) -> list[TokenLogprob]:
-        """The tokens that begin within the first `sent` characters, each told once."""
+        """Remove and return the tokens that begin within the first `sent` characters."""
         taken = []
         while self._waiting and self._waiting[0].offset < sent:
             taken.append(self._waiting.popleft())
         return taken
 
     def take_all(self) -> list[TokenLogprob]:
-        """All that wait: the text has ended, with every token in it."""
+        """Remove and return all tokens: the text has ended, with every token in it."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
 
 
 def of_prompt(token_ids: list[int], logprobs: Logprobs, offsets: list[int]) -> list[TokenLogprob]:
-    """An echoed prompt's tokens.
+    """Log-probabilities of an echoed prompt's tokens.
 
     Args:
         token_ids: shape [n].
         logprobs: of the tokens from the second on.
         offsets: shape [n].
     """
-    first = TokenLogprob(token_ids[0], None, [], offsets[0])
-    rest = zip(
-        token_ids[1:],
-        logprobs.token_logprobs,
-        logprobs.top_token_ids,
-        logprobs.top_logprobs,
-        offsets[1:],
-        strict=True,
-    )
-    return [
-        first,
-        *(
-            TokenLogprob(token_id, logprob, list(zip(ids, values, strict=True)), offset)
-            for token_id, logprob, ids, values, offset in rest
-        ),
-    ]
+    tops = (list(zip(*top, strict=True)) for top in zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True))
+    rest = zip(token_ids[1:], logprobs.token_logprobs, tops, offsets[1:], strict=True)
+    return [TokenLogprob(token_ids[0], None, [], offsets[0]), *(TokenLogprob(*token) for token in rest)]

@@ -23,14 +23,12 @@ MANIFEST_NAME = "engine.json"
 ENGINE_FOLDER = "engine"
 """Folder of a version that holds TensorRT-LLM's engine files."""
 FORMAT_VERSION = 1
-ENGINE_FOLDER = "engine"
-"""Beside the manifest: the files of a TensorRT engine."""
 BUILD_HINT = "run `make engine` or `python build/engine.py --model <checkpoint>`"
 
 ASIDE = ".aside-"
-"""Begins the names of what a build has in hand."""
+"""Name prefix of files and folders that a running build is writing."""
 OLD = f"{ASIDE}old-"
-"""Begins the names of what a build is replacing. Beside a manifest, `OLD`checkpoint says that a build was cut short
+"""Name prefix of folders that a build is replacing. Beside a manifest, `OLD`checkpoint says that a build was cut short
 while it moved its folders into place, and that the tokenizers may not belong to the checkpoint."""
 
 # Files up to this size are compared by content when an engine is loaded, larger ones by size: start-up must not read
@@ -59,7 +57,7 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much memory the KV cache takes; named as in the official backend."""
+    """Size of the KV cache; named as in the official backend."""
 
     max_tokens_in_kv_cache: NotNegative = 0
     """Tokens of all sequences together; 0 lets the engine choose."""
@@ -68,10 +66,10 @@ class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the null engine: what it emits, how fast, and how it fails."""
+    """Settings of the null engine: its output, delays and failures."""
 
     token_ids: tuple[NotNegative, ...] = ()
-    """Emitted in a cycle by every request; empty stands for a default."""
+    """Emitted in a cycle by every request; empty is a default."""
     echo: bool = False
     """Emit the request's own prompt instead, then finish as if by an end token."""
     vocab_size: Positive = 4096
@@ -87,22 +85,22 @@ class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an engine of the kind `tensorrt_llm` was built by, for and with."""
+    """Build record of an engine of the kind `tensorrt_llm`: versions, GPU and options."""
 
     version: str
-    """Of TensorRT-LLM, e.g. `1.2.1`. A TensorRT engine runs with the version that built it and no other."""
+    """Version of TensorRT-LLM, e.g. `1.2.1`. A TensorRT engine runs with the version that built it and no other."""
     flow: Literal["tensorrt", "pytorch"] = "tensorrt"
     """`tensorrt`: an engine in `engine/`. `pytorch`: the checkpoint in `checkpoint/` is loaded as it is."""
     backend: Literal["python", "cpp"] = "python"
-    """Which Triton backend runs it: our model.py over the LLM API, or the C++ backend `tensorrtllm`."""
+    """Triton backend that runs it: our model.py over the LLM API, or the C++ backend `tensorrtllm`."""
     gpu: str = ""
     """Name of the GPU it was built on; empty if there was none (flow `pytorch`)."""
     compute_capability: str = ""
-    """Of that GPU, e.g. `9.0`. A TensorRT engine runs on no other."""
+    """Compute capability of that GPU, e.g. `9.0`. A TensorRT engine runs on no other."""
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
     quant: str = ""
-    """As on the command line; empty is none beyond the checkpoint's own."""
+    """Value of `--quant`; empty is none beyond the checkpoint's own."""
     kv_cache_dtype: str = "auto"
     max_input_len: Positive = 1
     """Tokens of a prompt."""
@@ -110,7 +108,7 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Tokens of one step; 0 is not known."""
     max_beam_width: Positive = 1
     gather_logits: bool = False
-    """Whether it can give log-probabilities (flow `tensorrt`)."""
+    """The engine returns log-probabilities (flow `tensorrt`)."""
     plugins: dict[str, str] = {}
     lora: dict[str, str] = {}
     """Name of an adapter → its folder beside the manifest."""
@@ -123,13 +121,13 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an engine is made of and how it is to be run."""
+    """Contents of `engine.json`: an engine's files and settings."""
 
     engine: EngineKind
     model_name: str
     """The name under which the model is served."""
     max_model_len: Positive
-    """The most tokens of prompt and output together."""
+    """Maximum tokens of prompt and output together."""
     max_batch_size: Positive
     """Sequences in flight at the same time."""
     created: NotNegative
@@ -138,12 +136,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: str = "checkpoint"
     """Folder beside the manifest."""
     dtype: Dtype = "auto"
-    """Of the weights when loaded. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
+    """Data type of the loaded weights. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
     kv_cache: KvCacheSettings = KvCacheSettings()
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
     files: dict[str, FileRecord] = {}
-    """Of the checkpoint folder, by name."""
+    """Files of the checkpoint folder, by name."""
     source: str = ""
     """Fingerprint of what this was built from and with, by which a second build sees that nothing changed."""
     builder: dict[str, str] = {}
@@ -152,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensorrt_llm: TensorRtLlmRecord | None = None
     """Set if and only if `engine` is `tensorrt_llm`."""
     engine_files: dict[str, FileRecord] = {}
-    """Of the folder `engine/`, by name; with hashes whatever their size, which `build/verify.py` compares."""
+    """Files of the folder `engine/`, by name; with hashes whatever their size, which `build/verify.py` compares."""
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -167,7 +165,7 @@ def short(path: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, for a sentence: the first line, or its name where it says nothing."""
+    """The first line of an exception's message, or its class name if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -204,14 +202,14 @@ def load_manifest(version_dir: Path) -> Manifest:
 
 
 def record(path: Path) -> FileRecord:
-    """What a manifest says of the file at `path`."""
+    """The manifest's record of the file at `path`."""
     size = path.stat().st_size
     digest = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _HASHED_BYTES else ""
     return FileRecord(size=size, sha256=digest)
 
 
 def checkpoint_dir(version_dir: Path, manifest: Manifest) -> Path:
-    """The checkpoint folder of `manifest`, after a look at whether its files are the ones that were built.
+    """The checkpoint folder of `manifest`, its files checked against their records.
 
     Raises:
         EngineLoadError: the folder or a file of it is missing or has changed, or a build was cut short.

@@ -27,7 +27,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     callable: list[dict[str, Any]]
     """Those that `tool_choice` allows."""
     required: bool = False
-    """Nothing but calls may be written."""
+    """The output must be calls only."""
     name: str | None = None
     """The one function that must be called."""
     checked: bool = False
@@ -49,7 +49,7 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     """None: `default_max_tokens`, or fewer if the context has no room for them."""
     default_max_tokens: int | None = None
-    """None: whatever the context has room for."""
+    """None: the rest of the context."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     """Number of likeliest tokens at each position; None: no log-probabilities at all."""
     structured: Requested | None = None
-    """What the output must match."""
+    """Format that the output must match."""
     stream: bool = False
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -77,7 +77,7 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Set if tool calls in the output are to be parsed."""
     parallel_tool_calls: bool = True
     include_reasoning: bool = True
-    """Whether the answer contains the reasoning."""
+    """Send the reasoning with the answer."""
     echo: bool = False
     best_of: int | None = None
     """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""

@@ -26,19 +26,19 @@ class SettingsError(Exception):
 
 
 class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model `openai_bls`."""
+    """Settings of the model `openai_bls`."""
 
     http_host: str = "127.0.0.1"
-    """Address that /v1 listens on; `0.0.0.0` for every network interface."""
+    """Address of /v1; `0.0.0.0` is every network interface."""
     http_port: Port = 9000
     """Port of /v1; 0 turns it off."""
     model_aliases: str = "openai_bls"
     """Further names for the served model, separated by commas; if there are several, for the first."""
     tool_call_parser: str = "auto"
-    """How the model writes tool calls (`output.detect`): `auto` goes by its chat template, `none` turns them off. With
-    several engines: `tensorrt_llm=<format>,tensorrt_llm_small=<format>`."""
+    """Tool-call format (`output.detect`): a name, `auto` (by the chat template) or `none` (off). For several engines:
+    `tensorrt_llm=<format>,tensorrt_llm_small=<format>`."""
     reasoning_parser: str = "auto"
-    """How the model writes its reasoning, in the same forms."""
+    """Reasoning format of the model, in the same forms."""
     trust_chat_template: bool = False
     """Take `chat_template` from requests: it is a program that runs in `preprocessing`, in a sandbox, for as long as it
     likes."""
@@ -51,14 +51,14 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     sender_threads: Positive = 4
     """Threads that send responses on Triton's endpoints."""
     engine_door: Literal["auto", "exchange", "grpc"] = "auto"
-    """The way to the engines: `exchange` to our own model.py, `grpc` (Triton's port, looped back) to the C++ backend
-    `tensorrtllm`. `auto` goes by the backend in each engine's config.pbtxt."""
+    """Transport to the engines: `exchange` to our own model.py, `grpc` (Triton's port, looped back) to the C++ backend
+    `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
     engine_grpc_url: str = ""
-    """Host and port of this server's gRPC front end, for `grpc`; empty goes by tritonserver's command line."""
+    """Host and port of this server's gRPC front end, for `grpc`; empty reads tritonserver's command line."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
-    """Seconds after which an idle /v1 stream gets a comment line, so that proxies keep it open."""
+    """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
     api_key: str = ""
-    """If set, /v1 wants it as `Authorization: Bearer <key>`. From OPENAI_BLS_API_KEY only."""
+    """Key that /v1 requires as `Authorization: Bearer <key>`; empty requires none. Set by OPENAI_BLS_API_KEY only."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     @staticmethod
     def format_for(setting: str, engine: str) -> str:
-        """What `tool_call_parser` or `reasoning_parser` says of the Triton model `engine`.
+        """The format that `tool_call_parser` or `reasoning_parser` sets for the Triton model `engine`.
 
         Raises:
             SettingsError: the setting mixes both of its forms.
@@ -82,10 +82,10 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model `preprocessing`."""
+    """Settings of the model `preprocessing`."""
 
     tokenizer_threads: Positive = 4
-    """Prompts of `openai_bls` that are prepared at the same time, if they are long or come together."""
+    """Threads that prepare prompts of `openai_bls` that are long or arrive together."""
 
 
 # Numbers above 0, separated by commas.
@@ -93,27 +93,29 @@ _WINDOWS = r"^( *0*[1-9][0-9]* *(, *0*[1-9][0-9]* *)*)?$"
 
 
 class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model `tensorrt_llm`. All but the first are for TensorRT-LLM engines, with the official names; an engine
-    that does not know one refuses to load. None is TensorRT-LLM's own default."""
+    """Settings of the model `tensorrt_llm`; all but the first are for TensorRT-LLM engines, under the official names.
+
+    An engine without one of them refuses to load. None is TensorRT-LLM's own default.
+    """
 
     exclude_input_in_output: bool = True
-    """Whether a whole (not streamed) answer leaves the prompt's ids out; a request may say otherwise."""
+    """Leave the prompt's ids out of a whole (not streamed) answer; a request may override it."""
     kv_cache_free_gpu_mem_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     """Share of the GPU memory left beside the weights that the KV cache takes."""
     max_tokens_in_paged_kv_cache: Positive | None = None
-    """Tokens of all sequences together, in the place of the fraction."""
+    """Tokens of all sequences together; overrides the fraction."""
     kv_cache_host_memory_bytes: NotNegative | None = None
-    """Host memory that cached prompts may be moved to."""
+    """Bytes of host memory that cached prompts may be moved to."""
     enable_kv_cache_reuse: bool | None = None
     """Prompts that begin alike share their KV cache."""
     max_attention_window_size: Annotated[str, msgspec.Meta(pattern=_WINDOWS)] = ""
     """Tokens that attention looks back; several, separated by commas, go round over the layers."""
     enable_chunked_context: bool | None = None
-    """Long prompts are taken in over several steps, beside the tokens of other requests."""
+    """Prefill long prompts in chunks, batched with the decoding of other requests."""
     batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] | None = None
-    """Whether a request begins only when its whole length fits the KV cache."""
+    """`guaranteed_no_evict`: a request begins only when its whole length fits the KV cache."""
     guided_decoding_backend: Literal["", "xgrammar", "llguidance"] = ""
-    """What holds outputs to a grammar; empty is nothing, and requests for structured output are refused."""
+    """TensorRT-LLM's grammar library; with none (empty), requests for structured output are refused."""
 
 
 _ENVIRONMENT_ONLY = frozenset({"api_key"})

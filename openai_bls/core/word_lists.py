@@ -32,8 +32,7 @@ def decode(array: np.ndarray[Any, Any], name: str) -> WordList:
     for end in ends:
         if not start <= end <= len(ids):
             raise InvalidRequestError(
-                f"'{name}' holds the offset {end}, after {start} and with {len(ids)} ids.",
-                param=name,
+                f"'{name}' holds the offset {end}, after {start} and with {len(ids)} ids.", param=name
             )
         # Official clients pad with empty words.
         if end > start and all(token >= 0 for token in ids[start:end]):

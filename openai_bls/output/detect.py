@@ -90,14 +90,10 @@ class ModelFormats(msgspec.Struct, frozen=True):
     reasoning: Reasoning | None = None
     """None: the model has no reasoning between markers."""
     takes_tools: bool = False
-    """Whether the chat template renders tools."""
+    """The chat template renders tools."""
 
     def parser(
-        self,
-        *,
-        tools: Sequence[dict[str, Any]] | None,
-        reasoning_open: bool,
-        tool_format: ToolFormat | None = None,
+        self, *, tools: Sequence[dict[str, Any]] | None, reasoning_open: bool, tool_format: ToolFormat | None = None
     ) -> OutputParser | None:
         """The parser of one answer; None if all of it is content.
 
@@ -156,7 +152,7 @@ def _choose(setting: str, value: str, known: dict[str, Any], signs: tuple[_Sign,
 
 
 def takes_tools(template: str) -> bool:
-    """Whether a template's code uses the variable `tools`; text, strings and comments do not count."""
+    """True if a template's code uses the variable `tools`; text, strings and comments do not count."""
     blocks = _BLOCK.findall(_COMMENT.sub("", template))
     return any(_TOOLS.search(_STRING.sub("", block)) for block in blocks)
 

@@ -43,7 +43,7 @@ class OutputParser(Protocol):
 
     @property
     def reasoning_open(self) -> bool:
-        """Whether the next text belongs to the reasoning, by the text so far."""
+        """True while the next text belongs to the reasoning."""
         ...
 
     def push(self, text: str) -> list[Event]:

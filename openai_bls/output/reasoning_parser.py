@@ -5,13 +5,10 @@ The channels of gpt-oss, which are part of its whole message format, are not cov
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from openai_bls.output.events import ContentDelta, Event, ReasoningDelta
+from openai_bls.output.events import ContentDelta, Event, OutputParser, ReasoningDelta
 from openai_bls.output.markers import Markers
-
-if TYPE_CHECKING:
-    from openai_bls.output.events import OutputParser
 
 
 class Reasoning(NamedTuple):
@@ -23,7 +20,7 @@ class Reasoning(NamedTuple):
     """Text that a prompt may have after `begin`."""
 
     def opened_by(self, prompt_tail: str) -> bool:
-        """Whether the prompt ends within reasoning: with the opening marker and nothing but space after it.
+        """True if the prompt ends within reasoning: with the opening marker and nothing but space after it.
 
         So a marker in a user's message opens nothing, nor does a closed pair, as in Qwen3's prompts with
         `enable_thinking` off.
@@ -35,7 +32,7 @@ class Reasoning(NamedTuple):
         return tail.endswith(self.begin) or (self.also != "" and tail.endswith(self.begin + self.also))
 
     def constraint(self, answer: dict[str, Any], *, opened: bool) -> dict[str, Any]:
-        """`answer` as a constraint on the text after the reasoning. Both are formats of xgrammar's structural tags.
+        """The constraint on reasoning followed by `answer`; both are of the form `structured.Format`.
 
         Args:
             answer: the format of the answer.
@@ -43,7 +40,7 @@ class Reasoning(NamedTuple):
         """
         begin = "" if opened else self.begin
         thought = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": self.end}
-        # As many as models are trained on: without a bound some go on breaking lines.
+        # Two line breaks, as in training data: without a bound some models repeat them.
         space = {"type": "regex", "pattern": r"\n{0,2}"}
         first = {"type": "sequence", "elements": [thought, space]}
         return {"type": "sequence", "elements": [first if opened else {"type": "optional", "content": first}, answer]}
@@ -84,7 +81,7 @@ class ReasoningParser:
         self._end = Markers(reasoning.end)
         self._inner = inner
         self.reasoning_open = opened
-        """Whether the next text belongs to the reasoning, by the text so far."""
+        """True while the next text belongs to the reasoning."""
         # An opening marker may still come.
         self._at_start = True
         # Text that may begin an opening marker, later a closing one.
@@ -128,7 +125,7 @@ class ReasoningParser:
         return events
 
     def _read_start(self, text: str, events: list[Event]) -> bool:
-        """Look for the opening marker; False while it may still come. The rest of the text is held."""
+        """Match the opening marker; False while it is incomplete. The rest of the text is held."""
         stripped = text.lstrip()
         self._space.append(text[: len(text) - len(stripped)])
         self._held = stripped

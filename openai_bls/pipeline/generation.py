@@ -21,7 +21,7 @@ class Generation:
     """All sequences of one request, from submission to the last answer.
 
     Args:
-        engine: the way to the engine.
+        engine: client of the engine.
         sequences: of the request.
         writer: theirs.
         prompt_tokens: of each prompt; the sequences of a prompt follow each other.
@@ -69,12 +69,12 @@ class Generation:
         return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning)
 
     def cancel(self) -> None:
-        """The client has gone: stop the engine's work, write nothing more. Harmless after the end."""
+        """Stop the engine's work and write nothing more: the client has gone. Harmless after the end."""
         if self._end("cancelled"):
             self._cancel_running()
 
     def fail(self, error: ApiError) -> None:
-        """End the whole request with `error`: an answer with a choice missing would be a lie."""
+        """End the whole request with `error`: no answer lacks a choice."""
         if self._end(error):
             self._cancel_running()
             self._writer.failed(error)
@@ -84,19 +84,19 @@ class Generation:
         self._engine.cancel(sequence.request.request_id)
 
     def sequence_ended(self) -> None:
-        """A sequence has written its finish_reason."""
+        """Count a sequence that has written its finish_reason."""
         self._running -= 1
         if self._running == 0 and self._end("done"):
             try:
                 self._writer.done(self.usage)
             except Exception:
-                # Nobody else would tell the client: for all others this request has ended.
+                # For all others this request has ended: only this tells the client.
                 logger.exception("an answer could not be written")
                 self._writer.failed(EngineError("The server had an error; see its log."))
 
     @property
     def finish_reasons(self) -> list[FinishReason]:
-        """Of the sequences that have ended."""
+        """Finish reasons of the sequences that have ended."""
         return [sequence.finish_reason for sequence in self._sequences if sequence.finish_reason is not None]
 
     def _end(self, outcome: Outcome) -> bool:

@@ -30,26 +30,8 @@ _PREFIX = "openai_bls_"
 _LABELS = ("model", "endpoint")
 _OTHER = "other"
 
-_FIRST_TOKEN_S = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
-    30.0,
-    60.0,
-)
+# Upper bounds of the histograms' buckets, in seconds.
+_FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _WHOLE_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)
 
@@ -59,7 +41,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class ServiceLoad(Protocol):
-    """The load of a service, asked for at each scrape."""
+    """Source of the engines' load, read at each scrape."""
 
     models: Models
 
@@ -68,7 +50,7 @@ class Metrics(Collector):
     """Metrics of one `openai_bls` instance, in files that the others read if `metrics_directory.share` was called.
 
     Args:
-        service: whose requests are counted, and whose engines' load is told.
+        service: whose engines' load is reported.
     """
 
     def __init__(self, service: ServiceLoad) -> None:
@@ -121,15 +103,15 @@ class Metrics(Collector):
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self._load = _Load(service)
+        self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
 
     def set_in_progress(self, count: int) -> None:
-        """Set how many requests are being prepared or generated."""
+        """Set the number of requests in progress."""
         self._in_progress.set(count)
 
     def ended(self, record: RequestRecord) -> None:
-        """A request has ended that was admitted."""
+        """Count an admitted request that has ended."""
         labels = (record.model, record.endpoint)
         outcome = record.outcome
         if isinstance(outcome, ApiError):
@@ -156,11 +138,11 @@ class Metrics(Collector):
             self._observe_pace(record)
 
     def refused(self, endpoint: str, error: ApiError) -> None:
-        """A request was answered with an error.
+        """Count a request that was answered with an error.
 
         Args:
             endpoint: its name; empty if the request named none.
-            error: what it was answered with; one that ended an admitted request is counted already.
+            error: of the answer; one that ended an admitted request is counted already.
         """
         if error in self._counted:
             return
@@ -182,7 +164,7 @@ class Metrics(Collector):
             summed = MultiProcessCollector(None, directory).collect()  # type: ignore[no-untyped-call]
             families |= {family.name: family for family in summed}
         yield from families.values()
-        yield from self._load.collect()
+        yield from self._load()
 
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)
@@ -193,14 +175,8 @@ class Metrics(Collector):
             pace = (record.ended_at - record.first_token_at) / gaps
             self._per_token.labels(record.model, record.endpoint).observe(pace)
 
-
-class _Load(Collector):
-    """Load of the engines, taken at each scrape."""
-
-    def __init__(self, service: ServiceLoad) -> None:
-        self._service = service
-
-    def collect(self) -> Iterator[Metric]:
+    def _load(self) -> Iterator[Metric]:
+        """Load of the engines, taken at each scrape."""
         up = GaugeMetricFamily(
             _PREFIX + "engine_up",
             "1 if the model's engine is loaded and has not failed, else 0, about a second ago.",

@@ -25,7 +25,7 @@ class EngineClient(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether the engine is there."""
+        """True if the engine can be reached."""
         ...
 
     async def ready(self) -> None:
@@ -41,7 +41,7 @@ class EngineClient(Protocol):
         ...
 
     def cancel(self, request_id: int) -> None:
-        """Stop a request; its listener hears nothing more."""
+        """Stop a request; its listener is not called again."""
         ...
 
 
@@ -54,14 +54,14 @@ class PromptClient(Protocol):
 
 
 class ServedModel:
-    """An engine and what belongs to it.
+    """An engine with its tokenizer, clients and formats.
 
     Args:
         info: the engine's.
-        engine: the way to the engine.
-        prompts: the way to preprocessing.
+        engine: client of the engine.
+        prompts: client of preprocessing.
         detokenizers: for the engine's tokenizer.
-        formats: how the model writes tool calls and what it thinks.
+        formats: tool-call and reasoning formats.
         aliases: further names.
     """
 
@@ -90,12 +90,12 @@ class ServedModel:
 
     @property
     def failed(self) -> bool:
-        """Whether the engine answers every request with an error, as far as it has said so."""
+        """True if the engine has reported that it answers every request with an error."""
         stats = self.engine.stats
         return stats is not None and stats.failed
 
     def supports(self, field: str) -> bool:
-        """Whether the engine honours the field of `SamplingParams` or `GenerationRequest`."""
+        """True if the engine honours the field of `SamplingParams` or `GenerationRequest`."""
         return field in self.info.supported
 
     async def tokenize(self, request: PromptRequest, param: str | None = None) -> PromptResult:
@@ -115,11 +115,11 @@ class ServedModel:
 
 
 class Target(NamedTuple):
-    """What a request's `model` names."""
+    """The served model that a request's `model` names."""
 
     model: ServedModel
     lora_name: str | None
-    """The adapter, if the name is one's."""
+    """The adapter, if the name is an adapter's."""
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class Target(NamedTuple):
 class Models:
     """All served models. The first is the default.
 
-    Names are looked for in this order: each model's own and its aliases, then the adapters.
+    Names are matched in this order: each model's own and its aliases, then the adapters.
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
@@ -141,11 +141,11 @@ class Models:
 
     @property
     def default(self) -> ServedModel:
-        """What a request without `model` gets."""
+        """The model of requests without `model`."""
         return self._models[0]
 
     def add(self, model: ServedModel) -> None:
-        """Serve one more."""
+        """Add a model."""
         self._models.append(model)
 
     @property
@@ -156,7 +156,7 @@ class Models:
         return list(dict.fromkeys(models + adapters))
 
     def find(self, name: str | None) -> Target:
-        """What `name` stands for; None is the default.
+        """The model or adapter of that name; None is the default.
 
         Raises:
             ModelNotFoundError: no model of that name is served.
@@ -170,8 +170,7 @@ class Models:
             if name in model.info.lora_names:
                 return Target(model, name)
         raise ModelNotFoundError(
-            f"The model {name!r} does not exist; served here: {', '.join(self.names)}.",
-            param="model",
+            f"The model {name!r} does not exist; served here: {', '.join(self.names)}.", param="model"
         )
 
     def card(self, name: str) -> dict[str, Any]:

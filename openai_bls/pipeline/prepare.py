@@ -46,10 +46,7 @@ class Prompts(NamedTuple):
 
 
 async def prepare(
-    request: ValidRequest,
-    target: Target,
-    settings: OpenAiBlsSettings,
-    make_writer: Callable[[Target], WriterT],
+    request: ValidRequest, target: Target, settings: OpenAiBlsSettings, make_writer: Callable[[Target], WriterT]
 ) -> tuple[WriterT, list[Sequence], Prompts]:
     """Everything between a valid request and its submission to the engine.
 
@@ -74,7 +71,7 @@ async def prepare(
 
 
 def check(request: ValidRequest, model: ServedModel, settings: OpenAiBlsSettings) -> None:
-    """Check what can be told before there is a prompt.
+    """Check a request before tokenization.
 
     Raises:
         InvalidRequestError: the engine or the settings do not allow it; `param` names the field.
@@ -104,10 +101,10 @@ def unsupported(model: ServedModel, param: str) -> InvalidRequestError:
 
 
 def check_supported(request: ValidRequest, model: ServedModel) -> None:
-    """Whether the engine honours the request, as far as can be told before there is a prompt.
+    """Refuse a request that the engine does not honour, as far as that is known before tokenization.
 
     Raises:
-        InvalidRequestError: it does not; `param` names the field.
+        InvalidRequestError: `param` names the field.
     """
     info = model.info
     if request.min_tokens and not model.supports("min_tokens"):
@@ -136,8 +133,7 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
     for token_id in request.logit_bias or ():
         if token_id >= info.vocab_size:
             raise InvalidRequestError(
-                f"'logit_bias' holds the token id {token_id}; the vocabulary has {info.vocab_size}.",
-                param="logit_bias",
+                f"'logit_bias' holds the token id {token_id}; the vocabulary has {info.vocab_size}.", param="logit_bias"
             )
     if request.tools is not None:
         _check_tools(request.tools, model)
@@ -179,10 +175,10 @@ async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
 
 
 def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
-    """Whether token ids are in the vocabulary.
+    """Refuse token ids outside the vocabulary.
 
     Raises:
-        InvalidRequestError: one is not.
+        InvalidRequestError: one is outside.
     """
     size = model.info.vocab_size
     for prompt in prompts:
@@ -193,10 +189,10 @@ def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) ->
 
 
 def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -> None:
-    """Whether a prompt and what is to follow it fit into the model's context.
+    """Refuse a prompt that, with its output, exceeds the model's context length.
 
     Raises:
-        InvalidRequestError: they do not.
+        InvalidRequestError: it does, or it is empty.
     """
     param = "messages" if request.chat else "prompt"
     if not prompt:
@@ -215,7 +211,7 @@ def check_length(request: ValidRequest, model: ServedModel, prompt: list[int]) -
 
 
 def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) -> str:
-    """The last words of a rendered prompt, special tokens included; nothing where no reasoning can have begun there."""
+    """The end of a rendered prompt, special tokens included; empty if no reasoning can begin in it."""
     if not request.chat or model.formats.reasoning is None:
         return ""
     return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
@@ -225,7 +221,7 @@ def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) ->
 
 
 async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Grammar | None:
-    """The grammar that the output must match; None if anything goes.
+    """The grammar that the output must match; None if it is free.
 
     Raises:
         InvalidRequestError: no grammar library of the engine honours all of it.
@@ -238,11 +234,11 @@ async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Gra
 
 
 def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
-    """What the output must match; None if anything goes.
+    """The format that the output must match; None if it is free.
 
     Args:
         request: the request.
-        model: which it is for.
+        model: that it names.
         tail: of the rendered prompt.
     """
     found = _wanted(request, model)
@@ -294,9 +290,9 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
 
 
 def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:
-    """`answer` once the model has done its thinking, which nothing restricts."""
+    """`answer` after unrestricted reasoning."""
     if tail.rstrip().endswith(reasoning.end):
-        # The prompt itself says that there is to be none.
+        # The prompt itself has closed the reasoning.
         return answer
     return reasoning.constraint(answer, opened=reasoning.opened_by(tail))
 
@@ -330,7 +326,7 @@ def make_sequences(
                     skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
                 ),
                 writer,
-                stops=_stops(request),
+                stops=StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None,
                 parser=_parser(request, model, reasoning_open=reasoning_open),
                 reasoning_open=reasoning_open,
                 include_reasoning=request.include_reasoning,
@@ -340,12 +336,6 @@ def make_sequences(
             )
             result.append(sequence)
     return result
-
-
-def _stops(request: ValidRequest) -> StopMatcher | None:
-    if not request.stop:
-        return None
-    return StopMatcher(request.stop, include_stop_str_in_output=request.include_stop_str_in_output)
 
 
 def _parser(request: ValidRequest, model: ServedModel, *, reasoning_open: bool) -> OutputParser | None:
@@ -389,7 +379,7 @@ def generation_request(
     bad_words: list[list[int]],
     constraint: Grammar | None,
 ) -> GenerationRequest:
-    """What the engine is asked for by sequence `index`.
+    """The engine request of sequence `index`.
 
     Raises:
         InvalidRequestError: a sampling parameter that the engine does not honour.

@@ -32,7 +32,7 @@ class Writer(Protocol):
         ...
 
     def reasoning(self, sequence: Sequence, text: str) -> None:
-        """A piece of what the model thinks, never empty."""
+        """A piece of reasoning, never empty."""
         ...
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
@@ -76,7 +76,7 @@ class SequenceOwner(Protocol):
 
 
 class Echo:
-    """A prompt that is answered, too. One for all choices of a prompt.
+    """A prompt that is part of the answer. One for all choices of a prompt.
 
     Args:
         text: the prompt.
@@ -100,7 +100,7 @@ class Echo:
         return cls("".join(pieces) + detokenizer.finish(), offsets)
 
     def logprobs(self, token_ids: list[int], logprobs: Logprobs) -> list[TokenLogprob]:
-        """Of the prompt's tokens."""
+        """Log-probabilities of the prompt's tokens."""
         return of_prompt(token_ids, logprobs, self._offsets)
 
 
@@ -109,13 +109,13 @@ class Sequence:
 
     Args:
         index: the choice's.
-        request: what the engine is asked for.
+        request: for the engine.
         detokenizer: for the new tokens.
-        writer: where the events go.
-        stops: finds stop strings.
-        parser: finds reasoning and tool calls; None if there is neither to be found.
+        writer: receiver of the events.
+        stops: matcher of stop strings.
+        parser: of reasoning and tool calls; None if the text has neither.
         reasoning_open: the text begins within reasoning.
-        include_reasoning: tell the writer what the model thinks.
+        include_reasoning: pass reasoning on to the writer.
         parallel_tool_calls: allow more than one tool call; else the sequence ends before the second.
         named_tool: the client has named the function: the end is a "stop", as OpenAI has it.
         echo: answer this before everything else.
@@ -184,7 +184,7 @@ class Sequence:
         self._owner: SequenceOwner | None = None
 
     def start(self, owner: SequenceOwner) -> None:
-        """Become part of `owner`."""
+        """Attach to `owner`."""
         self._owner = owner
 
     def on_delta(self, delta: TokenDelta) -> None:
@@ -223,7 +223,7 @@ class Sequence:
         self._take_text(owner, text, reason)
 
     def _take_text(self, owner: SequenceOwner, text: str, reason: EngineFinishReason | None) -> None:
-        """What is new in the text, which may be its end, or stop here."""
+        """Pass new text on; end the sequence at a stop string or at `reason`."""
         if reason is not None:
             text += self._detokenizer.finish()
         stopped = False
@@ -242,15 +242,15 @@ class Sequence:
             self._end(owner, "length" if reason == "length" and not stopped else "stop")
 
     def _stop(self, owner: SequenceOwner) -> None:
-        """End here; the engine would go on."""
+        """End at a stop string and cancel the engine's work."""
         owner.cancel_sequence(self)
         self._end(owner, "stop")
 
     def _write_logprobs(self, track: LogprobTrack, text: str, *, whole: bool) -> None:
-        """Of the tokens that begin in `text`, which goes out next; of all that are left if the text is whole."""
+        """Write those of the tokens that begin in `text`, which is sent next; of all that are left if it is whole."""
         self._sent += len(text)
         tokens = track.take_all() if whole else track.take(self._sent)
-        # Not those of thoughts that are not told.
+        # Not those of reasoning that is left out.
         if tokens and (self._include_reasoning or not self._reasoning_open):
             self._writer.logprobs(self, tokens)
 

@@ -20,7 +20,7 @@ from openai_bls.pipeline.sequence import Writer
 T = TypeVar("T")
 
 Health = Literal["ok", "draining", "engine failed", "engine not loaded"]
-"""All but the first mean that requests are not answered, or will soon not be."""
+"""State of the service: "ok", or the reason why requests are not answered, or soon will not be."""
 
 
 class AnswerWriter(Writer, Protocol[T]):
@@ -42,10 +42,7 @@ class Service:
     """
 
     def __init__(
-        self,
-        models: Models,
-        settings: OpenAiBlsSettings,
-        on_busy: Callable[[int], None] = lambda busy: None,
+        self, models: Models, settings: OpenAiBlsSettings, on_busy: Callable[[int], None] = lambda busy: None
     ) -> None:
         self.models = models
         self.settings = settings
@@ -65,7 +62,7 @@ class Service:
 
     @property
     def health(self) -> Health:
-        """Whether requests are answered.
+        """State: "ok" while requests are answered.
 
         An engine that has failed stays so until it is loaded again, whatever others do. One that is not loaded is
         missed only where it was the last: a model may be unloaded on purpose.
@@ -140,10 +137,10 @@ class Service:
         return Generation(target.model.engine, sequences, writer, prompt_tokens, ended), writer
 
     def check_admission(self) -> None:
-        """Whether the server takes one more request.
+        """Refuse a request that is one too many.
 
         Raises:
-            OverloadedError: it does not.
+            OverloadedError: the server is draining, or full.
         """
         if self.draining:
             raise OverloadedError("The server is shutting down.")

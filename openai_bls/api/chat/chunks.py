@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What is the same in all that is answered to one request."""
+    """Fields shared by all chunks and answers of one request."""
 
     chat: bool
     id: str
@@ -87,11 +87,11 @@ class Envelope(msgspec.Struct, frozen=True):
 class ChunkEncoder:
     """Writes the chunks of one stream, in Triton's form (bare JSON) or as server-sent events.
 
-    The text chunk, of which there is one per token, is two joins around one encoded string.
+    A text chunk, one per token, is two joins around one encoded string.
 
     Args:
         envelope: of the request.
-        usage_null: whether every chunk but the usage chunk says `"usage": null` (stream_options.include_usage).
+        usage_null: every chunk but the usage chunk has `"usage": null` (stream_options.include_usage).
         sse: frame as `data: ...` and two line feeds.
     """
 

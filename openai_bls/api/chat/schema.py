@@ -93,7 +93,7 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     reasoning_content: str | None = None
-    """What the model thought, which some chat templates show it again."""
+    """Earlier reasoning, which some chat templates render again."""
     reasoning: str | None = None
     """The same under its newer name."""
     # unsupported: null only, see `tools`
@@ -160,7 +160,7 @@ class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """What a stream carries besides the text."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -198,7 +198,7 @@ STRUCTURED_FIELDS = StructuredOutput.__struct_fields__[len(Harmless.__struct_fie
 
 
 class Generation(StructuredOutput, kw_only=True):
-    """What chat completions and completions share."""
+    """Fields of chat completions and completions."""
 
     model: str | None = None
     n: Choices | None = None
@@ -212,7 +212,7 @@ class Generation(StructuredOutput, kw_only=True):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    """Token id, as JSON's keys are strings, → what is added to its score."""
+    """Token id, as a string, → bias added to its score."""
     # vLLM's additions
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Probability | None = None

@@ -24,10 +24,7 @@ async def answer(service: Service, request: ValidRequest) -> Answer:
 
     def make_writer(target: Target) -> AnswerWriter:
         return AnswerWriter(
-            _envelope(request, target),
-            candidates=request.candidates,
-            n=request.n,
-            renderer=_renderer(request, target),
+            _envelope(request, target), candidates=request.candidates, n=request.n, renderer=_renderer(request, target)
         )
 
     return await service.complete(request, make_writer)

@@ -13,7 +13,7 @@ from openai_bls.core.request import ToolUse
 
 
 def tool_use(request: schema.ChatCompletionRequest) -> ToolUse | None:
-    """Which tools may be called; None if there are none.
+    """The tools that may be called; None if there are none.
 
     Raises:
         InvalidRequestError: `tool_choice` does not fit `tools`.
@@ -54,7 +54,7 @@ def _text(content: schema.Content | None) -> str:
 
 
 def template_message(message: schema.Message, index: int) -> dict[str, Any]:
-    """The message number `index` as chat templates know it: content a string, tool arguments an object.
+    """Message number `index` for chat templates: content a string, tool arguments an object.
 
     Raises:
         InvalidRequestError: it says nothing, or something that is not supported.
@@ -77,8 +77,7 @@ def template_message(message: schema.Message, index: int) -> dict[str, Any]:
                 )
         if message.content is None and not message.tool_calls and message.refusal is None:
             raise InvalidRequestError(
-                "An assistant message needs 'content' or 'tool_calls'.",
-                param=f"messages[{index}].content",
+                "An assistant message needs 'content' or 'tool_calls'.", param=f"messages[{index}].content"
             )
         thoughts = message.reasoning_content or message.reasoning
         if thoughts:
@@ -103,13 +102,9 @@ def _tool_call(call: schema.ToolCall, param: str) -> dict[str, Any]:
         arguments = None
     if not isinstance(arguments, dict):
         raise InvalidRequestError(
-            "The arguments of a tool call must be a JSON object, as text.",
-            param=f"{param}.function.arguments",
+            "The arguments of a tool call must be a JSON object, as text.", param=f"{param}.function.arguments"
         )
-    result: dict[str, Any] = {
-        "type": "function",
-        "function": {"name": call.function.name, "arguments": arguments},
-    }
+    result: dict[str, Any] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
     if call.id is not None:
         result["id"] = call.id
     return result

@@ -19,7 +19,7 @@ from openai_bls.core.request import ValidRequest
 from openai_bls.output.structured import requested
 
 Body = Literal["chat.completions", "completions"]
-"""Which request body: the name of the endpoint that takes it."""
+"""Kind of request body, by the name of its endpoint."""
 
 # OpenAI's limit is 4; nothing here costs more with a few more.
 MAX_STOP_STRINGS = 16
@@ -101,8 +101,7 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
 def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> ValidRequest:
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise InvalidRequestError(
-            "'max_tokens' and 'max_completion_tokens' say the same; give one of them.",
-            param="max_tokens",
+            "'max_tokens' and 'max_completion_tokens' say the same; give one of them.", param="max_tokens"
         )
     if request.top_logprobs is not None and not request.logprobs:
         raise InvalidRequestError("'top_logprobs' is only allowed when 'logprobs' is true.", param="top_logprobs")
@@ -217,8 +216,7 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(stops) > MAX_STOP_STRINGS:
         raise InvalidRequestError(
-            f"'stop' has {len(stops)} strings; at most {MAX_STOP_STRINGS} are supported.",
-            param="stop",
+            f"'stop' has {len(stops)} strings; at most {MAX_STOP_STRINGS} are supported.", param="stop"
         )
     for text in stops:
         if not text:

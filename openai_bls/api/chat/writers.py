@@ -32,7 +32,7 @@ class StreamWriter:
 
     Args:
         encoder: writes the chunks.
-        sink: where they go.
+        sink: receiver of the chunks.
         envelope: of the request.
         include_usage: end with a chunk that carries the usage.
         renderer: writes log-probabilities, for requests that want them.
@@ -81,7 +81,7 @@ class StreamWriter:
             self._sink.write(self._encoder.text_with_logprobs(index, text, logprobs, self._usage()))
 
     def reasoning(self, sequence: Sequence, text: str) -> None:
-        """A piece of what the model thinks."""
+        """A piece of reasoning."""
         self._delta(sequence, {"reasoning_content": text, "reasoning": text})
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
@@ -179,7 +179,7 @@ class AnswerWriter(AnswerFuture[Answer]):
         self._parts[sequence.index].texts.append(text)
 
     def reasoning(self, sequence: Sequence, text: str) -> None:
-        """A piece of what the model thinks."""
+        """A piece of reasoning."""
         self._parts[sequence.index].thoughts.append(text)
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
@@ -236,9 +236,5 @@ def _message(parts: _Parts) -> AnswerMessage:
     if not content and (calls or thoughts is not msgspec.UNSET):
         content = None
     return AnswerMessage(
-        "assistant",
-        content,
-        reasoning_content=thoughts,
-        reasoning=thoughts,
-        tool_calls=calls or msgspec.UNSET,
+        "assistant", content, reasoning_content=thoughts, reasoning=thoughts, tool_calls=calls or msgspec.UNSET
     )

@@ -33,7 +33,7 @@ def fault(what: Fault) -> InvalidRequestError:
 
 
 def fault_at(at: str) -> Tell:
-    """`fault` for a value that stands at `at`, a path in the body."""
+    """`fault` for a value at path `at` of the body."""
     return lambda what: fault(what.below(at))
 
 

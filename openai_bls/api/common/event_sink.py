@@ -25,7 +25,7 @@ class EventSink(Protocol):
 
 
 class TextEncoder(Protocol):
-    """Encoder of the chunk of which there is one per token; `chat.chunks.ChunkEncoder` is one."""
+    """Encoder of text chunks, one per token; `chat.chunks.ChunkEncoder` is one."""
 
     def text(self, index: int, text: str, usage: Usage | None = None) -> bytes:
         """A piece of text of choice `index`."""
@@ -36,9 +36,9 @@ class ChunkSink(Protocol):
     """Sink of chat completion chunks."""
 
     sse: bool
-    """Whether chunks are server-sent events instead of bare JSON."""
+    """Chunks are server-sent events instead of bare JSON."""
     opens_at_once: bool
-    """Whether the role chunks are written before the first token."""
+    """The role chunks are written before the first token."""
 
     def begin(self, encoder: TextEncoder) -> None:
         """Called before anything else."""

@@ -20,12 +20,12 @@ _FIELD = re.compile(r"^Object (?P<what>contains unknown|missing required) field 
 
 
 class Fault(NamedTuple):
-    """What is wrong with a value."""
+    """A fault of a value: its kind and path."""
 
     kind: Literal["unknown", "missing", "value"]
     """An unknown field, a missing one, or a value of the wrong type or out of range."""
     path: str
-    """Of the value, or of the object whose field it is: `tools[0].function`; "" is the whole body."""
+    """Path of the value, or of the object whose field it is: `tools[0].function`; "" is the whole body."""
     name: str
     """The unknown or missing field's; else ""."""
     message: str
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
     @classmethod
     def of(cls, error: msgspec.ValidationError) -> Fault:
-        """What msgspec says."""
+        """The fault in msgspec's error message."""
         message, path = str(error), ""
         at = _AT.search(message)
         if at is not None:
@@ -51,22 +51,22 @@ class Fault(NamedTuple):
         return f"{self.path}.{self.name}" if self.path else self.name
 
     def below(self, at: str) -> Fault:
-        """The same fault, of a value that stands at `at`."""
+        """The same fault, of a value at path `at`."""
         joint = "." if at and self.path and not self.path.startswith("[") else ""
         return self._replace(path=f"{at}{joint}{self.path}")
 
 
 Tell = Callable[[Fault], InvalidRequestError]
-"""An API's own words for a fault."""
+"""Maker of an API's own error for a fault."""
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: str | None = None) -> T:
-    """JSON text as `decoder` has it.
+    """Decode JSON text.
 
     Args:
-        decoder: says what it should be.
-        body: the text.
-        tell: words a fault.
+        decoder: of the expected type.
+        body: JSON text.
+        tell: makes the error of a fault.
         param: the field that holds the text; None if it is the whole body.
 
     Raises:

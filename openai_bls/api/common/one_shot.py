@@ -23,7 +23,7 @@ from openai_bls.pipeline.service import Service
 logger = logging.getLogger(__name__)
 
 OneShot = Callable[[Service, dict[str, Any]], Coroutine[Any, Any, msgspec.Struct]]
-"""From a request body to its whole answer; raises ApiError. Cancelling it cancels the work."""
+"""Maker of the whole answer to a request body; raises ApiError. Cancelling it cancels the work."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]
 
 
 async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: str) -> list[int]:
-    """The one prompt of `request`, as its generation would have it, however long it is.
+    """Token ids of the prompt of `request`, as in its generation, without a limit on the length.
 
     Args:
         service: takes the request.

@@ -16,12 +16,12 @@ class Unsupported(msgspec.Struct, frozen=True):
     """An unsupported field."""
 
     values: tuple[Any, ...]
-    """At which the field changes nothing; null always does."""
+    """Values at which the field changes nothing; null always does."""
     advice: str
     """Reason, or what to do instead, for the refusal."""
 
     def allows(self, value: Any) -> bool:
-        """Whether the field may be `value`; UNSET is one that was left out."""
+        """True if the field may be `value`; UNSET is a field that was left out."""
         if value is UNSET or value is None:
             return True
         # To Python false is 0, to a client it is not.

@@ -17,14 +17,14 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.core.errors import InvalidRequestError
 
 MAX_INPUTS = 2048
-"""As at OpenAI."""
+"""Maximum inputs of a request, as at OpenAI."""
 
 EncodingFormat = Literal["float", "base64"]
 Pooling = Literal["last", "mean"]
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to embed, and how."""
+    """Body of /v1/embeddings."""
 
     input: str | list[str | TokenId | list[TokenId]]
     model: str | None = None
@@ -34,7 +34,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     user: str | None = None
     """Harmless."""
     pooling: Pooling | None = None
-    """Which hidden states: the last token's (default) or the mean of all."""
+    """Pooling of hidden states: the last token's (default) or the mean of all."""
     add_special_tokens: bool | None = None
 
 

@@ -118,7 +118,7 @@ class _Work:
             self._done.set_result(None)
 
     def _misfit(self, delta: TokenDelta) -> ApiError | None:
-        """What is wrong with an answer that is no failure of the engine's."""
+        """The fault of an answer whose engine did not fail; None if it has none."""
         if delta.embedding is None:
             return EngineError("The engine sent no embedding.")
         size, wanted = len(delta.embedding), self._request.dimensions

@@ -27,7 +27,7 @@ class EventStream(Response):
 
     Args:
         keep_alive_interval_s: seconds of silence after which a comment is sent.
-        write_batcher: says when to write.
+        write_batcher: schedules the writes.
         ending: written after the last event.
     """
 
@@ -35,16 +35,9 @@ class EventStream(Response):
     # Later, an error before the first token can still have its own status.
     opens_at_once = False
 
-    def __init__(
-        self,
-        keep_alive_interval_s: float,
-        write_batcher: WriteBatcher,
-        *,
-        ending: bytes = DONE,
-    ) -> None:
+    def __init__(self, keep_alive_interval_s: float, write_batcher: WriteBatcher, *, ending: bytes = DONE) -> None:
         super().__init__(
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+            media_type="text/event-stream", headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
         # The length is not known; Starlette has set it to that of the empty body.
         del self.headers["content-length"]

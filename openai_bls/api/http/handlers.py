@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 Handler = Callable[[Request], Awaitable[Response]]
 ErrorAnswer = Callable[[ApiError, Request], Response]
-"""An error in an API's own form."""
+"""Response to a failed request, in an API's own form."""
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -48,7 +48,7 @@ def error_response(error: ApiError, request: Request | None = None) -> Response:
 
 
 class Api:
-    """What handlers are given.
+    """Context of the /v1 handlers: service, authentication, streams.
 
     Args:
         service: answers.
@@ -61,7 +61,7 @@ class Api:
         self._shared: dict[Any, Any] = {}
 
     def shared(self, make: Callable[[Api], T]) -> T:
-        """The one object of this application that `make` makes, for what several endpoints share."""
+        """The application's single object made by `make`, shared by several endpoints."""
         if make not in self._shared:
             self._shared[make] = make(self)
         made: T = self._shared[make]
@@ -78,7 +78,7 @@ class Api:
         """`handler` with authentication, a request id in and out, and every exception as an error body.
 
         Args:
-            handler: raises ApiError for what a client is to be told.
+            handler: raises ApiError for the client's errors.
             endpoint: its name in the metrics.
             answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
             id_header: of the response, beside `x-request-id`.
@@ -136,11 +136,7 @@ class Api:
         return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
-        self,
-        request: Request,
-        stream: EventStream,
-        generation: Generation,
-        answer_error: ErrorAnswer = error_response,
+        self, request: Request, stream: EventStream, generation: Generation, answer_error: ErrorAnswer = error_response
     ) -> Response:
         """The response that sends `stream`, into which `generation`, already started, writes.
 

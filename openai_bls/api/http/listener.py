@@ -11,7 +11,7 @@ from typing import IO
 
 
 class PortInUseError(Exception):
-    """The port belongs to another program; the message is one line that says what to do."""
+    """The port belongs to another program; the message is one line with advice."""
 
 
 class SharedListener:

@@ -1,7 +1,7 @@
 """HTTP connection of uvicorn with direct writes for streams: from an event to the socket without a coroutine.
 
 ASGI costs a coroutine's wake-up, a timer and three calls for each piece of a response. At one piece per step and stream
-that is more than the rest of a token's cost. So a stream's head and end go through ASGI, and what lies between them
+that is more than the rest of the cost per token. So a stream's head and end go through ASGI, and what lies between them
 is written to the transport.
 """
 

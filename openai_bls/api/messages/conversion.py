@@ -42,7 +42,7 @@ class Converted(NamedTuple):
 
     valid: ValidRequest
     omit_thinking: bool
-    """Answer with thinking blocks that do not tell the thoughts."""
+    """Leave the text of thinking blocks empty."""
 
 
 def decode(body: bytes, kind: type[RequestT]) -> RequestT:
@@ -63,7 +63,7 @@ def convert(request: PromptRequest, *, thinks: bool) -> Converted:
 
     Args:
         request: the body.
-        thinks: whether what the model thinks can be told from its answer.
+        thinks: the model's reasoning can be parsed out of its answer.
 
     Raises:
         InvalidRequestError: a field is out of range or not supported as it stands.
@@ -116,7 +116,7 @@ def _format(request: PromptRequest) -> JsonFormat | None:
 
 
 def _check_prefill(request: PromptRequest, structured: JsonFormat | None) -> None:
-    """What cannot begin in the middle of an answer.
+    """Refuse a prefill together with what needs the beginning of the answer.
 
     Raises:
         InvalidRequestError: the request asks for it.
@@ -132,7 +132,7 @@ def _check_prefill(request: PromptRequest, structured: JsonFormat | None) -> Non
 def _thinking(request: PromptRequest, thinks: bool) -> dict[str, Any]:
     thinking = request.thinking
     if isinstance(thinking, ThinkingDisabled):
-        # Models that think in any case have no such variable; what they think is not told then.
+        # Models that always think have no such variable; their reasoning is left out of the answer.
         return {"chat_template_kwargs": dict(_DO_NOT_THINK), "include_reasoning": False}
     if thinking is None or (isinstance(thinking, ThinkingAdaptive) and not thinks):
         return {}

@@ -78,10 +78,7 @@ _MESSAGES = [{"role": "user", "content": "Say hello."}]
 
 ENDPOINTS = (
     _endpoint(
-        "messages",
-        "/v1/messages",
-        _create,
-        Smoke(body={"messages": _MESSAGES, "max_tokens": 8}, check=_check_message),
+        "messages", "/v1/messages", _create, Smoke(body={"messages": _MESSAGES, "max_tokens": 8}, check=_check_message)
     ),
     _endpoint(
         "messages.count_tokens",

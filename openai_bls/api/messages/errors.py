@@ -57,7 +57,7 @@ def error_event(error: ApiError) -> bytes:
 
 
 def refused(where: str, why: str) -> InvalidRequestError:
-    """What is refused, and why or what would do."""
+    """An error that names the field and says why, or what to send instead."""
     return InvalidRequestError(f"{where}: {why}", param=where)
 
 
@@ -69,7 +69,7 @@ def fault(what: Fault) -> InvalidRequestError:
 
 
 def fault_at(where: str) -> Tell:
-    """`fault` for a value that stands at `where`."""
+    """`fault` for a value at path `where`."""
     return lambda what: fault(what.below(where))
 
 

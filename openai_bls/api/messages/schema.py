@@ -25,11 +25,11 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class Block(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What every block may have."""
+    """Fields of every content block."""
 
     type: str
     cache_control: Any = None
-    """Harmless: what is cached here is cached by itself."""
+    """Harmless: prefix caching is automatic here."""
 
 
 class TextBlock(Block, kw_only=True):
@@ -61,7 +61,7 @@ class ToolResultBlock(Block, kw_only=True):
 
 
 class ThinkingBlock(Block, kw_only=True):
-    """What the model thought, fed back."""
+    """Earlier reasoning, fed back."""
 
     thinking: str
     signature: str = ""
@@ -130,7 +130,7 @@ class ThinkingEnabled(msgspec.Struct, tag_field="type", tag="enabled", forbid_un
     """The model shall think first."""
 
     budget_tokens: Annotated[int, Meta(ge=1024, le=2**31 - 1)]
-    """A target, told to chat templates that know one; nothing cuts the thinking off there."""
+    """A target for chat templates that take one; nothing enforces it."""
     display: Display | None = None
 
 
@@ -154,7 +154,7 @@ class JsonFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unk
 
 
 class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """What the answer is to be like."""
+    """Options of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
@@ -228,4 +228,4 @@ REFUSED_BLOCKS: dict[str, str] = {
 }
 """Type of a content block → why it is refused."""
 SERVER_BLOCKS = "the tools of Anthropic's servers, and what they bring, do not exist here"
-"""Why any other block of the API is refused."""
+"""Reason for refusing every other block of the API."""

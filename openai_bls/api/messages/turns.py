@@ -34,7 +34,7 @@ _BLOCKS: dict[str, dict[str, type[Block]]] = {
     "assistant": {"text": TextBlock, "tool_use": ToolUseBlock, "thinking": ThinkingBlock},
     "tool_result": {"text": TextBlock},
 }
-"""Where a block stands → the types that may stand there."""
+"""Position of a block → types allowed there."""
 _KNOWN = {name for types in _BLOCKS.values() for name in types}
 
 
@@ -79,7 +79,7 @@ def chat_messages(system: str | list[dict[str, Any]] | None, messages: list[Mess
 
 
 def _prefill(messages: list[ChatMessage]) -> bool:
-    """Whether the last message, the assistant's, is something to go on from; one that says nothing is taken off."""
+    """True if the last message, the assistant's, is a prefill; an empty one is removed."""
     last = messages[-1]
     text: str = last["content"]
     if "tool_calls" in last:

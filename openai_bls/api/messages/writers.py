@@ -213,8 +213,8 @@ class WholeMessage(_MessageWriter, AnswerFuture[Message]):
 def tool_input(text: str) -> dict[str, Any] | msgspec.Raw:
     """A tool call's input: the model's own text if that is a JSON object.
 
-    If it is not, having been cut off at max_tokens, say, it is given as a string in an object: nothing is repaired, and
-    no tool is called by mistake with less than the model meant.
+    Any other text, such as one cut off at max_tokens, becomes a string in an object: nothing is repaired, and no tool
+    is called with incomplete arguments.
     """
     try:
         msgspec.json.decode(text, type=dict[str, Any])

@@ -18,9 +18,9 @@ class Conversation:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        """As chat completions take them."""
+        """Chat messages of the conversation."""
         self.origins: list[Origin] = []
-        """Of each message."""
+        """Origin of each message."""
         # The assistant message to which more of the same turn can be added.
         self._turn: dict[str, Any] | None = None
         self._call_ids: set[str] = set()
@@ -69,7 +69,7 @@ class Conversation:
         return self._turn
 
     def _complete(self) -> bool:
-        """Whether the turn has said something and called nothing: then its end has been reached."""
+        """True if the turn has text and no calls: it has ended."""
         turn = self._turn
         return turn is not None and bool(turn["content"]) and "tool_calls" not in turn
 

@@ -40,12 +40,12 @@ class ResponsesHandlers:
             completing = self._service.complete(wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target)))
             return JsonResponse(await unless_disconnected(request, completing))
         except ApiError as error:
-            raise wanted.told(error) from None
+            raise wanted.translated(error) from None
 
     async def _stream(self, request: Request, wanted: parsing.CreateRequest) -> Response:
         stream = self._api.event_stream(ending=b"")
         generation = await self._service.begin(
-            wanted.chat, lambda target: StreamedResponse(stream, wanted.told, *self._parts(wanted, target))
+            wanted.chat, lambda target: StreamedResponse(stream, wanted.translated, *self._parts(wanted, target))
         )
         return await self._api.streamed(request, stream, generation)
 
@@ -69,7 +69,7 @@ class ResponsesHandlers:
             counting = prompt_token_ids(self._service, wanted.chat, "responses.input_tokens")
             tokens = await unless_disconnected(request, counting)
         except ApiError as error:
-            raise wanted.told(error) from None
+            raise wanted.translated(error) from None
         return JsonResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     async def retrieve(self, request: Request) -> Response:
@@ -99,7 +99,7 @@ class ResponsesHandlers:
         )
 
     def _references(self) -> References:
-        """What a request refers to may be as large as what it could have sent."""
+        """References of one request, with the same limit as its body."""
         return References(self.store, self._service.settings.max_request_bytes)
 
     def _stored(self, request: Request) -> Stored:
@@ -111,7 +111,7 @@ class ResponsesHandlers:
 
 
 def _check_query(request: Request, **known: str | None) -> None:
-    """Refuse what a query asks for in vain.
+    """Refuse unsupported query parameters.
 
     Args:
         request: whose query it is.

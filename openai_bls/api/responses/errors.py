@@ -10,7 +10,7 @@ from openai_bls.core.errors import ApiError
 
 
 class Origin(msgspec.Struct):
-    """Where a chat message comes from."""
+    """Origin of a chat message in the request body."""
 
     param: str
     """A path in the body: `instructions`, `input`, `input[2]`, `previous_response_id`."""
@@ -36,9 +36,9 @@ _MESSAGE = re.compile(r"^messages\[(?P<at>\d+)\](?:\.tool_calls\[(?P<call>\d+)\]
 
 
 def translate(error: ApiError, origins: list[Origin]) -> None:
-    """Tell an error about a chat completion as one about the response that it was made for.
+    """Put an error of a chat completion in the field names of the response that it was made for.
 
-    It is altered in place, for it is known by its identity (`metrics`); to do so again changes nothing.
+    Alters it in place, since `metrics` knows it by identity; idempotent.
 
     Args:
         error: its `param` is chat completions'.

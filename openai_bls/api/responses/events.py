@@ -8,7 +8,7 @@ from typing import Any
 from openai_bls.api.common.encoding import encode
 
 Delta = Callable[[str, list[dict[str, Any]]], None]
-"""Takes the next piece of a text, and the log-probabilities of its tokens."""
+"""Writer of the next piece of a text, with the log-probabilities of its tokens."""
 
 
 class EventWriter:
@@ -38,8 +38,8 @@ class EventWriter:
 
         Args:
             kind: of the events.
-            logprobs: whether these events have log-probabilities.
-            fields: what is the same in all of them.
+            logprobs: give the events log-probabilities.
+            fields: that all the events share.
         """
         write = self._write
         if write is None:

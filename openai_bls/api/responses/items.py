@@ -64,7 +64,7 @@ class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text", forb
 
 
 class Message(msgspec.Struct, tag_field="type", tag="message", forbid_unknown_fields=True):
-    """What somebody said."""
+    """A message of any role."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[InputText | OutputText | Refusal]
@@ -102,7 +102,7 @@ class FunctionCallOutput(msgspec.Struct, tag_field="type", tag="function_call_ou
 
 
 class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning", forbid_unknown_fields=True):
-    """What the model thought."""
+    """Earlier reasoning, fed back."""
 
     summary: list[SummaryText] = []
     content: list[ReasoningText] | None = None
@@ -118,11 +118,8 @@ class ItemReference(msgspec.Struct, tag_field="type", tag="item_reference", forb
 
 
 _KINDS: dict[str, Any] = {
-    "message": Message,
-    "function_call": FunctionCall,
-    "function_call_output": FunctionCallOutput,
-    "reasoning": Reasoning,
-    "item_reference": ItemReference,
+    str(kind.__struct_config__.tag): kind
+    for kind in (Message, FunctionCall, FunctionCallOutput, Reasoning, ItemReference)
 }
 
 _UNSUPPORTED = {
@@ -137,7 +134,7 @@ def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Ite
 
     Args:
         given: the field.
-        find: looks up what an item refers to.
+        find: looks up a referenced item.
 
     Raises:
         InvalidRequestError: an item is not as it should be, or of a kind that is not supported; `param` is its path.

@@ -18,7 +18,7 @@ from openai_bls.pipeline.sequence import Sequence
 
 
 class _Growing:
-    """An item to which more may come."""
+    """An output item that is still growing."""
 
     prefix = ""
 
@@ -26,11 +26,11 @@ class _Growing:
         self.id = new_id(self.prefix)
         self._pieces: list[str] = []
         self._events = events
-        # What says which item an event is about.
+        # Identity of the item in its events.
         self._place: dict[str, Any] = {"item_id": self.id, "output_index": index}
 
     def open(self) -> None:
-        """Tell that the item begins."""
+        """Write the events that begin the item."""
         self._events.event(
             "response.output_item.added", output_index=self._place["output_index"], item=self.item("in_progress", "")
         )
@@ -42,7 +42,7 @@ class _Growing:
         self._delta(text, logprobs)
 
     def close(self, status: Status) -> Item:
-        """Tell that the item is complete; it, as a response lists it."""
+        """Write the events that end the item; return it as a response lists it."""
         text = "".join(self._pieces)
         self._end(text)
         item = self.item(status, text)
@@ -50,7 +50,7 @@ class _Growing:
         return item
 
     def so_far(self) -> Item:
-        """The item as it is, cut off."""
+        """The unfinished item."""
         return self.item("incomplete", "".join(self._pieces))
 
     def item(self, status: Status, text: str) -> Item:
@@ -58,11 +58,11 @@ class _Growing:
         raise NotImplementedError
 
     def _begin(self) -> Delta:
-        """Tell what comes before the text."""
+        """Write the events before the text."""
         raise NotImplementedError
 
     def _end(self, text: str) -> None:
-        """Tell what comes after it."""
+        """Write the events after the text."""
         raise NotImplementedError
 
 
@@ -149,7 +149,7 @@ class Output:
     A message, reasoning or call is one item until something of another kind comes.
 
     Args:
-        events: are told what happens.
+        events: writer of the events.
         renderer: writes the log-probabilities of messages, if they are wanted.
         on_begin: called once, before the first event.
     """
@@ -166,9 +166,9 @@ class Output:
         self.reason: FinishReason = "stop"
 
     def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
-        """Of the tokens whose text begins in what comes next.
+        """Log-probabilities of the tokens whose text begins in the next event.
 
-        Those of reasoning and calls are not told; those of a marker are, with the message that follows it.
+        Those of reasoning and calls are dropped; those of a marker go with the message that follows it.
         """
         self._tokens += tokens
 
@@ -193,7 +193,7 @@ class Output:
         self._growing.add(fragment, [])
 
     def finished(self, sequence: Sequence, reason: FinishReason) -> None:
-        """There is no more. An answer without anything is an empty message."""
+        """End the output. An empty answer is an empty message."""
         self.reason = reason
         if self._growing is None:
             self._open(_Message(self._next(), self._events))
@@ -204,7 +204,7 @@ class Output:
 
     @property
     def items(self) -> list[Item]:
-        """As a response lists them; the one that is still growing is incomplete."""
+        """Output items of the response; the one that is still growing is incomplete."""
         return [*self._items, self._growing.so_far()] if self._growing is not None else self._items
 
     def _extend(self, kind: type[_Message] | type[_Reasoning], text: str, logprobs: list[dict[str, Any]]) -> None:
@@ -215,7 +215,7 @@ class Output:
         growing.add(text, logprobs)
 
     def _next(self) -> int:
-        """The index of an item that begins now."""
+        """Index of the next item."""
         return len(self._items) + (self._growing is not None)
 
     def _open(self, item: _Growing) -> None:

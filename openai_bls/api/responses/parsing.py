@@ -32,15 +32,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     chat: ValidRequest
     """The chat completion that answers it."""
     origins: list[Origin]
-    """Where the chat's messages come from."""
+    """Origins of the chat's messages, in order."""
     tools: list[schema.FunctionTool]
     inputs: list[Item]
-    """This request's own."""
+    """Input items of this request."""
     previous: Stored | None
-    """What it continues."""
+    """The response that it continues."""
 
-    def told(self, error: ApiError) -> ApiError:
-        """The same error of the chat completion, now with this API's names."""
+    def translated(self, error: ApiError) -> ApiError:
+        """The error of the chat completion with this API's field names."""
         translate(error, self.origins)
         return error
 
@@ -56,7 +56,7 @@ def parse_create(body: bytes, references: References) -> CreateRequest:
 
     Args:
         body: JSON text.
-        references: what it may refer to.
+        references: stored items that it may refer to.
 
     Raises:
         InvalidRequestError: the body is not JSON, or a field is unknown, of the wrong type, out of range or not
@@ -145,7 +145,7 @@ def _tools(given: list[dict[str, Any]]) -> list[schema.FunctionTool]:
 
 
 def _prompt(given: schema.CountRequest, tools: list[schema.FunctionTool]) -> dict[str, Any]:
-    """What makes the prompt, as chat completions have it."""
+    """Fields of the chat completion that make the prompt."""
     chat: dict[str, Any] = {"model": given.model, "parallel_tool_calls": given.parallel_tool_calls}
     if tools:
         chat["tools"] = [{"type": "function", "function": _function(tool)} for tool in tools]
@@ -161,7 +161,7 @@ def _prompt(given: schema.CountRequest, tools: list[schema.FunctionTool]) -> dic
 
 
 def _generation(given: schema.CreateRequest) -> dict[str, Any]:
-    """What else makes the answer."""
+    """Fields of the chat completion that make the answer."""
     if given.stream_options is not None and not given.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
     for at, value in enumerate(given.include or ()):

@@ -18,16 +18,16 @@ from openai_bls.core.usage import FinishReason, Usage
 
 
 class Draft:
-    """The `response` object of one request, at any time of its life.
+    """Builder of one request's `response` object in each of its states.
 
     Args:
         body: the request's.
         tools: the request's, checked.
         model: its name as the client knows it.
-        defaults: the sampling parameters that hold unless the request says otherwise.
+        defaults: sampling parameters where the request sets none.
 
     Raises:
-        InvalidRequestError: it could not be told back, so deep is it nested.
+        InvalidRequestError: the request is nested too deeply to be encoded.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class Draft:
             raise InvalidRequestError(TOO_DEEP) from None
 
     def in_progress(self) -> dict[str, Any]:
-        """Before there is any output."""
+        """The response before its output."""
         return self._response("in_progress", [])
 
     def finished(self, output: list[Item], reason: FinishReason, usage: Usage) -> dict[str, Any]:
-        """At its end."""
+        """The completed or incomplete response."""
         if reason == "length":
             return self._response("incomplete", output, usage=usage, incomplete_details={"reason": "max_output_tokens"})
         return self._response("completed", output, usage=usage, completed_at=int(time.time()))
 
     def failed(self, output: list[Item], error: ApiError) -> dict[str, Any]:
-        """After an error, with what had come before it."""
+        """The failed response, with the output before the error."""
         code = "server_error" if error.status >= 500 else "invalid_prompt"
         return self._response("failed", output, error={"code": code, "message": error.message})
 
@@ -106,7 +106,7 @@ class Draft:
 
 
 def _number(given: Any, default: float) -> Any:
-    """Chat completions have checked what was given."""
+    """The given value, which chat completions have checked, or the default."""
     return default if given is UNSET or given is None else given
 
 
@@ -131,10 +131,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         # Nobody pays for what a prompt leaves in the cache.
-        "input_tokens_details": {
-            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
-            "cache_write_tokens": 0,
-        },
+        "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.completion_tokens_details.reasoning_tokens},
         "total_tokens": usage.total_tokens,

@@ -16,8 +16,7 @@ from openai_bls.api.common.unsupported import Unsupported
 
 FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
 Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
-    Meta(max_length=16),
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 
 
@@ -68,7 +67,7 @@ class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forb
 
 
 class Text(msgspec.Struct, forbid_unknown_fields=True):
-    """What the text of the answer shall be."""
+    """Options of the answer's text."""
 
     format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
     verbosity: str | None = None
@@ -76,7 +75,7 @@ class Text(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
-    """How the model shall think."""
+    """Options of the reasoning."""
 
     effort: str | None = None
     """Checked by chat completions and the chat template."""
@@ -88,7 +87,7 @@ class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """What a stream carries besides its events."""
+    """Options of a stream."""
 
     include_obfuscation: bool | None = None
     """Padding against traffic analysis on OpenAI's own network: accepted, none is sent."""
@@ -177,14 +176,11 @@ class CreateRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Any = UNSET
 
 
-PASSED_ON = (
-    *PromptExtras.__struct_fields__,
-    *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :],
-)
+PASSED_ON = (*PromptExtras.__struct_fields__, *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :])
 """Fields that mean the same to chat completions, which check them."""
 
 LOGPROBS = "message.output_text.logprobs"
-"""The one value of `include` that there is something to give for."""
+"""The supported value of `include`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "background": Unsupported((False,), "a response is made while its client waits"),

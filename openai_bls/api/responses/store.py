@@ -1,7 +1,7 @@
-"""In-memory store of responses, bounded; the least recently used go first.
+"""In-memory LRU store of responses, bounded in number and bytes.
 
-A response keeps those before it in its conversation, for it could not be continued without them, even when they
-themselves can no longer be asked for. Their memory is counted once, however many continue them.
+A response keeps the earlier ones of its conversation, which it cannot be continued without, even after they are evicted
+themselves. Their memory counts once, however many responses continue them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from openai_bls.core.errors import InvalidRequestError
 
 MAX_RESPONSES = 1000
 MAX_BYTES = 64 * 1024 * 1024
-# What a response costs beside its text.
+# Bytes of a response beside its text.
 _OVERHEAD = 1024
 
 
 class _Listed(msgspec.Struct):
-    """Of a stored response, its items."""
+    """The output items of a stored response."""
 
     output: list[msgspec.Raw]
 
@@ -33,7 +33,7 @@ _decode_response = msgspec.json.Decoder(_Listed).decode
 
 
 class Stored:
-    """A response and what it was made of.
+    """A stored response with its input items.
 
     Args:
         response: the `response` object, complete.
@@ -54,7 +54,7 @@ class Stored:
         self.size = len(self.response) + len(self._inputs) + _OVERHEAD
         """Bytes."""
         self.holders = 0
-        """How many keep it: the store itself, and responses that continue it."""
+        """Reference count: the store itself, and responses that continue it."""
 
     @property
     def texts(self) -> list[msgspec.Raw]:
@@ -63,12 +63,12 @@ class Stored:
 
     @property
     def own_items(self) -> list[Item]:
-        """Those items."""
+        """The items of `texts`."""
         return [_decode(text) for text in self.texts]
 
     @property
     def input_items(self) -> list[Item]:
-        """All that the model was given, earlier responses included."""
+        """Input items, those of earlier responses included."""
         inputs: list[Item] = _decode(self._inputs)
         return (self.previous.items if self.previous is not None else []) + inputs
 
@@ -84,7 +84,7 @@ class Stored:
 
 
 class ResponseStore:
-    """Keeps responses within bounds. Belongs to the event loop's thread.
+    """LRU store of responses. Belongs to the event loop's thread.
 
     Args:
         max_responses: that can be asked for.
@@ -151,7 +151,7 @@ class ResponseStore:
 
 
 class References:
-    """What one request refers to: each item once, and no more bytes than it could have sent itself.
+    """Stored items that one request refers to: each once, and no more bytes than it could have sent itself.
 
     Args:
         store: has the items.

@@ -18,7 +18,7 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
 
 Keep = Callable[[dict[str, Any], bytes], None]
-"""Takes a response that has come to its end, and its JSON text."""
+"""Receiver of a finished response and its JSON text."""
 
 
 class _ResponseWriter(Output):
@@ -74,8 +74,8 @@ class StreamedResponse(_ResponseWriter):
     """Writes events. The first ones wait for the first output, so that an error before it can have its own status.
 
     Args:
-        sink: where they go.
-        told: an error of the chat completion with this API's names.
+        sink: receiver of the events.
+        translated: an error of the chat completion with this API's names.
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
         keep: is given the response at its end.
@@ -84,13 +84,13 @@ class StreamedResponse(_ResponseWriter):
     def __init__(
         self,
         sink: EventSink,
-        told: Callable[[ApiError], ApiError],
+        translated: Callable[[ApiError], ApiError],
         draft: Draft,
         renderer: LogprobRenderer | None,
         keep: Keep,
     ) -> None:
         self._sink = sink
-        self._told = told
+        self._translated = translated
         super().__init__(EventWriter(sink.write), draft, renderer, keep, self._begin)
         self._begun = False
 
@@ -102,7 +102,7 @@ class StreamedResponse(_ResponseWriter):
 
     def failed(self, error: ApiError) -> None:
         """An error ends the stream."""
-        error = self._told(error)
+        error = self._translated(error)
         encode = self._events.encode
         opening = b"" if self._begun else self._opening()
         told = encode("error", code=error.code or error.type, message=error.message, param=error.param)

@@ -48,7 +48,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenizeAnswer(msgspec.Struct, frozen=True):
-    """What a prompt is in tokens."""
+    """Token ids of a prompt."""
 
     count: int
     max_model_len: int
@@ -58,7 +58,7 @@ class TokenizeAnswer(msgspec.Struct, frozen=True):
 
 
 class DetokenizeAnswer(msgspec.Struct, frozen=True):
-    """What tokens are in text, special ones included."""
+    """Text of token ids, special tokens included."""
 
     prompt: str
 
@@ -71,11 +71,7 @@ def parse_tokenize(body: dict[str, Any]) -> tuple[ValidRequest, bool]:
     """
     if "messages" not in body:
         raw = convert(body, PromptBody)
-        completion = {
-            "model": raw.model,
-            "prompt": raw.prompt,
-            "add_special_tokens": raw.add_special_tokens,
-        }
+        completion = {"model": raw.model, "prompt": raw.prompt, "add_special_tokens": raw.add_special_tokens}
         return parse_object("completions", completion), bool(raw.return_token_strs)
     if "prompt" in body:
         raise InvalidRequestError("Give 'prompt' or 'messages', not both.", param="prompt")

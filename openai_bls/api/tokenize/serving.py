@@ -8,7 +8,6 @@ from typing import Any
 from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.one_shot import admitted, prompt_token_ids
 from openai_bls.api.tokenize.schema import DetokenizeAnswer, DetokenizeBody, TokenizeAnswer, parse_tokenize
-from openai_bls.output.detokenizer.factory import DetokenizerFactory
 from openai_bls.pipeline.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
 
@@ -25,7 +24,7 @@ async def tokenize(service: Service, body: dict[str, Any]) -> TokenizeAnswer:
     strings = None
     if wants_strings:
         # A long text takes a while, and other requests' tokens must not wait for it.
-        strings = await asyncio.to_thread(_strings, model.detokenizers, tokens)
+        strings = await asyncio.to_thread(lambda: [model.detokenizers.token_text(token_id) for token_id in tokens])
     return TokenizeAnswer(len(tokens), model.info.max_model_len, tokens, strings)
 
 
@@ -40,7 +39,3 @@ async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer
     with admitted(service, "detokenize", target):
         check_token_ids([request.tokens], target.model, "tokens")
         return DetokenizeAnswer(await asyncio.to_thread(target.model.detokenizers.decode, request.tokens))
-
-
-def _strings(detokenizers: DetokenizerFactory, tokens: list[int]) -> list[str]:
-    return [detokenizers.token_text(token_id) for token_id in tokens]

@@ -25,11 +25,11 @@ def continuation(before: str, whole: str) -> str:
 class Detokenizer(ABC):
     """Incremental text of one sequence of token ids. Not thread-safe; one per sequence.
 
-    The law, for every sequence of ids and every way to cut it into pushes::
+    The invariant, for every sequence of ids and every way to cut it into pushes::
 
         "".join(push(chunk) for chunk in chunks) + finish() == tokenizer.decode(ids)
 
-    Each factory says what `decode` means after a prompt.
+    Each factory defines `decode` after a prompt.
     """
 
     __slots__ = ()
@@ -63,7 +63,7 @@ class DetokenizerFactory(ABC):
             skip_special_tokens: leave special tokens out of the text.
             prompt_token_ids: ids before the sequence. Their text is not returned; for sentencepiece-like tokenizers
                 they decide whether the space that begins the first word is text (it is, unless there is no prompt).
-            keep_special: contents of special tokens that stay in the text. The law then holds for the ids without
+            keep_special: contents of special tokens that stay in the text. The invariant then holds for the ids without
                 the other special ones: the text is `tokenizer.decode(those, skip_special_tokens=False)`.
         """
 
@@ -190,9 +190,7 @@ class Vocabulary:
         """The vocabulary of a tokenizer."""
         added = tokenizer.get_added_tokens_decoder()
         last = max(
-            tokenizer.get_vocab_size() - 1,
-            max(tokenizer.get_vocab().values(), default=-1),
-            max(added, default=-1),
+            tokenizer.get_vocab_size() - 1, max(tokenizer.get_vocab().values(), default=-1), max(added, default=-1)
         )
         candidates = ((token_id, tokenizer.id_to_token(token_id)) for token_id in range(last + 1))
         tokens = {token_id: token for token_id, token in candidates if token is not None}

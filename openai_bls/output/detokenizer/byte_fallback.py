@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from openai_bls.output.detokenizer.base import REPLACEMENT, Detokenizer, SharedFactory, continuation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from openai_bls.output.detokenizer.base import Vocabulary
+from openai_bls.output.detokenizer.base import REPLACEMENT, Detokenizer, SharedFactory, Vocabulary, continuation
 
 # Rust's integer parser, which reads the two digits, also takes a plus sign.
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2}|\+[0-9A-Fa-f])>")
@@ -104,8 +100,8 @@ class _Table(NamedTuple):
 class ByteFallbackFactory(SharedFactory[_Table]):
     """Makes detokenizers for sentencepiece-like tokenizers.
 
-    The law is exact. With a prompt the text is `decode(prompt + ids)` less the prefix it shares with `decode(prompt)`,
-    which is all of `decode(prompt)` unless the prompt ends within a run of byte tokens.
+    The invariant is exact. With a prompt the text is `decode(prompt + ids)` less the prefix it shares with
+    `decode(prompt)`, which is all of `decode(prompt)` unless the prompt ends within a run of byte tokens.
 
     `decode_chunk` returns characters as soon as their bytes are complete, since a run may be longer than the context.
     It equals the whole decode if every run of byte tokens is valid UTF-8; in an invalid run valid characters stay and

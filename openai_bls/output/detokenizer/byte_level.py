@@ -7,14 +7,10 @@ Nearly every token is whole UTF-8 by itself and is looked up as `str`; bytes are
 from __future__ import annotations
 
 from codecs import utf_8_decode
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from openai_bls.output.detokenizer.base import Detokenizer, SharedFactory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from openai_bls.output.detokenizer.base import Vocabulary
+from openai_bls.output.detokenizer.base import Detokenizer, SharedFactory, Vocabulary
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -71,7 +67,7 @@ def _table(tokens: Iterable[tuple[int, str]]) -> _Table:
 class ByteLevelFactory(SharedFactory[_Table]):
     """Makes detokenizers for byte-level tokenizers.
 
-    The law is exact, and the text is `decode(ids)` whatever the prompt.
+    The invariant is exact, and the text is `decode(ids)` whatever the prompt.
 
     `decode_chunk` is exact if `context` has all ids since the stream's beginning or at least three bytes of text that
     is not skipped, since pending bytes depend on the last three only. Where skipped or unknown ids fill the context

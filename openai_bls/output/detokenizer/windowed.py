@@ -22,11 +22,11 @@ _MAX_HELD = 64
 class WindowedFactory(SharedFactory[frozenset[int]]):
     """Makes detokenizers that call the tokenizer's own decoder: WordPiece, BPE with `</w>`, CTC...
 
-    The law holds for local decoders: the text of an id depends on the eight ids before it at most and on whether it is
-    the first, and the text of a prefix of the ids is a prefix of the text, U+FFFD at its end aside. So it is for
-    `WordPiece`, `BPEDecoder`, `CTC`, and tokenizers without a decoder; not for a decoder that strips the end of the
-    text (`Strip` with `stop`), nor in a run of more than 64 ids of invalid bytes. With a prompt the text is
-    `decode(prompt + ids)` less `decode(prompt)`.
+    The invariant holds for local decoders: the text of an id depends on at most eight ids before it and on whether it
+    is the first, and the text of a prefix of the ids is a prefix of the text, U+FFFD at its end aside. `WordPiece`,
+    `BPEDecoder`, `CTC` and no decoder at all are local; a decoder that strips the end of the text (`Strip` with `stop`)
+    is not, nor is a run of more than 64 ids of invalid bytes. With a prompt the text is `decode(prompt + ids)` less
+    `decode(prompt)`.
 
     `decode_chunk` is exact for the same decoders, if the context has an id that is not skipped.
     """

@@ -1,4 +1,4 @@
-"""Bounds on what llguidance recurses into or multiplies: graphs of rules and definitions, joined patterns, Lark text.
+"""Bounds on the recursion and blow-up of llguidance: graphs of rules and definitions, joined patterns, Lark text.
 
 llguidance knows no limit to its recursion: from some 1,600 schemas or 3,000 rules within one another its stack (8 MiB)
 runs over, which ends the process. And it works out whether any string matches all patterns that are joined, in time and
@@ -170,7 +170,7 @@ class _Walk:
             yield {key: value for key, value in node.items() if key not in ("allOf", "$ref")}
 
     def has_pattern(self, part: dict[str, Any]) -> bool:
-        """Whether a schema holds a pattern anywhere, what it refers to included."""
+        """True if a schema holds a pattern anywhere, its references included."""
         return any(isinstance(node.get(key), str) for node in self.below(part, follow=True) for key in _PATTERNS)
 
     def _target(self, pointer: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -20,6 +21,11 @@ def shown(value: Any) -> str:
     except (TypeError, ValueError, OverflowError, RecursionError):  # half a surrogate pair, or nested too deeply
         text = ascii(value) if isinstance(value, str) else type(value).__name__
     return cut(text, _MAX_SHOWN)
+
+
+def dumped(value: Any) -> str:
+    """A value as JSON text for a grammar library."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def cut(text: str, length: int) -> str:

@@ -1,6 +1,6 @@
-"""Formats: the form in which a wanted output is described here, checked.
+"""Formats: checked descriptions of an output, in one form for all fields and libraries.
 
-A `Format` is a JSON object in the vocabulary of xgrammar's structural tags, `{"type": ..., ...}`:
+A `Format` is a JSON object in the vocabulary of structural tags (as in vLLM), `{"type": ..., ...}`:
 
 ====================================  =================================================================================
 `json_schema`                         JSON text that a schema (`json_schema`) allows
@@ -27,12 +27,6 @@ from openai_bls.output.structured import gbnf, patterns, schema
 from openai_bls.output.structured.errors import FormatError, shown
 
 Format = dict[str, Any]
-
-TYPES = (
-    *("json_schema", "regex", "grammar", "const_string", "any_text", "sequence", "or", "optional", "star", "plus"),
-    *("repeat", "tag", "triggered_tags", "tags_with_separator"),
-)
-"""Of formats."""
 
 _MAX_ELEMENTS = 4_096
 _MAX_REPEATS = 1_000
@@ -82,8 +76,8 @@ def unwrapped(wanted: Any) -> Any:
 def _of_known_type(wanted: Any) -> Format:
     if not isinstance(wanted, dict) or not isinstance(wanted.get("type"), str):
         raise FormatError(f"a format is an object with a 'type', not {shown(wanted)}")
-    if wanted["type"] not in TYPES:
-        raise FormatError(f"formats of type {shown(wanted['type'])} are not supported: use {', '.join(TYPES)}")
+    if wanted["type"] not in _CHECKS:
+        raise FormatError(f"formats of type {shown(wanted['type'])} are not supported: use {', '.join(_CHECKS)}")
     return wanted
 
 

@@ -60,7 +60,7 @@ class CharSet:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rule stands for."""
+    """A reference to a rule."""
 
     name: str
 
@@ -86,7 +86,7 @@ Node = Literal | CharSet | Rule | Sequence | Repeat
 
 
 def is_lark(text: str) -> bool:
-    """Whether a grammar is written in Lark's form instead."""
+    """True if a grammar is written in Lark's form."""
     return "::=" not in text or _LARK.search(text) is not None
 
 
@@ -314,12 +314,7 @@ def _check(rules: dict[str, Node]) -> None:
                 raise FormatError(f"bad grammar: rule {name!r} uses {other!r}, which is not defined")
     if bounds.depth({name: _height(node) for name, node in rules.items()}, used) > _MAX_DEPTH:
         raise FormatError(f"the grammar is nested too deeply: over {_MAX_DEPTH} levels with the rules that it uses")
-    gates = Gates()
-    of_rule = {name: gates.any_of(()) for name in rules}
-    for name, node in rules.items():
-        gates.add(of_rule[name], _gate(node, gates, of_rule))
-    ends = gates.settle()
-    endless = sorted(name for name in rules if not ends[of_rule[name]])
+    endless = sorted(rules.keys() - matchable(rules))
     if endless:
         raise FormatError(f"bad grammar: rule {endless[0]!r} never comes to an end, hence nothing matches it")
     sizes: dict[str, int] = {}
@@ -353,17 +348,30 @@ def _size(node: Node, sizes: dict[str, int]) -> int:
             return len(ranges)
 
 
-def _gate(node: Node, gates: Gates, of_rule: dict[str, int]) -> int:
-    """A gate that is open if the part has a text that ends."""
-    match node:
-        case Rule(name):
-            return of_rule[name]
-        case Sequence(parts, choice):
-            found = [_gate(part, gates, of_rule) for part in parts]
-            return gates.any_of(found) if choice else gates.all_of(found)
-        case Repeat(part, least) if least:
-            return _gate(part, gates, of_rule)
-    return gates.always
+def matchable(rules: dict[str, Node], *, empty: bool = False) -> set[str]:
+    """The rules that match some finite text; with `empty`, those that match the empty text."""
+    gates = Gates()
+    of_rule = {name: gates.any_of(()) for name in rules}
+
+    def gate(node: Node) -> int:
+        match node:
+            case Rule(name):
+                return of_rule[name]
+            case Sequence(parts, choice):
+                found = [gate(part) for part in parts]
+                return gates.any_of(found) if choice else gates.all_of(found)
+            case Repeat(part, least) if least:
+                return gate(part)
+            case Literal(text) if text and empty:
+                return gates.never
+            case CharSet() if empty:
+                return gates.never
+        return gates.always
+
+    for name, node in rules.items():
+        gates.add(of_rule[name], gate(node))
+    opened = gates.settle()
+    return {name for name in rules if opened[of_rule[name]]}
 
 
 def _lark(node: Node, names: dict[str, str], inlined: dict[str, str | None]) -> str:

@@ -1,4 +1,4 @@
-"""Formats for TensorRT-LLM's own guided decoding: what its library honours to the letter; the rest is refused by name.
+"""Grammars for TensorRT-LLM's guided decoding: what its library enforces exactly; the rest is refused by name.
 
 xgrammar, in the C++ decoder (0.1.18 in TensorRT-LLM 0.21, 0.1.21 in 1.0, 0.1.25 in 1.2) or the Python package (0.1.32
 in 1.2.1), reads JSON schemas, regular expressions, GBNF and, in the PyTorch flow from 1.2 on, structural tags. Beyond
@@ -16,17 +16,15 @@ structural tag as Lark loops there on markers that are tokens of their own, so i
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.output.structured import bounds, gbnf, lark, patterns, schema
-from openai_bls.output.structured.errors import FormatError, shown
+from openai_bls.output.structured.errors import FormatError, dumped, shown
+from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
-
-Format = dict[str, Any]
 
 _CLIENTS_EXPRESSIONS_SINCE = (1, 0)
 _EXCLUDES_SINCE = (1, 2, 1)
@@ -49,11 +47,10 @@ _MAX_SKIPPED = 20
 _MAX_STATES = 1_000
 # Characters of the strings that free text must not hold, in all.
 _MAX_EXCLUDED = 400
-_SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
 
 
 class Target(NamedTuple):
-    """What of an engine decides about its grammars."""
+    """The grammar library of a TensorRT-LLM engine."""
 
     backend: str
     kinds: tuple[str, ...]
@@ -61,7 +58,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, info: EngineInfo) -> Target:
-        """Of a TensorRT-LLM engine."""
+        """The target of a TensorRT-LLM engine."""
         numbers = re.search(r"\d+(?:\.\d+)*", info.version)
         version = tuple(map(int, numbers[0].split("."))) if numbers else ()
         return cls(info.grammar_backend, info.grammar_kinds, version)
@@ -129,7 +126,7 @@ class _XGrammar:
         words = _words(wanted)
         match wanted["type"]:
             case "json_schema" if "style" not in wanted:
-                return Grammar(_kind("json_schema", self._target), _dumped(_json_schema(wanted["json_schema"])))
+                return Grammar(_kind("json_schema", self._target), dumped(_json_schema(wanted["json_schema"])))
             case "regex":
                 return Grammar(_kind("regex", self._target), self._regex(wanted["pattern"]))
             case "grammar":
@@ -137,7 +134,7 @@ class _XGrammar:
         if words is not None:
             return Grammar(_kind("regex", self._target), "|".join(f"({_escaped(word)})" for word in words))
         kind = _kind("structural_tag", self._target)
-        return Grammar(kind, _dumped({"type": "structural_tag", "format": self._part(wanted)}))
+        return Grammar(kind, dumped({"type": "structural_tag", "format": self._part(wanted)}))
 
     def _clients_own(self, what: str) -> None:
         if self._target.version < _CLIENTS_EXPRESSIONS_SINCE:
@@ -185,7 +182,7 @@ class _XGrammar:
 
 
 def _json_schema(node: schema.Schema, *, xml: bool = False) -> schema.Schema:
-    """A checked schema for xgrammar, in which what is not said is written out: it would allow nothing else.
+    """A checked schema for xgrammar with all defaults written out, since xgrammar's defaults are narrower.
 
     Raises:
         FormatError: a keyword would not be honoured.
@@ -240,7 +237,7 @@ def _check_typed(node: schema.Schema) -> None:
         raise FormatError("no integer lies between the bounds")
     declared, required = node.get("properties", {}), node.get("required", ())
     for name in declared:
-        _check_text(_dumped(name))
+        _check_text(dumped(name))
     if any(name not in declared for name in required):
         raise _beyond("required", " of what 'properties' does not declare")
     if len(declared) - len(required) > _MAX_OPTIONAL:
@@ -252,7 +249,7 @@ def _check_typed(node: schema.Schema) -> None:
 
 
 def _check_values(values: Any) -> None:
-    """Constants: xgrammar writes numbers in its own way, exact for integers."""
+    """Refuse constants that xgrammar does not write exactly: only integers are."""
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, dict | list):
             if isinstance(value, dict):
@@ -261,11 +258,11 @@ def _check_values(values: Any) -> None:
         elif isinstance(value, float):
             raise _beyond("enum", f" of {shown(value)}, which is no integer,")
         elif isinstance(value, str):
-            _check_text(_dumped(value))
+            _check_text(dumped(value))
 
 
 def _check_text(text: str) -> None:
-    if _SPLIT_ESCAPE.search(text):
+    if patterns.SPLIT_ESCAPE.search(text):
         raise FormatError(
             f"{shown(text)} cannot be enforced by this server's engine: a hexadecimal digit (0-9, a-f) follows a "
             "character of U+0080 to U+00FF"
@@ -286,15 +283,14 @@ def _words(wanted: Format) -> list[str] | None:
 
 
 def _escaped(word: str) -> str:
-    """A regular expression for `word`. re.escape also writes backslashes before what has no need of them, a space say,
-    which not every library takes."""
+    """A regular expression for `word`. re.escape also escapes a space, for one, which not every library accepts."""
     text = re.sub(r"[\\^$.|?*+()\[\]{}/-]", r"\\\g<0>", word)
     return text.replace("\n", r"\n").replace("\t", r"\t").replace("\r", r"\r")
 
 
 def _gbnf(rules: dict[str, Node]) -> str:
-    """The grammar as GBNF again, in the least of what xgrammar reads."""
-    empty = _nullable(rules)
+    """The grammar as GBNF, in the subset that xgrammar reads correctly."""
+    empty = gbnf.matchable(rules, empty=True)
     first = {name: set(_first(node, empty)) for name, node in rules.items()}
     for group in bounds.circles(first):
         if len(group) > 1 or group[0] in first[group[0]]:
@@ -327,30 +323,6 @@ def _written(node: Node) -> str:
 def _char(point: int) -> str:
     text = chr(point)
     return text if text.isascii() and text.isalnum() else f"\\U{point:08x}"
-
-
-def _nullable(rules: dict[str, Node]) -> set[str]:
-    """The rules that may be empty."""
-    gates = bounds.Gates()
-    of_rule = {name: gates.any_of(()) for name in rules}
-
-    def gate(node: Node) -> int:
-        match node:
-            case Literal(text):
-                return gates.never if text else gates.always
-            case Rule(name):
-                return of_rule[name]
-            case Sequence(parts, choice):
-                found = [gate(part) for part in parts]
-                return gates.any_of(found) if choice else gates.all_of(found)
-            case Repeat(part, least):
-                return gate(part) if least else gates.always
-        return gates.never
-
-    for name, node in rules.items():
-        gates.add(of_rule[name], gate(node))
-    opened = gates.settle()
-    return {name for name in rules if opened[of_rule[name]]}
 
 
 def _may_be_empty(node: Node, empty: set[str]) -> bool:
@@ -393,7 +365,3 @@ def _skipped(node: Node, empty: set[str]) -> int:
                 raise FormatError("a repeated part that may be empty is not supported by this server's engine")
             return _skipped(part, empty) * max(least, most or 1) + (not least)
     return 0
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

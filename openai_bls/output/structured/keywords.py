@@ -1,4 +1,4 @@
-"""JSON schema keywords, each with what becomes of it.
+"""JSON schema keywords, by the grammar library that enforces them.
 
 ===========================================================  ==========================================================
 keyword                                                      honoured by
@@ -16,7 +16,7 @@ tag tell apart, `additionalProperties` beside no
 everything in `REFUSED`                                      neither
 ===========================================================  ==========================================================
 
-TensorRT-LLM's xgrammar would take most of the second group, too, but not to the letter: it passes over formats that it
+TensorRT-LLM's xgrammar accepts most of the second group, but does not enforce it exactly: it ignores formats that it
 does not know, keywords beside `$ref`, `const`, `enum` and `anyOf`, and most of `multipleOf`; an additional property
 may repeat a declared one under an escaped name.
 """
@@ -33,7 +33,7 @@ ANNOTATIONS = frozenset(
         *("discriminator", "externalDocs", "xml", "$defs", "definitions"),
     )
 )
-"""Say nothing about which instances are valid. So do those that begin with `x-`."""
+"""Keywords that do not affect validation, as do those that begin with `x-`."""
 
 OF_TYPE: dict[str, tuple[str, ...]] = {
     "object": (
@@ -47,7 +47,7 @@ OF_TYPE: dict[str, tuple[str, ...]] = {
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
-"""The keywords that speak of one type only; `number` stands for integers as well."""
+"""Type → keywords that apply to it only; `number` includes integers."""
 
 APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf")
 VALUES = ("enum", "const")
@@ -65,7 +65,7 @@ REFUSED = {
     **dict.fromkeys(("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"), "use '$ref'"),
     "nullable": "use 'type': [..., \"null\"]",
 }
-"""What neither library can enforce, and what to do about it."""
+"""Keywords that neither library can enforce → advice for the refusal."""
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("uniqueItems", "nullable"), (False,)),
@@ -73,7 +73,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("dependentRequired", "dependentSchemas", "dependencies"), ({},)),
     **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), (True, {})),
 }
-"""Values of refused keywords that say nothing."""
+"""Values of refused keywords that have no effect."""
 
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 """String formats. All that llguidance knows, hence these and no others."""

@@ -6,19 +6,17 @@ is ambiguous; JSON schemas are rules of their own (`%json`); free text that must
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from openai_bls.output.structured import gbnf, patterns, schema
-from openai_bls.output.structured.errors import FormatError
+from openai_bls.output.structured.errors import FormatError, dumped
+from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import slashed
 from openai_bls.output.structured.patterns import literal
 from openai_bls.output.structured.schema import Schema
 
-Format = dict[str, Any]
-
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Of llguidance: JSON as `json.dumps` writes it."""
+"""Options of llguidance for JSON as `json.dumps` writes it."""
 
 _TEXT = r"(?s:.*)"
 _SPACE = r"[\t\n\r ]"
@@ -31,7 +29,7 @@ def json_schema(checked: Schema) -> str:
     if schema.open_names(checked):
         # Else a free name may be a declared one with an escape: {"\u0061": ...}.
         options["json_allowed_escapes"] = 'nrbtf\\"'
-    return json.dumps({**checked, "x-guidance": options}, ensure_ascii=False)
+    return dumped({**checked, "x-guidance": options})
 
 
 def lark(wanted: Format) -> str:
@@ -106,7 +104,7 @@ class _Renderer:
         return name
 
     def _tag(self, node: Format, trigger: str) -> str:
-        """A tag, without the beginning that a trigger has brought already."""
+        """A tag, without the part of its beginning that the trigger has matched."""
         ends = _ends(node)
         begin = node["begin"].removeprefix(trigger)
         parts = [slashed(literal(begin))] if begin else []
@@ -183,7 +181,7 @@ class _Renderer:
         node = _resolved(node, definitions)
         if "enum" in node:
             _only(node, {"enum"})
-            texts = [value if isinstance(value, str) else _dumped(value) for value in node["enum"]]
+            texts = [value if isinstance(value, str) else dumped(value) for value in node["enum"]]
             return [slashed(_one_of(texts))]
         if set(node) == {"anyOf"}:
             return [found for part in node["anyOf"] for found in self._values(part, definitions)]
@@ -206,10 +204,6 @@ def _only(node: Schema, known: set[str]) -> None:
     beyond = next((key for key in node if key not in known), None)
     if beyond is not None:
         raise FormatError(f"the JSON schema keyword '{beyond}' cannot be enforced in JSON that is written as XML")
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _any(parts: Any) -> str:

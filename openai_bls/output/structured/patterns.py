@@ -48,8 +48,8 @@ _WIDE = {
     "s": r"\x09-\x0d\x1c-\x20\u{85}\u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}\u{feff}",
 }
 _ANY_BUT_LINE_ENDS = r"[^\n\r\u{2028}\u{2029}]"
-# xgrammar prints the first as \xHH and reads that again with the digit.
-_SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
+SPLIT_ESCAPE = re.compile("[\x80-\xff][0-9A-Fa-f]")
+"""Characters that xgrammar misreads: it prints the first as `\\xHH` and reads that again with the digit."""
 
 
 @lru_cache(maxsize=64)
@@ -68,15 +68,15 @@ def search(pattern: str) -> str:
 
 
 def for_xgrammar(pattern: str, max_states: int, max_skipped: int) -> str:
-    """An expression that the whole text must match, in the least of what xgrammar reads alike in all its versions.
+    """An expression that the whole text must match, in the subset that all versions of xgrammar read alike.
 
     Args:
-        pattern: that `full` takes.
-        max_states: its size.
-        max_skipped: parts in it that may be left out.
+        pattern: accepted by `full`.
+        max_states: states of the automaton.
+        max_skipped: optional parts.
 
     Raises:
-        FormatError: it has what xgrammar gets wrong, or takes it long.
+        FormatError: xgrammar would misread it or take too long.
     """
     translator = _Translator(pattern, anchors=False, xgrammar=True)
     found = translator.translated()
@@ -86,7 +86,7 @@ def for_xgrammar(pattern: str, max_states: int, max_skipped: int) -> str:
             f"regular expressions of over {max_states} states, or with over {max_skipped} parts that may be left out, "
             "are not supported by this server's engine"
         )
-    if _SPLIT_ESCAPE.search(found):
+    if SPLIT_ESCAPE.search(found):
         raise FormatError(
             "regular expressions with a hexadecimal digit behind a character of U+0080 to U+00FF cannot be enforced by "
             "this server's engine"
@@ -99,10 +99,10 @@ def literal(text: str) -> str:
     return "".join(character(ord(char)) for char in text)
 
 
-def character(point: int) -> str:
-    """One character, in a set or outside."""
+def character(point: int, special: str = r"\.+*?()|[]{}^$-&~#") -> str:
+    """One character, in a set or outside; those of `special` get a backslash."""
     text = chr(point)
-    if text in r"\.+*?()|[]{}^$-&~#":
+    if text in special:
         return "\\" + text
     return f"\\x{point:02x}" if point < 0x20 or point == 0x7F else text
 
@@ -125,14 +125,14 @@ class _Group:
         self.anchored = False
         self.states = 1
         self.item = 0
-        """States of what a quantifier would repeat; 0 if there is none."""
+        """States of the item that a quantifier would repeat; 0 if there is none."""
         self.item_anchored = False
         self.skipped = 0
         """Parts that may be left out, counted where they are repeated."""
         self.empty = True
-        """Whether this branch may be empty so far,"""
+        """This branch may be empty so far,"""
         self.any_empty = False
-        """and whether a branch before may."""
+        """or a branch before it may."""
         self.item_skipped = 0
         self.item_empty = False
         self.before_item = True
@@ -192,12 +192,7 @@ class _Translator:
         self._out.append(text)
 
     def _character(self, point: int) -> str:
-        if not self._xgrammar:
-            return character(point)
-        text = chr(point)
-        if text in r"\.+*?()|[]{}^$-":
-            return "\\" + text
-        return f"\\x{point:02x}" if point < 0x20 or point == 0x7F else text
+        return character(point, r"\.+*?()|[]{}^$-") if self._xgrammar else character(point)
 
     def _char(self, text: str) -> None:
         self._at += 1
@@ -321,7 +316,7 @@ class _Translator:
         return ord(char)
 
     def _escaped_point(self) -> int:
-        """The character that the escape at hand stands for; the backslash is read already."""
+        """The character of an escape whose backslash has been read."""
         char = self._pattern[self._at : self._at + 1]
         if not char:
             raise self._error("a backslash at the end")

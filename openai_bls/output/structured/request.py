@@ -1,5 +1,4 @@
-"""What a request's fields ask its output to be: OpenAI's `response_format`, vLLM's `structured_outputs` and its older
-`guided_*` fields.
+"""Request fields of structured output: OpenAI's `response_format`, vLLM's `structured_outputs` and older `guided_*`.
 
 Of vLLM's knobs only those are honoured that ask for what is done here anyway: JSON is written on one line as
 `json.dumps` writes it, and the grammar library is chosen by what it honours. The others are refused by name.
@@ -33,7 +32,7 @@ _GUIDED = ("json", "regex", "choice", "grammar", "json_object")
 
 
 def requested(fields: Mapping[str, Any]) -> Requested | None:
-    """What a request's fields ask for; None if they leave the output free.
+    """The format that a request's fields ask for; None if they leave the output free.
 
     Args:
         fields: `response_format`, `structured_outputs` and the `guided_*` fields as they came; None is not set.
@@ -123,7 +122,7 @@ def _structured_outputs(value: Any) -> list[Requested]:
 
 
 def _wanted(kind: str, value: Any, param: str) -> list[Requested]:  # noqa: PLR0911
-    """What one of vLLM's fields asks for."""
+    """The format that one of vLLM's fields asks for."""
     if value is None:
         return []
     match kind:

@@ -1,4 +1,4 @@
-"""JSON schemas as llguidance and xgrammar read them alike, with every keyword checked.
+"""Reader of JSON schemas: normalised to the form that llguidance and xgrammar read alike, every keyword checked.
 
 References point into `$defs` only, patterns are plain, `items` is one schema, keywords that say nothing are gone.
 Three choices where a schema leaves a choice; all narrow what is generated, so that it validates all the same:
@@ -42,7 +42,7 @@ _KNOWN = {"type", *keywords.APPLICATORS, *keywords.VALUES}.union(*keywords.OF_TY
 
 
 class Place:
-    """Where a schema stands, for messages: `properties.tags.items`."""
+    """Path of a subschema, for messages: `properties.tags.items`."""
 
     def __init__(self, *steps: str) -> None:
         self._steps = steps
@@ -72,7 +72,7 @@ def checked(schema: Any) -> Schema:
 
 
 def open_names(node: Any) -> bool:
-    """Whether a checked schema declares names beside which others are free."""
+    """True if a checked schema declares some names and leaves others free."""
     if isinstance(node, list):
         return any(map(open_names, node))
     if not isinstance(node, dict):
@@ -229,7 +229,7 @@ class _Reader:
 
 
 def _meaningful(node: Schema, types: list[str], place: Place) -> Schema:
-    """The keywords that say something, each of them known and enforceable."""
+    """The keywords that have an effect, each of them known and enforceable."""
     spoken_of = {"number" if name == "integer" else name for name in types}
     idle = {key for name, keys in keywords.OF_TYPE.items() if types and name not in spoken_of for key in keys}
     most = node.get("maxItems")
@@ -255,14 +255,14 @@ def _meaningful(node: Schema, types: list[str], place: Place) -> Schema:
 
 
 def _combines(node: Schema) -> bool:
-    """Whether properties may be declared in several of the schema's parts."""
+    """True if properties may be declared in several parts of the schema."""
     applicators = sum(key in node for key in keywords.APPLICATORS)
     rest = any(key not in ("type", *keywords.APPLICATORS) for key in node)
     return applicators > 1 or (applicators == 1 and rest)
 
 
 def _sufficient(node: Schema) -> bool:
-    """Whether an object can do with the properties that are declared."""
+    """True if the declared properties suffice for a valid object."""
     declared = node.get("properties", {})
     if not all(name in declared for name in node.get("required", ())):
         return False

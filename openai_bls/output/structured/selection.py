@@ -1,4 +1,4 @@
-"""The grammar for a format, in a form that the engine's library honours all of; else the client is told why not."""
+"""Selection of the grammar for a format: one that the engine's library enforces in full, or a refusal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa
     """The grammar for a format. Takes milliseconds, for a large schema more; next to nothing for a recent one.
 
     Args:
-        format: what the output must match.
+        format: of the output.
         info: of the engine.
         param: the request's field that it comes from.
 
@@ -45,7 +45,7 @@ def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa
 
 
 def has_structural_tags(info: EngineInfo) -> bool:
-    """Whether an engine's grammars may have free text around what is constrained."""
+    """True if an engine's grammars may have free text around the constrained part."""
     return bool(info.grammar_backend) and (info.engine != "tensorrt_llm" or "structural_tag" in info.grammar_kinds)
 
 

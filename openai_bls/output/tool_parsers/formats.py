@@ -6,15 +6,13 @@ import json
 import re
 import secrets
 import string
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from openai_bls.output.tool_parsers import llama_mistral_deepseek
+from openai_bls.output.tool_parsers import llama_mistral_deepseek as readers
 from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
 from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
 from openai_bls.output.tool_parsers.xml import xml_calls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _NAME = "{name}"
@@ -33,15 +31,15 @@ class ToolFormat(NamedTuple):
 
     name: str
     syntax: Callable[[Sequence[dict[str, Any]]], Syntax]
-    """Made for a request's tools."""
+    """Syntax for a request's tools."""
     begin: str
-    """What stands before a call's arguments, `{name}` for the name."""
+    """Text before a call's arguments, with `{name}` for the name."""
     end: str
-    """What stands after them."""
+    """Text after the arguments."""
     trigger: str
-    """What a call begins with, whichever tool it is of."""
+    """Beginning that the calls of all tools share."""
     excludes: tuple[str, ...] = ()
-    """What may begin a call, too, and must not where calls are to be checked."""
+    """Other beginnings of a call, excluded from free text where calls are checked."""
     separator: str = "\n"
     """Between two calls."""
     open: str = ""
@@ -54,19 +52,19 @@ class ToolFormat(NamedTuple):
     call_id: bool = False
     """Between the name and the arguments there is an id, between markers."""
     style: str = "json"
-    """Of the arguments, as formats name it; "array": the calls are one JSON array, whose schema is the constraint."""
+    """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()
-    """If set, a call is one only at the beginning of the text, and begins with one of these; a space stands for any
-    white space, or none."""
+    """Beginnings of a call in formats that allow one only at the start of the text, where a space stands for optional
+    white space; empty: calls may stand anywhere."""
 
     def parser(self, tools: Sequence[dict[str, Any]]) -> ToolCallParser:
-        """Finds calls in an answer to a request with these tools."""
+        """Parser of an answer to a request with these tools."""
         return ToolCallParser(self.new_id, self.syntax(tools))
 
     def constraint(
         self, tools: Sequence[dict[str, Any]], *, at_least_one: bool, name: str | None, parallel: bool
     ) -> dict[str, Any]:
-        """What the model may write, as a format of xgrammar's structural tags.
+        """The constraint on the answer, as a `structured.Format`.
 
         Args:
             tools: OpenAI's tools, at least one.
@@ -102,14 +100,11 @@ class ToolFormat(NamedTuple):
     def _tag(self, function: dict[str, Any]) -> dict[str, Any]:
         # Within JSON the name is escaped; names that need it are refused long before.
         begin = self.begin.replace(_NAME, json.dumps(function["name"], ensure_ascii=False)[1:-1])
-        content: dict[str, Any] = {
-            "type": "json_schema",
-            "json_schema": function.get("parameters") or _NO_PARAMETERS,
-        }
+        content: dict[str, Any] = {"type": "json_schema", "json_schema": function.get("parameters") or _NO_PARAMETERS}
         if self.style != "json":
             content["style"] = self.style
         if self.call_id:
-            separator = {"type": "const_string", "value": llama_mistral_deepseek.ARGS}
+            separator = {"type": "const_string", "value": readers.ARGS}
             content = {"type": "sequence", "elements": [_CALL_ID_FORMAT, separator, content]}
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
@@ -125,7 +120,7 @@ class ToolFormat(NamedTuple):
 
 
 def as_json_array(own: ToolFormat) -> ToolFormat:
-    """The form of calls for engines without structural tags, in place of a model's own."""
+    """The form of calls for engines without structural tags, instead of the model's own."""
     return ToolFormat(
         "json_array",
         lambda tools: json_array(_names(tools)),
@@ -141,7 +136,7 @@ def as_json_array(own: ToolFormat) -> ToolFormat:
 
 
 def either(answer: dict[str, Any], calls: dict[str, Any]) -> dict[str, Any] | None:
-    """One format, of `answer` or calls as a JSON array; None if there is none that tells them apart."""
+    """One format, of `answer` or calls as a JSON array; None if they cannot be told apart."""
     schema = answer.get("json_schema")
     if answer["type"] != "json_schema" or not isinstance(schema, dict) or schema.get("type") != "object":
         return None
@@ -155,7 +150,7 @@ def _text_that_begins_otherwise(beginnings: Sequence[str], excludes: Sequence[st
 
     Args:
         beginnings: a space in them stands for any white space, or none.
-        excludes: what must not be anywhere in the text either.
+        excludes: strings that the text must not contain.
     """
     atoms = [re.findall(" ?[^ ]", beginning) for beginning in beginnings]
     following: dict[tuple[str, ...], set[str]] = {}
@@ -190,17 +185,9 @@ def _schemas(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 _DEEPSEEK_MARKERS = frozenset(
-    {
-        llama_mistral_deepseek.CALLS_BEGIN,
-        llama_mistral_deepseek.CALLS_END,
-        llama_mistral_deepseek.CALL_BEGIN,
-        llama_mistral_deepseek.CALL_END,
-        llama_mistral_deepseek.SEPARATOR,
-    }
+    {readers.CALLS_BEGIN, readers.CALLS_END, readers.CALL_BEGIN, readers.CALL_END, readers.SEPARATOR}
 )
-_MISTRAL_MARKERS = frozenset(
-    {llama_mistral_deepseek.TOOL_CALLS, llama_mistral_deepseek.CALL_ID, llama_mistral_deepseek.ARGS}
-)
+_MISTRAL_MARKERS = frozenset({readers.TOOL_CALLS, readers.CALL_ID, readers.ARGS})
 
 HERMES_FORMAT = ToolFormat(
     "hermes",
@@ -212,17 +199,17 @@ HERMES_FORMAT = ToolFormat(
 )
 LLAMA3_JSON = ToolFormat(
     "llama3_json",
-    lambda tools: llama_mistral_deepseek.llama3_json(_names(tools)),
+    lambda tools: readers.llama3_json(_names(tools)),
     begin='{"name": "{name}", "parameters": ',
     end="}",
     trigger='{"name"',
     separator="; ",
-    special=frozenset({llama_mistral_deepseek.PYTHON_TAG}),
+    special=frozenset({readers.PYTHON_TAG}),
     only_at_start=(' { "name"', ' { "type" : "function"', " <|python_tag|>"),
 )
 MISTRAL = ToolFormat(
     "mistral",
-    lambda _: llama_mistral_deepseek.MISTRAL,
+    lambda _: readers.MISTRAL,
     open="[TOOL_CALLS] [",
     begin='{"name": "{name}", "arguments": ',
     end="}",
@@ -235,7 +222,7 @@ MISTRAL = ToolFormat(
 MISTRAL_TEKKEN = MISTRAL._replace(name="mistral_tekken", open="[TOOL_CALLS][")
 MISTRAL_V13 = ToolFormat(
     "mistral_v13",
-    lambda _: llama_mistral_deepseek.MISTRAL,
+    lambda _: readers.MISTRAL,
     begin="[TOOL_CALLS]{name}[ARGS]",
     end="",
     separator="",
@@ -246,25 +233,25 @@ MISTRAL_V13 = ToolFormat(
 MISTRAL_V11 = MISTRAL_V13._replace(name="mistral_v11", begin="[TOOL_CALLS]{name}[CALL_ID]", call_id=True)
 DEEPSEEK_V3 = ToolFormat(
     "deepseek_v3",
-    lambda _: llama_mistral_deepseek.DEEPSEEK,
-    open=llama_mistral_deepseek.CALLS_BEGIN,
-    begin=f"{llama_mistral_deepseek.CALL_BEGIN}function{llama_mistral_deepseek.SEPARATOR}{_NAME}\n```json\n",
-    end=f"\n```{llama_mistral_deepseek.CALL_END}",
-    close=llama_mistral_deepseek.CALLS_END,
-    trigger=llama_mistral_deepseek.CALLS_BEGIN,
-    excludes=(llama_mistral_deepseek.CALL_BEGIN,),
+    lambda _: readers.DEEPSEEK,
+    open=readers.CALLS_BEGIN,
+    begin=f"{readers.CALL_BEGIN}function{readers.SEPARATOR}{_NAME}\n```json\n",
+    end=f"\n```{readers.CALL_END}",
+    close=readers.CALLS_END,
+    trigger=readers.CALLS_BEGIN,
+    excludes=(readers.CALL_BEGIN,),
     special=_DEEPSEEK_MARKERS,
 )
 DEEPSEEK_V31 = ToolFormat(
     "deepseek_v31",
-    lambda _: llama_mistral_deepseek.DEEPSEEK,
-    open=llama_mistral_deepseek.CALLS_BEGIN,
-    begin=f"{llama_mistral_deepseek.CALL_BEGIN}{_NAME}{llama_mistral_deepseek.SEPARATOR}",
-    end=llama_mistral_deepseek.CALL_END,
+    lambda _: readers.DEEPSEEK,
+    open=readers.CALLS_BEGIN,
+    begin=f"{readers.CALL_BEGIN}{_NAME}{readers.SEPARATOR}",
+    end=readers.CALL_END,
     separator="",
-    close=llama_mistral_deepseek.CALLS_END,
-    trigger=llama_mistral_deepseek.CALLS_BEGIN,
-    excludes=(llama_mistral_deepseek.CALL_BEGIN,),
+    close=readers.CALLS_END,
+    trigger=readers.CALLS_BEGIN,
+    excludes=(readers.CALL_BEGIN,),
     special=_DEEPSEEK_MARKERS,
 )
 QWEN3_CODER = ToolFormat(

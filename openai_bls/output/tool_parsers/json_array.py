@@ -5,15 +5,11 @@ It is vLLM's form for `tool_choice` "required"; here a named function is called 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence, Set
+from typing import Any
 
 from openai_bls.output.tool_parsers.parser import Syntax
-from openai_bls.output.tool_parsers.scanner import CallScanner, after_space, expect
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
-
-    from openai_bls.output.tool_parsers.scanner import CallReader, Reader
+from openai_bls.output.tool_parsers.scanner import CallReader, CallScanner, Reader, after_space, expect
 
 # A noncharacter, in no text: calls have no markers.
 _NO_MARKER = "\uffff"
@@ -60,7 +56,7 @@ def array_schema(functions: Sequence[tuple[str, Any]], *, one: bool, pointer: st
     Args:
         functions: names, each with the JSON schema of its parameters.
         one: one call and no more.
-        pointer: where the schema is to stand in another.
+        pointer: JSON pointer of the schema within another.
     """
     several = len(functions) > 1
     calls = []
@@ -80,7 +76,7 @@ def array_schema(functions: Sequence[tuple[str, Any]], *, one: bool, pointer: st
 
 
 def rebased(schema: Any, pointer: str) -> Any:
-    """A JSON schema whose local references hold once it stands at `pointer` in another."""
+    """A JSON schema with its local references adapted to its place at `pointer` in another."""
     if isinstance(schema, list):
         return [rebased(part, pointer) for part in schema]
     if not isinstance(schema, dict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Set
 
 from openai_bls.output.tool_parsers.parser import Syntax
 from openai_bls.output.tool_parsers.scanner import (
@@ -10,15 +10,11 @@ from openai_bls.output.tool_parsers.scanner import (
     CallReader,
     CallScanner,
     MalformedError,
+    Reader,
     after_space,
     expect,
     structure,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Set
-
-    from openai_bls.output.tool_parsers.scanner import Reader
 
 PYTHON_TAG = "<|python_tag|>"
 TOOL_CALLS = "[TOOL_CALLS]"
@@ -172,9 +168,4 @@ class DeepSeekReader(CallReader):
             yield from self._literal("```", read="`")
 
 
-DEEPSEEK = Syntax(
-    DeepSeekReader,
-    begins=(CALLS_BEGIN, CALL_BEGIN),
-    ends=(CALL_END, CALLS_END),
-    closers=(CALLS_END,),
-)
+DEEPSEEK = Syntax(DeepSeekReader, begins=(CALLS_BEGIN, CALL_BEGIN), ends=(CALL_END, CALLS_END), closers=(CALLS_END,))

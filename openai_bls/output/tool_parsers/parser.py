@@ -153,7 +153,7 @@ class ToolCallParser:
         return found.end()
 
     def _closed(self) -> bool:
-        """Whether there is only white space since the last call."""
+        """True if only white space followed the last call."""
         return self.calls > 0 and not self._in_text
 
     def _enter_block(self, marker: str) -> None:
@@ -185,8 +185,8 @@ class ToolCallParser:
         """Add the events of a call; False if it has not started."""
         if not reader.ready:
             return False
-        if not reader.told:
-            reader.told = True
+        if not reader.started:
+            reader.started = True
             events.append(ToolCallStart(self.calls, self._new_id(), reader.name))
             self.calls += 1
             self._raw.clear()

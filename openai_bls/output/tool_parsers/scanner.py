@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Set
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Set
-
-    # A coroutine that is sent one character at a time.
-    Reader = Generator[None, str, None]
-    CharReader = Generator[None, str, str]
+# A coroutine that is sent one character at a time.
+Reader = Generator[None, str, None]
+CharReader = Generator[None, str, str]
 
 SPACE = " \t\r\n"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in '"\\/'}
@@ -26,14 +23,14 @@ class MalformedError(Exception):
 class CallReader(ABC):
     """Incremental reader of the text after a call's first marker."""
 
-    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "idle", "name", "put_back", "told")
+    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "idle", "name", "put_back", "started")
 
     def __init__(self) -> None:
         self.name = ""
-        self.told = False
+        self.started = False
         """The call's start event has been sent; set by the parser."""
         self.done = False
-        """All is read. If not `ready`, it was text between or after calls."""
+        """The call is complete. If not `ready`, it was text between or after calls."""
         self.broken = False
         """The text is malformed from here on."""
         self.put_back = ""
@@ -47,7 +44,7 @@ class CallReader(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether the name is known and the arguments have begun."""
+        """True once the name is known and the arguments have begun."""
         return self._begun and bool(self.name)
 
     def read(self, text: str, place: int) -> int:

@@ -14,15 +14,11 @@ Each argument is plain text, whose type only the tool's schema says::
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple
 
 from openai_bls.output.tool_parsers.parser import Syntax
-from openai_bls.output.tool_parsers.scanner import SPACE, CallReader, MalformedError, after_space, expect
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-
-    from openai_bls.output.tool_parsers.scanner import Reader
+from openai_bls.output.tool_parsers.scanner import SPACE, CallReader, MalformedError, Reader, after_space, expect
 
 _FUNCTION = "<function="
 _END_FUNCTION = "</function>"
@@ -150,13 +146,13 @@ class Kind(NamedTuple):
     """The JSON types that a schema allows for a value."""
 
     types: frozenset[str] = _ALL_TYPES
-    """All types if the schema does not say."""
+    """All types if the schema names none."""
     restricted: bool = False
     """Only some strings are allowed, and white space around them is dropped."""
 
     @property
     def is_text(self) -> bool:
-        """Whether any string is allowed, and nothing else."""
+        """True if any string is allowed, and nothing else."""
         return self.types == {"string"} and not self.restricted
 
     def only(self, other: Kind) -> Kind:
