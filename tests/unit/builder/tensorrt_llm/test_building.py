@@ -248,21 +248,6 @@ def test_a_chatglm_in_a_folder_of_another_name(machine: Machine, repository: Pat
     assert not leftovers(repository)
 
 
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ({"quant_method": "gptq", "bits": 4}, "quantized already, as GPTQ"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "looks that up in hf_quant_config.json, which is missing"),
-    ],
-)
-def test_checkpoints_that_are_refused_before_the_build(
-    machine: Machine, repository: Path, tmp_path: Path, told: dict[str, object], said: str
-) -> None:
-    source = make_checkpoint(tmp_path / "source" / "mine", quantization_config=told)
-    assert said in refusal(source, repository)
-    assert not machine.builds()
-
-
 def test_adapters(machine: Machine, source: Path, repository: Path, tmp_path: Path) -> None:
     own = TensorRtLlmOptions(
         lora={"french": make_adapter(tmp_path / "a", 8), "legal": make_adapter(tmp_path / "b", 16)}
@@ -396,17 +381,6 @@ def test_models_and_versions_that_do_not_go(machine: Machine, repository: Path, 
     )
     (source / "pytorch_model.bin").unlink()
     assert "has no weights" in refusal(source, repository)
-
-
-def test_architectures_of_the_installed_version(machine: Machine, repository: Path, tmp_path: Path) -> None:
-    """Nothing is said about it here, and --force is not needed."""
-    source = make_checkpoint(tmp_path / "own", architectures=["GptOssForCausalLM"])
-    assert "has no GptOssForCausalLM in --flow tensorrt: use --flow pytorch" in refusal(source, repository)
-    manifest, lines = build_with_lines(source, repository, TensorRtLlmOptions(flow="pytorch"))
-    assert record(manifest).flow == "pytorch"
-    assert any(
-        "note: GptOssForCausalLM is not in docs/models.md: the installed TensorRT-LLM has it" in x for x in lines
-    )
 
 
 def test_a_build_in_spite_of_the_estimate(machine: Machine, source: Path, repository: Path) -> None:

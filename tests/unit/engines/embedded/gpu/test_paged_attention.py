@@ -199,15 +199,6 @@ def test_seeds_do_not_depend_on_the_path(start_with: StartPaged, start: EngineFa
     assert run_all(*start_with("paged"), PROMPTS, sampling) == plain
 
 
-def test_bad_words(start_with: StartPaged, model: Any, expected: list[list[int]]) -> None:
-    engine, recorder = start_with("paged")
-    for i in range(3):
-        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
-        engine.submit(request(i, prompt=PROMPTS[i], max_tokens=COUNT, bad_words=bad))
-        recorder.wait_end(i)
-        assert recorder.tokens[i] == generate(model, PROMPTS[i], bad_words_ids=[list(word) for word in bad])
-
-
 def test_a_longer_context_than_the_page_tables_default(start_with: StartPaged, model: Any) -> None:
     engine, recorder = start_with("paged")
     prompt = [i % 250 for i in range(400)]
@@ -256,11 +247,6 @@ def processor_of(engine: Engine) -> Any:
     assert isinstance(engine, embedded_engine.TransformersEngine)
     assert engine._batcher is not None
     return engine._batcher._manager.batch_processor
-
-
-def test_the_runner_takes_the_place_of_the_other(start_with: StartPaged) -> None:
-    engine, _ = start_with("paged")
-    assert isinstance(processor_of(engine).model_runner, CudaGraphRunner)
 
 
 def test_ladders() -> None:
