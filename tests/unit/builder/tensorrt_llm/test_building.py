@@ -1,9 +1,15 @@
-"""Builds with the fake TensorRT-LLM, by the real worker in its own process: what lands where, and what fails how."""
+"""Builds with the fake TensorRT-LLM: what lands where, and what fails how. The worker is a process where that matters,
+else it runs in this one."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
+import os
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +17,7 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS
+from openai_bls.builder.tensorrt_llm import worker as worker_module
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.core.manifest import EngineLoadError, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -27,11 +34,38 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     make_adapter,
     make_checkpoint,
 )
+from tests.unit.engines.tensorrt_llm.fake_support import patched
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "source" / "tiny")
+
+
+@pytest.fixture
+def real_worker() -> None:
+    """For tests whose worker is the process that it really is."""
+
+
+@pytest.fixture(autouse=True)
+def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "real_worker" not in request.fixturenames:
+        for module in ("building", "survey"):
+            monkeypatch.setattr(f"openai_bls.builder.tensorrt_llm.{module}.run_worker", run_worker_here)
+
+
+def run_worker_here(arguments: Sequence[str], log: Path, on_line: Callable[[str], None], tick: object) -> int:
+    output = io.StringIO()
+    with patched(dict(os.environ)), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            code = worker_module.main(list(arguments))
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    log.write_text(output.getvalue())
+    for line in filter(str.strip, output.getvalue().replace("\r", "\n").split("\n")):
+        on_line(line)
+    return code
 
 
 def run(source: Path, repository: Path, own: TensorRtLlmOptions | None = None, **options: object) -> Manifest:
@@ -66,6 +100,7 @@ def version_dir(repository: Path) -> Path:
     return repository / "tensorrt_llm" / "1"
 
 
+@pytest.mark.usefixtures("real_worker")
 def test_an_engine(machine: Machine, source: Path, repository: Path) -> None:
     machine.install_gpus(H100, H100, H100, H100)
     own = TensorRtLlmOptions(
@@ -318,14 +353,13 @@ def test_a_further_engine(machine: Machine, source: Path, repository: Path) -> N
     assert len(machine.builds()) == 1
 
 
+@pytest.mark.usefixtures("real_worker")
 @pytest.mark.parametrize(
     ("what", "said"),
     [
         ("build:kill", "for want of host memory: "),
         ("build:tensorrt-out-of-memory", "GPU memory ran out: give a larger --tp-size, a smaller --max-num-tokens"),
         ("build:architecture", "does not support the model's architecture Qwen2ForCausalLM in this flow"),
-        ("build:missing-package", "the package modelopt is missing: install it"),
-        ("save:disk", "the disk is full: "),
         ("load:crash", "the build crashed (SIGABRT)"),
         ("import:library", "TensorRT-LLM cannot be used here: TensorRT-LLM cannot be imported: libnvinfer.so.10"),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import input_outputs
 
 from openai_bls.core.engine_types import SamplingParams
@@ -21,6 +18,7 @@ from openai_bls.engines.embedded import engine as embedded_engine
 from openai_bls.engines.embedded.gpu import paged_attention
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner, ladder, padded
 from tests.unit.engines.embedded.gpu import reference_kernels
+from tests.unit.engines.embedded.overlapping import overlap
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 from tests.unit.engines.engine_support import Recorder, request
 
@@ -105,41 +103,10 @@ def test_answers_of_replayed_steps(start_with: StartPaged, expected: list[list[i
     assert ReplayingRunner.replayed > 2 * ReplayingRunner.captured
 
 
-class _Stream:
-    """A stream, or an event, of a device that does everything at once."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def record_event(self, event: Any) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
-
-
 @pytest.fixture
 def in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asynchronous batching without a GPU: steps are prepared before the last one's tokens are known to the host."""
-    if not hasattr(input_outputs, "create_device_stream"):
-        pytest.skip("older releases make their streams elsewhere")
-    monkeypatch.setattr(input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types", ("cpu",))
-    monkeypatch.setattr(input_outputs, "create_device_stream", _Stream)
-    monkeypatch.setattr(input_outputs, "stream_context", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(input_outputs.torch, "Event", _Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    read_config = model_loader.batching_config
-
-    def config(*arguments: Any) -> Any:
-        return dataclasses.replace(read_config(*arguments), async_batching=True)
-
-    monkeypatch.setattr(model_loader, "batching_config", config)
-    original = ContinuousBatchingConfig
-
-    def asynchronous(**settings: Any) -> Any:
-        return original(**settings | {"use_async_batching": True})
-
-    asynchronous.__dataclass_fields__ = original.__dataclass_fields__  # type: ignore[attr-defined]
-    monkeypatch.setattr(continuous_batching, "ContinuousBatchingConfig", asynchronous)
+    overlap(monkeypatch)
 
 
 @pytest.mark.usefixtures("in_flight")
