@@ -21,7 +21,6 @@ from openai_bls.core.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     EngineLoadError,
-    Manifest,
     NullSettings,
     TensorRtLlmRecord,
     load_manifest,
@@ -184,13 +183,6 @@ def test_max_model_len_is_the_lesser_of_two(folder: Path) -> None:
     assert engine.info.max_model_len == 100
     assert engine.info.max_batch_size == 3
     engine.close()
-
-
-def test_manifest_round_trip(tmp_path: Path) -> None:
-    manifest = Manifest(engine="null", model_name="x", max_model_len=9, max_batch_size=2, created=5)
-    write_manifest(tmp_path, manifest)
-    assert load_manifest(tmp_path) == manifest
-    assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
 
 
 @pytest.mark.parametrize(

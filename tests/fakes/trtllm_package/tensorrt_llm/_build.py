@@ -32,10 +32,6 @@ ARCHITECTURES = {
     "Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM",
 }
-TORCH_OUT_OF_MEMORY = (
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.55 GiB is "
-    "free. Including non-PyTorch memory, this process has 77.54 GiB memory in use."
-)
 
 
 def log(text: str, level: str = "I") -> None:
@@ -74,8 +70,6 @@ def build(model: Path, out: Path, args: Any) -> None:
     steps = ("Loading HF model to memory", "Building TRT-LLM engine")
     config = require_architecture(model)
     what = _settings.failure("build")
-    if what == "missing-package":
-        raise ModuleNotFoundError("No module named 'modelopt'", name="modelopt")
     quant = args.quant_config
     algo = getattr(quant, "quant_algo", None)
     for number, label in enumerate(steps):
@@ -83,8 +77,6 @@ def build(model: Path, out: Path, args: Any) -> None:
         if number == 0:
             if algo is not None and _needs_calibration(algo):
                 _calibrate(args.calib_config)
-            if what == "out-of-memory":
-                _out_of_memory()
             _bar("Loading weights", 4)
             continue
         world = args.tensor_parallel_size * args.pipeline_parallel_size
@@ -130,24 +122,16 @@ def _calibrate(calib: Any) -> None:
     _bar("Calibrating", min(calib.calib_batches, 8))
 
 
-def _out_of_memory() -> None:
-    import torch
-
-    raise torch.OutOfMemoryError(TORCH_OUT_OF_MEMORY)
-
-
 def _write_ranks(model: Path, out: Path, world: int, what: str | None) -> None:
     log("Build TensorRT engine Unnamed Network 0")
     if what == "tensorrt-out-of-memory":
         print("[TRT] [E] Error Code 2: OutOfMemory (Requested size was 2147483648 bytes.)", flush=True)  # noqa: T201
         log_cpp("Allocate 2147483648 bytes failed: CUDA error: out of memory", "ERROR")
         raise AssertionError("Engine building failed, please check the error log.")
-    if what in ("crash", "kill", "disk"):
+    if what in ("crash", "kill"):
         (out / "rank0.engine").write_bytes(b"half an engine")
-        if what == "disk":
-            raise OSError(28, "No space left on device", str(out / "rank0.engine"))
         _settings.crash(what)
-    if what not in (None, "architecture", "missing-package", "out-of-memory"):
+    if what not in (None, "architecture"):
         raise RuntimeError(what)
     paths = sorted(model.glob("*.safetensors"))
     if _settings.scripted_tokens() is not None and not paths:

@@ -167,17 +167,12 @@ class Executor:
             self._error_queue.put(error)
 
     def _fail(self, what: str) -> None:
-        if what in ("crash", "kill"):
-            _settings.crash(what)
         with self._changed:
             requests = {id(s.request): s.request for s in self._live} | {id(r): r for r in self._waiting}
             self._live.clear()
             self._waiting.clear()
             self.doing_shutdown = self._closed = what == "fatal"
-        text = {
-            "out-of-memory": "CUDA runtime error in cudaMallocAsync(ptr, n, mCudaStream->get()): out of memory",
-            "fatal": "Executor worker died",
-        }.get(what, what)
+        text = "Executor worker died" if what == "fatal" else what
         for request in requests.values():
             self._put(request, Response(error=text, is_final=True))
 

@@ -127,8 +127,6 @@ class _LLM:
         world = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
         if world == 1:
             return
-        if _settings.gpu_count() < world:
-            raise RuntimeError(f"Only {_settings.gpu_count()} GPUs are available, but {world} are required.")
         inherited = [name for name in os.environ if name.startswith(("OMPI_", "PMIX_"))]
         if inherited:
             raise RuntimeError(
@@ -140,9 +138,6 @@ class _LLM:
         raise NotImplementedError
 
     def _run(self, config_folder: Path, weights: Sequence[Path], max_batch_size: int, max_seq_len: int) -> None:
-        if _settings.failure("load") == "out-of-memory":
-            _build.log_cpp("CUDA runtime error in ::cudaMallocAsync(ptr, n, stream): out of memory", "ERROR")
-            raise RuntimeError("Executor worker returned error: CUDA error: out of memory")
         if _settings.failure("load") in ("crash", "kill"):
             _settings.crash(str(_settings.failure("load")))
         if _settings.failure("load"):

@@ -1,7 +1,6 @@
 """`RequestOutput`, which is the handle of a running request and its result at once, with the real one's habits:
 
 - iterating yields the object itself, changed; `token_ids` grows in place;
-- `*_diff` is by a position that each response of its sequence moves, so it is stale for the others when n > 1;
 - a matched stop sequence is cut off `token_ids` when the request ends, whatever was yielded before;
 - the queue belongs to the event loop that was running when the request was made, and what a step brings to several
   requests is put into all queues before that loop is told once; several responses are taken without a turn of it;
@@ -73,27 +72,10 @@ class Response:
 class CompletionOutput(_CompletionOutput):
     """One sequence's output."""
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self._last_token_ids_len = 0
-        self._last_logprobs_len = 0
-
     @property
     def length(self) -> int:
         """Of what was generated."""
         return len(self.token_ids)
-
-    @property
-    def token_ids_diff(self) -> list[int]:
-        """Tokens of this sequence's last response; read too late, they are another's."""
-        diff: list[int] = self.token_ids[self._last_token_ids_len :]
-        return diff
-
-    @property
-    def logprobs_diff(self) -> list[Any]:
-        """Theirs."""
-        diff: list[Any] = self.logprobs[self._last_logprobs_len :]
-        return diff
 
 
 class RequestOutput:
@@ -149,12 +131,6 @@ class RequestOutput:
         """Whether `abort` was called."""
         return self._aborted
 
-    def result(self, timeout: float | None = None) -> RequestOutput:
-        """Wait for the end, outside any event loop."""
-        while not self._done:
-            self._take(self._queue.get(timeout=timeout))
-        return self
-
     async def aresult(self) -> RequestOutput:
         """Wait for the end."""
         while not self._done:
@@ -189,12 +165,10 @@ class RequestOutput:
             executor.handle_background_error(response.error)
         self._done = response.is_final
         output = self._outputs[response.index]
-        output._last_token_ids_len = len(output.token_ids)
         output.token_ids.extend(response.token_ids)
         if response.cumulative_logprob is not None:
             output.cumulative_logprob = response.cumulative_logprob
         if response.logprobs is not None:
-            output._last_logprobs_len = len(output.logprobs)
             if _settings.release() < (1, 0) and executor is not None and executor.flow == "tensorrt":
                 output.logprobs = response.logprobs
             else:

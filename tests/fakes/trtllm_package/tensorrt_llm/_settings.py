@@ -37,11 +37,6 @@ def scripted_tokens() -> list[int] | None:
     return [int(part) for part in text.replace("[", " ").replace("]", " ").replace(",", " ").split()]
 
 
-def gpu_count() -> int:
-    """GPUs that `LLM` finds."""
-    return int(os.environ.get("FAKE_TENSORRT_LLM_GPUS", "8"))
-
-
 def step_tokens() -> int:
     """Tokens that one response of a stream brings."""
     return int(os.environ.get("FAKE_TENSORRT_LLM_STEP_TOKENS", "1"))

@@ -1,9 +1,15 @@
-"""Builds with the fake TensorRT-LLM, by the real worker in its own process: what lands where, and what fails how."""
+"""Builds with the fake TensorRT-LLM: what lands where, and what fails how. The worker is a process where that matters,
+else it runs in this one."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
+import os
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +17,7 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS
+from openai_bls.builder.tensorrt_llm import worker as worker_module
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.core.manifest import EngineLoadError, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -27,11 +34,38 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     make_adapter,
     make_checkpoint,
 )
+from tests.unit.engines.tensorrt_llm.fake_support import patched
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "source" / "tiny")
+
+
+@pytest.fixture
+def real_worker() -> None:
+    """For tests whose worker is the process that it really is."""
+
+
+@pytest.fixture(autouse=True)
+def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "real_worker" not in request.fixturenames:
+        for module in ("building", "survey"):
+            monkeypatch.setattr(f"openai_bls.builder.tensorrt_llm.{module}.run_worker", run_worker_here)
+
+
+def run_worker_here(arguments: Sequence[str], log: Path, on_line: Callable[[str], None], tick: object) -> int:
+    output = io.StringIO()
+    with patched(dict(os.environ)), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            code = worker_module.main(list(arguments))
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    log.write_text(output.getvalue())
+    for line in filter(str.strip, output.getvalue().replace("\r", "\n").split("\n")):
+        on_line(line)
+    return code
 
 
 def run(source: Path, repository: Path, own: TensorRtLlmOptions | None = None, **options: object) -> Manifest:
@@ -66,6 +100,7 @@ def version_dir(repository: Path) -> Path:
     return repository / "tensorrt_llm" / "1"
 
 
+@pytest.mark.usefixtures("real_worker")
 def test_an_engine(machine: Machine, source: Path, repository: Path) -> None:
     machine.install_gpus(H100, H100, H100, H100)
     own = TensorRtLlmOptions(
@@ -248,21 +283,6 @@ def test_a_chatglm_in_a_folder_of_another_name(machine: Machine, repository: Pat
     assert not leftovers(repository)
 
 
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ({"quant_method": "gptq", "bits": 4}, "quantized already, as GPTQ"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "looks that up in hf_quant_config.json, which is missing"),
-    ],
-)
-def test_checkpoints_that_are_refused_before_the_build(
-    machine: Machine, repository: Path, tmp_path: Path, told: dict[str, object], said: str
-) -> None:
-    source = make_checkpoint(tmp_path / "source" / "mine", quantization_config=told)
-    assert said in refusal(source, repository)
-    assert not machine.builds()
-
-
 def test_adapters(machine: Machine, source: Path, repository: Path, tmp_path: Path) -> None:
     own = TensorRtLlmOptions(
         lora={"french": make_adapter(tmp_path / "a", 8), "legal": make_adapter(tmp_path / "b", 16)}
@@ -333,14 +353,13 @@ def test_a_further_engine(machine: Machine, source: Path, repository: Path) -> N
     assert len(machine.builds()) == 1
 
 
+@pytest.mark.usefixtures("real_worker")
 @pytest.mark.parametrize(
     ("what", "said"),
     [
         ("build:kill", "for want of host memory: "),
         ("build:tensorrt-out-of-memory", "GPU memory ran out: give a larger --tp-size, a smaller --max-num-tokens"),
         ("build:architecture", "does not support the model's architecture Qwen2ForCausalLM in this flow"),
-        ("build:missing-package", "the package modelopt is missing: install it"),
-        ("save:disk", "the disk is full: "),
         ("load:crash", "the build crashed (SIGABRT)"),
         ("import:library", "TensorRT-LLM cannot be used here: TensorRT-LLM cannot be imported: libnvinfer.so.10"),
     ],
@@ -396,17 +415,6 @@ def test_models_and_versions_that_do_not_go(machine: Machine, repository: Path, 
     )
     (source / "pytorch_model.bin").unlink()
     assert "has no weights" in refusal(source, repository)
-
-
-def test_architectures_of_the_installed_version(machine: Machine, repository: Path, tmp_path: Path) -> None:
-    """Nothing is said about it here, and --force is not needed."""
-    source = make_checkpoint(tmp_path / "own", architectures=["GptOssForCausalLM"])
-    assert "has no GptOssForCausalLM in --flow tensorrt: use --flow pytorch" in refusal(source, repository)
-    manifest, lines = build_with_lines(source, repository, TensorRtLlmOptions(flow="pytorch"))
-    assert record(manifest).flow == "pytorch"
-    assert any(
-        "note: GptOssForCausalLM is not in docs/models.md: the installed TensorRT-LLM has it" in x for x in lines
-    )
 
 
 def test_a_build_in_spite_of_the_estimate(machine: Machine, source: Path, repository: Path) -> None:

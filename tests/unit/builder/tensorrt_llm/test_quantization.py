@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
     CHECKPOINT_FORMS,
     StoredAs,
@@ -155,14 +154,3 @@ def test_modelopts_file_goes_first(tmp_path: Path) -> None:
     told = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(told))
     assert stored_as(read_config(tmp_path)) == StoredAs("ModelOpt FP8", "fp8")
-
-
-def test_what_can_be_built() -> None:
-    assert {name: QUANTIZATIONS[name].algorithm for name in BUILT} == {
-        "fp8": "FP8", "fp8_rowwise": "FP8_PER_CHANNEL_PER_TOKEN", "int8_weight_only": "W8A16",
-        "int4_weight_only": "W4A16", "int8_sq": "W8A8_SQ_PER_CHANNEL", "awq": "W4A16_AWQ", "w4a8_awq": "W4A8_AWQ",
-        "nvfp4": "NVFP4",
-    }  # fmt: skip
-    assert set(QUANTIZATIONS) - set(BUILT) == {"gptq", "int8_gptq", "fp8_block"}
-    assert all(form.instead in ("", *BUILT) for form in CHECKPOINT_FORMS.values())
-    assert not any(how.refusal.endswith(".") for how in QUANTIZATIONS.values())

@@ -202,7 +202,7 @@ FIELDS = ("rope_scaling", "quantization_config", "mlp_only_layers", "architectur
 SMALL = ("chatglm3-6b", "Qwen2-0.5B", "Llama-3.2-1B", "gemma-3-1b-it", "Qwen1.5-MoE-A2.7B", "Qwen-7B-Chat")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_strange_files_are_read_or_refused(data: st.DataObject) -> None:
     """Whatever a field holds: a shape that can be counted, or the one error that has a sentence."""

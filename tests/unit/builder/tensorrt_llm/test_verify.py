@@ -1,11 +1,10 @@
-"""`build/verify.py`: what it prints, what it finds, and once as a program with the demo checkpoint."""
+"""`build/verify.py`: what it prints, what it finds."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
+import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -176,9 +175,10 @@ def test_no_answer(repository: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "answered with no token" in capsys.readouterr().err
 
 
-def test_bad_arguments(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_of_the_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["verify.py", "--max-tokens", "0"])
     with pytest.raises(SystemExit):
-        run(repository, "--max-tokens", "0")
+        runpy.run_path(str(ROOT / "build" / "verify.py"), run_name="__main__")
     assert "--max-tokens" in capsys.readouterr().err
 
 
@@ -258,7 +258,7 @@ def test_a_tensorrt_engine(
     assert f"answer:\n{ANSWER}\n{answer_length()} tokens, stop; " in output
 
 
-def test_as_a_program(tmp_path: Path) -> None:
+def test_the_demo_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The demo checkpoint, in the embedded engine."""
     repository = tmp_path / "model_repository"
     version_dir = repository / "tensorrt_llm" / "1"
@@ -270,16 +270,7 @@ def test_as_a_program(tmp_path: Path) -> None:
         engine="transformers", model_name="demo", max_model_len=512, max_batch_size=2, created=1, files=files
     )
     write_manifest(version_dir, manifest)
-    done = subprocess.run(
-        [
-            *(sys.executable, ROOT / "build" / "verify.py", "--model-repository", repository),
-            *("--prompt", "What colour is the sky?"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "answer:\nThe sky is blue because air scatters blue light more than red light.\n" in done.stdout
-    assert "tokens, stop; the first after " in done.stdout
+    assert run(repository, "--prompt", "What colour is the sky?") == 0
+    output = capsys.readouterr().out
+    assert "answer:\nThe sky is blue because air scatters blue light more than red light.\n" in output
+    assert "tokens, stop; the first after " in output

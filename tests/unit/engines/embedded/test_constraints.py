@@ -216,17 +216,6 @@ def test_restarts(start: EngineFactory, factory: Factory) -> None:
     assert {len(recorder.tokens[i]) for i in range(4)} == {90}
 
 
-@IN_BOTH_WAYS
-def test_more_than_the_batch_holds(start: EngineFactory, factory: Factory) -> None:
-    engine, recorder = start(max_batch_size="3")
-    for i in range(12):
-        chosen = grammar("endless") if i % 3 else None
-        engine.submit(request(i, prompt=[i + 1] * 5, max_tokens=20, grammar=chosen))
-    recorder.wait_end(*range(12))
-    assert {len(recorder.tokens[i]) for i in range(12)} == {20}
-    assert max(len(step) for step in recorder.steps) <= 3
-
-
 def test_grammars_that_cannot_be_compiled(start: EngineFactory, factory: Factory) -> None:
     engine, recorder = start()
     engine.submit(request(1, grammar=grammar("bad")))
@@ -361,16 +350,6 @@ def test_cancel_while_running(start: EngineFactory, factory: Factory) -> None:
     engine.submit(request(20, max_tokens=9, grammar=grammar("endless")))
     recorder.wait_end(20)
     assert len(recorder.tokens[20]) == 9
-
-
-def test_no_tokenizer_no_grammars(start: EngineFactory) -> None:
-    engine, recorder = start()
-    assert "grammar" not in engine.info.supported
-    assert engine.info.grammar_backend == ""
-    engine.submit(request(1, grammar=grammar("digits")))
-    recorder.wait_end(1)
-    assert recorder.ends[1].invalid
-    assert "grammar" in (recorder.ends[1].error or "")
 
 
 @pytest.fixture(scope="module")

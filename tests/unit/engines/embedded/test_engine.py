@@ -85,13 +85,6 @@ def test_shared_prefixes(start: EngineFactory, model: Any) -> None:
     assert run_all(engine, recorder, prompts) == wanted
 
 
-def test_greedy_when_the_cache_is_too_small_for_all(start: EngineFactory, expected: list[list[int]]) -> None:
-    """Sequences are put back and computed again; what they were given before is not sent again."""
-    engine, recorder = start(max_tokens_in_kv_cache="512")
-    prompts = PROMPTS + PROMPTS[-2:] * 3
-    assert run_all(engine, recorder, prompts) == expected + expected[-2:] * 3
-
-
 def test_seeds_differ(start: EngineFactory) -> None:
     engine, recorder = start()
     runs = [

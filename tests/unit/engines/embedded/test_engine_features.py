@@ -87,19 +87,6 @@ def compute_reference(model: Any, prompt: Sequence[int], count: int, sampling: S
 
 
 @IN_BOTH_WAYS
-def test_repetition_penalty_equals_generate(start: EngineFactory, model: Any, expected: list[list[int]]) -> None:
-    engine, recorder = start()
-    for first_id, penalty in ((0, 1.3), (100, 0.8)):
-        wanted = [generate(model, prompt, repetition_penalty=penalty) for prompt in PROMPTS[::2]]
-        assert wanted != expected[::2]
-        sampling = SamplingParams(temperature=0, repetition_penalty=penalty)
-        requests = [
-            request(first_id + i, prompt=p, max_tokens=COUNT, sampling=sampling) for i, p in enumerate(PROMPTS[::2])
-        ]
-        assert run_all(engine, recorder, requests) == wanted
-
-
-@IN_BOTH_WAYS
 @pytest.mark.parametrize(
     "sampling",
     [

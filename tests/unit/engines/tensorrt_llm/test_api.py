@@ -530,19 +530,6 @@ def test_what_cannot_be_built(version: str, values: dict[str, Any], told: str, w
     assert world.calls("LLM.tensorrt") == []
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [
-        "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W8A16", "W4A16", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ", "W4A8_AWQ", "NVFP4",
-    ],
-)  # fmt: skip
-def test_quantisations(algorithm: str, world: World) -> None:
-    with world.api("0.20.0") as installed:
-        installed.build(world.spec(quant_algorithm=algorithm))
-    config = json.loads((world.folder / "engine" / "config.json").read_text())
-    assert config["pretrained_config"]["quantization"]["quant_algo"] == algorithm
-
-
 def test_an_engine_is_shut_down_when_it_cannot_be_saved(world: World) -> None:
     with world.api(fail="save:disk") as installed, pytest.raises(OSError, match="No space left on device"):
         installed.build(world.spec())

@@ -12,8 +12,8 @@ import pytest
 from openai_bls.triton_models import tensors
 from openai_bls.triton_models.tensors import MODELS, Model, Tensor
 from tests.contracts import record
-from tests.contracts.tables import NEWEST, OfficialModel, OfficialTensor, official, signatures
 from tests.contracts.tables import VERSIONS as TABLES
+from tests.contracts.tables import OfficialModel, OfficialTensor, official, signatures
 from tests.unit.engines.tensorrt_llm.fake_support import VERSIONS, environment, patched
 
 # Not in the official configs of 0.20 and later, and why we have them.
@@ -178,14 +178,3 @@ def _not_optional_anywhere(name: OfficialModel, version: str) -> set[str]:
 
 def test_both_names_of_the_bls_have_one_table() -> None:
     assert tensors.TENSORRT_LLM_BLS.inputs == tensors.ENSEMBLE.inputs
-
-
-def test_official_tables_of_the_versions() -> None:
-    assert NEWEST == "1.2"
-    config = official("tensorrt_llm")
-    assert len(config.inputs) == 62
-    assert len(config.outputs) == 21
-    assert {"gpt_model_path", "batch_scheduler_policy", "xgrammar_tokenizer_info_path"} <= set(config.parameters)
-    by_name = {tensor.name: tensor for tensor in config.inputs}
-    assert by_name["seed"] == OfficialTensor("seed", "UINT64", (1,), reshape=(), optional=True)
-    assert by_name["input_ids"].allow_ragged_batch

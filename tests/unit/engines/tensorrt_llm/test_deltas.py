@@ -269,14 +269,6 @@ def test_a_stop_token_before_min_tokens_ends_all_the_same() -> None:
     assert run(cursor, [Snapshot([5, END], finish_reason="stop")]) == [TokenDelta(7, [5], "stop", END)]
 
 
-def test_cached_tokens_once() -> None:
-    cursor = Cursor(request(), END)
-    first = cursor.advance(Snapshot([4]), finished=False, cached_tokens=2)
-    second = cursor.advance(Snapshot([4, 5]), finished=False, cached_tokens=2)
-    assert first == TokenDelta(7, [4], cached_tokens=2)
-    assert second == TokenDelta(7, [5])
-
-
 def missing() -> Iterator[Any]:
     yield "of the tokens", request(logprobs=0), Snapshot([4], finish_reason="length")
     yield "of one token", request(logprobs=0), Snapshot([4, 5], [-0.1], "stop")

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from tests.unit.engines.tensorrt_llm.fake_support import CHECKPOINT, PATIENCE_S, VERSIONS, environment, on_loop, patched
+from tests.unit.engines.tensorrt_llm.fake_support import CHECKPOINT, environment, on_loop, patched
 
 END = 9
 PAUSE = threading.Event()
@@ -65,28 +62,6 @@ def stream(llm: Any, *requests: Any, prompt: tuple[int, ...] = (1, 2)) -> list[l
     return on_loop(all_of_them())
 
 
-def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-
-
-def test_importing_is_cheap() -> None:
-    done = run("import sys, tensorrt_llm; print('torch' in sys.modules, 'transformers' in sys.modules)")
-    assert done.stdout.splitlines() == ["[TensorRT-LLM] TensorRT-LLM version: 1.2.1", "False False"]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_version(version: str) -> None:
-    with patched(environment(version)):
-        assert importlib.import_module("tensorrt_llm").__version__ == version
-
-
 def test_flows_of_versions(tmp_path: Path) -> None:
     small_checkpoint(tmp_path)
     with patched(environment("0.20.0")):
@@ -100,97 +75,24 @@ def test_flows_of_versions(tmp_path: Path) -> None:
         assert llm_class("tensorrt")._flow == "tensorrt"
 
 
-def test_end_token_is_kept_back_by_engines_only(scripted: Path) -> None:
-    for flow, tokens in (("tensorrt", [5, 6, 7]), ("pytorch", [5, 6, 7, END])):
-        with llm_class(flow)(str(scripted), skip_tokenizer_init=True) as llm:
-            (steps,) = stream(llm, params())
-            assert steps[-1] == (tokens, "stop")
-            assert steps[0] == ([5], None)
-
-
-def test_length_and_ignored_end(scripted: Path) -> None:
-    with llm_class("pytorch")(str(scripted), skip_tokenizer_init=True) as llm:
-        short, endless = stream(llm, params(max_tokens=2), params(ignore_eos=True, max_tokens=5))
-        assert short[-1] == ([5, 6], "length")
-        assert endless[-1] == ([5, 6, 7, 5, 6], "length")
-
-
-def test_stop_token_is_cut_off_at_the_end(scripted: Path) -> None:
+@pytest.mark.parametrize(
+    ("variables", "asked", "steps"),
+    [
+        ({}, {"stop_token_ids": [6]}, [([5], None), ([5], "stop")]),
+        # A stop token that was shown before is cut off at the end.
+        ({"LATE_FINAL": "1"}, {"stop_token_ids": [6]}, [([5], None), ([5, 6], None), ([5], "stop")]),
+        ({"STEP_TOKENS": "2"}, {}, [([5, 6], None), ([5, 6, 7], "stop")]),
+        # `min_tokens` holds back the end token only.
+        ({"TOKENS": "5"}, {"min_tokens": 4, "stop_token_ids": [5]}, [([], "stop")]),
+    ],
+)
+def test_steps_of_an_engine(
+    scripted: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], asked: dict[str, Any], steps: Any
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"FAKE_TENSORRT_LLM_{name}", value)
     with llm_class("tensorrt")(str(scripted), skip_tokenizer_init=True) as llm:
-        (steps,) = stream(llm, params(stop_token_ids=[6]))
-        assert steps == [([5], None), ([5], "stop")]
-
-
-def test_stop_token_that_was_shown_before(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_TENSORRT_LLM_LATE_FINAL", "1")
-    with llm_class("tensorrt")(str(scripted), skip_tokenizer_init=True) as llm:
-        (steps,) = stream(llm, params(stop_token_ids=[6]))
-        assert steps == [([5], None), ([5, 6], None), ([5], "stop")]
-
-
-def test_several_tokens_a_step(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_TENSORRT_LLM_STEP_TOKENS", "2")
-    with llm_class("tensorrt")(str(scripted), skip_tokenizer_init=True) as llm:
-        (steps,) = stream(llm, params())
-        assert [tokens for tokens, _ in steps] == [[5, 6], [5, 6, 7]]
-
-
-def test_min_tokens_holds_back_the_end_token_only(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_TENSORRT_LLM_TOKENS", "5")
-    with llm_class("tensorrt")(str(scripted), skip_tokenizer_init=True) as llm:
-        held, stopped = stream(llm, params(min_tokens=4), params(min_tokens=4, stop_token_ids=[5]))
-        assert len(held[-1][0]) >= 4
-        assert stopped[-1] == ([], "stop")
-
-
-def test_diffs_are_stale_for_several_outputs(scripted: Path) -> None:
-    async def read(llm: Any) -> list[list[int]]:
-        output = llm.generate_async([1, 2], params(n=2, top_k=5, max_tokens=2), streaming=True)
-        shown: list[list[int]] = [[], []]
-        async for yielded in output:
-            for index, completion in enumerate(yielded.outputs):
-                shown[index] += completion.token_ids_diff
-        return shown
-
-    with llm_class("pytorch")(str(scripted), skip_tokenizer_init=True) as llm:
-        shown = on_loop(read(llm))
-        # Two tokens each, some of them told more than once.
-        assert sum(map(len, shown)) > 4
-
-
-def test_abort(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Or all tokens may be there before it is aborted.
-    monkeypatch.setenv("FAKE_TENSORRT_LLM_STEP_DELAY_MS", "100")
-
-    async def read(llm: Any) -> tuple[str | None, bool]:
-        output = llm.generate_async([1, 2], params(ignore_eos=True, max_tokens=50), streaming=True)
-        await anext(output)
-        output.abort()
-        async for _ in output:
-            pass
-        return output.outputs[0].finish_reason, output.finished
-
-    with llm_class("pytorch")(str(scripted), skip_tokenizer_init=True) as llm:
-        assert on_loop(read(llm)) == ("cancelled", True)
-
-
-def test_greedy_gives_one(scripted: Path) -> None:
-    with pytest.raises(ValueError, match="Greedy decoding"):
-        params(n=2)
-    assert params(n=2, temperature=0.5).best_of == 2
-
-
-def test_temperature_alone_is_greedy_before_12(tmp_path: Path) -> None:
-    with patched(environment("1.1.0")), pytest.raises(ValueError, match="Greedy decoding"):
-        params(n=2, temperature=0.5)
-
-
-def test_end_id_is_needed_without_a_tokenizer(scripted: Path) -> None:
-    with (
-        llm_class("pytorch")(str(scripted), skip_tokenizer_init=True) as llm,
-        pytest.raises(ValueError, match="end_id"),
-    ):
-        llm.generate_async([1], params(end_id=None))
+        assert stream(llm, params(**asked)) == [steps]
 
 
 def test_unknown_arguments_are_refused(scripted: Path) -> None:
@@ -216,112 +118,10 @@ def test_log_probabilities_need_gathered_logits(scripted: Path) -> None:
             llm.generate_async([1], params(logprobs=1))
 
 
-def test_an_engine_runs_without_its_checkpoint(scripted: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    saved = tmp_path_factory.mktemp("engine")
-    (scripted / "tokenizer_config.json").write_text("{}")
-    (scripted / "chat_template.jinja").write_text("")
-    llm = llm_class("tensorrt")(str(scripted), skip_tokenizer_init=True, tensor_parallel_size=2)
-    llm.save(str(saved))
-    llm.shutdown()
-    for path in scripted.iterdir():
-        path.unlink()
-    assert {path.name for path in saved.iterdir()} == {
-        "config.json",
-        "rank0.engine",
-        "rank1.engine",
-        "tokenizer_config.json",
-    }
-    assert {"build_config", "pretrained_config"} <= set(json.loads((saved / "config.json").read_text()))
-    with llm_class("tensorrt")(str(saved), skip_tokenizer_init=True) as engine:
-        assert stream(engine, params())[0][-1] == ([5, 6, 7], "stop")
-    with pytest.raises(ValueError, match="Unrecognized model"):
-        llm_class("pytorch")(str(saved), skip_tokenizer_init=True)
-
-
 def test_ranks_cannot_be_spawned_inside_an_mpi_job(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
     with pytest.raises(RuntimeError, match="OMPI_COMM_WORLD_SIZE"):
         llm_class("pytorch")(str(scripted), skip_tokenizer_init=True, tensor_parallel_size=2)
-
-
-def test_a_process_ends_only_after_shutdown(tmp_path: Path) -> None:
-    small_checkpoint(tmp_path)
-    code = f"""
-        import sys, threading, time
-        from tensorrt_llm import LLM
-        llm = LLM({str(tmp_path)!r}, skip_tokenizer_init=True)
-        print([thread.daemon for thread in threading.enumerate() if thread.name == "fake-tensorrt-llm"])
-        llm.shutdown()
-        print([thread.name for thread in threading.enumerate() if thread.name == "fake-tensorrt-llm"])
-    """
-    done = run(code, tokens="5")
-    assert done.stdout.splitlines()[1:] == ["[False]", "[]"]
-    assert done.returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("what", "kind", "text"),
-    [
-        ("build:out-of-memory", "OutOfMemoryError", "CUDA out of memory. Tried to allocate"),
-        ("build:tensorrt-out-of-memory", "AssertionError", "Engine building failed"),
-        ("build:architecture", "NotImplementedError", "architecture Qwen2ForCausalLM is not supported in TRT-LLM yet"),
-        ("build:missing-package", "ModuleNotFoundError", "No module named 'modelopt'"),
-        ("build:disk", "OSError", "No space left on device"),
-        ("save:disk", "OSError", "No space left on device"),
-        ("load:out-of-memory", "RuntimeError", "CUDA error: out of memory"),
-        ("build:anything else", "RuntimeError", "anything else"),
-    ],
-)
-def test_failures(scripted: Path, tmp_path_factory: pytest.TempPathFactory, what: str, kind: str, text: str) -> None:
-    saved = tmp_path_factory.mktemp("saved")
-    flag = tmp_path_factory.mktemp("flag") / "fail"
-    flag.write_text(what)
-
-    def build() -> None:
-        with llm_class("tensorrt")(str(scripted), skip_tokenizer_init=True) as llm:
-            llm.save(str(saved))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FAKE_TENSORRT_LLM_FAIL_FILE", str(flag))
-        with pytest.raises(Exception, match=text) as caught:
-            build()
-        assert kind in [found.__name__ for found in type(caught.value).__mro__]
-        flag.unlink()
-        build()
-
-
-def test_crashes(tmp_path: Path) -> None:
-    small_checkpoint(tmp_path)
-    code = f"""
-        from tensorrt_llm._tensorrt_engine import LLM
-        LLM({str(tmp_path)!r}, skip_tokenizer_init=True)
-    """
-    assert run(code, tokens="5", fail="build:crash").returncode == 134
-    assert run(code, tokens="5", fail="build:kill").returncode == -9
-    assert "No module named 'tensorrt_llm'" in run(code, fail="import:missing").stderr
-
-
-def test_failure_while_serving(scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with llm_class("pytorch")(str(scripted), skip_tokenizer_init=True) as llm:
-        monkeypatch.setenv("FAKE_TENSORRT_LLM_FAIL", "serve:out-of-memory")
-        with pytest.raises(RuntimeError, match="out of memory"):
-            stream(llm, params())
-        monkeypatch.setenv("FAKE_TENSORRT_LLM_FAIL", "")
-        assert stream(llm, params())[0][-1][1] == "stop"
-
-
-def test_noise_of_a_build(tmp_path: Path) -> None:
-    small_checkpoint(tmp_path)
-    done = run(
-        f"""
-        from tensorrt_llm._tensorrt_engine import LLM
-        LLM({str(tmp_path)!r}, skip_tokenizer_init=True).shutdown()
-        """,
-        tokens="5",
-    )
-    assert "[TRT-LLM] [I] Total time of building Unnamed Network 0" in done.stdout
-    assert "[TensorRT-LLM][INFO] Engine version 1.2.1 found" in done.stdout
-    assert "Loading Model: [2/2]\tBuilding TRT-LLM engine" in done.stderr
 
 
 def test_the_model_is_the_checkpoint_s() -> None:
@@ -389,16 +189,3 @@ def test_what_a_loop_that_has_stopped_leaves_behind(scripted: Path, monkeypatch:
     with pytest.raises(Exception, match=r"^$") as raised:
         llm.shutdown()
     assert type(raised.value).__name__ == "EventLoopShutdownError"
-
-
-@pytest.mark.parametrize(("version", "ends"), [("0.20.0", False), ("1.0.0", True), ("1.2.1", True)])
-def test_a_refused_request(version: str, ends: bool, tmp_path: Path) -> None:
-    flow = "tensorrt" if version == "0.20.0" else "pytorch"
-    with patched(environment(version, tokens="5", fail="submit:no room")):
-        package = importlib.import_module("tensorrt_llm")
-        with package.LLM(str(small_checkpoint(tmp_path)), skip_tokenizer_init=True) as llm:
-            assert llm._flow == flow
-            with pytest.raises(RuntimeError, match="no room") as raised:
-                stream(llm, params())
-            assert type(raised.value).__name__ == "RequestError"
-            assert llm._executor.is_shutdown() == ends

@@ -174,14 +174,15 @@ def test_records(folder: Path, what: str) -> None:
     assert expected in sentence(folder, built)
 
 
-def test_no_record(folder: Path) -> None:
-    built = msgspec.structs.replace(write_engine(folder, manifest()), tensorrt_llm=None)
-    assert "does not say how its engine was built" in sentence(folder, built)
-
-
-def test_no_engine_files(folder: Path) -> None:
-    built = msgspec.structs.replace(write_engine(folder, manifest()), engine_files={})
-    assert "names no engine files" in sentence(folder, built)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tensorrt_llm": None}, "does not say how its engine was built"),
+        ({"engine_files": {}}, "names no engine files"),
+    ],
+)
+def test_no_record(folder: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in sentence(folder, msgspec.structs.replace(write_engine(folder, manifest()), **changes))
 
 
 @pytest.mark.parametrize("flow", ["tensorrt", "pytorch"])

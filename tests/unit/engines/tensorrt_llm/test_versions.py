@@ -11,24 +11,22 @@ from openai_bls.engines.tensorrt_llm.interface import Version
 from openai_bls.engines.tensorrt_llm.versions import kv_cache_dtypes, plugin_refusal
 from tests.contracts import tables
 
-SAMPLES = (
-    *(
-        "auto",
-        "float16",
-        "float32",
-        "bfloat16",
-        "int32",
-        "fp8",
-        "nvfp4",
-        "int4",
-        "enable",
-        "disable",
-        "",
-        "64",
-        "0",
-        "-1",
-    ),
-)
+SAMPLES = [
+    "auto",
+    "float16",
+    "float32",
+    "bfloat16",
+    "int32",
+    "fp8",
+    "nvfp4",
+    "int4",
+    "enable",
+    "disable",
+    "64",
+    "0",
+    "-1",
+    "",
+]
 
 
 def takes(field: dict[str, Any], text: str) -> bool:

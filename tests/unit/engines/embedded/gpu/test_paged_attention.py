@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import ContinuousBatchingConfig
 from transformers.generation.continuous_batching import input_outputs
 
 from openai_bls.core.engine_types import SamplingParams
@@ -21,6 +18,7 @@ from openai_bls.engines.embedded import engine as embedded_engine
 from openai_bls.engines.embedded.gpu import paged_attention
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner, ladder, padded
 from tests.unit.engines.embedded.gpu import reference_kernels
+from tests.unit.engines.embedded.overlapping import overlap
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 from tests.unit.engines.engine_support import Recorder, request
 
@@ -105,41 +103,10 @@ def test_answers_of_replayed_steps(start_with: StartPaged, expected: list[list[i
     assert ReplayingRunner.replayed > 2 * ReplayingRunner.captured
 
 
-class _Stream:
-    """A stream, or an event, of a device that does everything at once."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def record_event(self, event: Any) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
-
-
 @pytest.fixture
 def in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asynchronous batching without a GPU: steps are prepared before the last one's tokens are known to the host."""
-    if not hasattr(input_outputs, "create_device_stream"):
-        pytest.skip("older releases make their streams elsewhere")
-    monkeypatch.setattr(input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types", ("cpu",))
-    monkeypatch.setattr(input_outputs, "create_device_stream", _Stream)
-    monkeypatch.setattr(input_outputs, "stream_context", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(input_outputs.torch, "Event", _Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    read_config = model_loader.batching_config
-
-    def config(*arguments: Any) -> Any:
-        return dataclasses.replace(read_config(*arguments), async_batching=True)
-
-    monkeypatch.setattr(model_loader, "batching_config", config)
-    original = ContinuousBatchingConfig
-
-    def asynchronous(**settings: Any) -> Any:
-        return original(**settings | {"use_async_batching": True})
-
-    asynchronous.__dataclass_fields__ = original.__dataclass_fields__  # type: ignore[attr-defined]
-    monkeypatch.setattr(continuous_batching, "ContinuousBatchingConfig", asynchronous)
+    overlap(monkeypatch)
 
 
 @pytest.mark.usefixtures("in_flight")
@@ -199,15 +166,6 @@ def test_seeds_do_not_depend_on_the_path(start_with: StartPaged, start: EngineFa
     assert run_all(*start_with("paged"), PROMPTS, sampling) == plain
 
 
-def test_bad_words(start_with: StartPaged, model: Any, expected: list[list[int]]) -> None:
-    engine, recorder = start_with("paged")
-    for i in range(3):
-        bad = (expected[i][0],), tuple(expected[i][3:5]), tuple(expected[i][6:9])
-        engine.submit(request(i, prompt=PROMPTS[i], max_tokens=COUNT, bad_words=bad))
-        recorder.wait_end(i)
-        assert recorder.tokens[i] == generate(model, PROMPTS[i], bad_words_ids=[list(word) for word in bad])
-
-
 def test_a_longer_context_than_the_page_tables_default(start_with: StartPaged, model: Any) -> None:
     engine, recorder = start_with("paged")
     prompt = [i % 250 for i in range(400)]
@@ -256,11 +214,6 @@ def processor_of(engine: Engine) -> Any:
     assert isinstance(engine, embedded_engine.TransformersEngine)
     assert engine._batcher is not None
     return engine._batcher._manager.batch_processor
-
-
-def test_the_runner_takes_the_place_of_the_other(start_with: StartPaged) -> None:
-    engine, _ = start_with("paged")
-    assert isinstance(processor_of(engine).model_runner, CudaGraphRunner)
 
 
 def test_ladders() -> None:
