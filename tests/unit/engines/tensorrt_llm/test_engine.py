@@ -575,7 +575,7 @@ def test_a_grammar(flow: Flow, tmp_path: Path, tokenizer_dir: Path) -> None:
         engine.close()
     assert re.fullmatch("[0-9]{3}x", tokenizer.decode(recorder.tokens[1]))
     assert (recorder.reason(1), recorder.ends[1].stop_token_id) == ("stop", end)
-    assert "grammar: lark is not what this model was loaded with" in (recorder.ends[2].error or "")
+    assert "grammar of the kind lark is not supported" in (recorder.ends[2].error or "")
     assert recorder.breaches == []
 
 
