@@ -100,7 +100,7 @@ class Build(NamedTuple):
 
     options: BuildOptions
     reason: str
-    """Why this engine, where the command line leaves it open; else empty."""
+    """Reason for this engine, where the command line leaves it open; else empty."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:

@@ -51,9 +51,9 @@ from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048
-"""Tokens, where the checkpoint does not say."""
+"""Tokens of prompt and output, where the checkpoint does not say."""
 _PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
-"""Whose versions the manifest records."""
+"""Packages whose versions the manifest records."""
 
 
 def build(options: BuildOptions, report: Report) -> Manifest:
@@ -259,7 +259,7 @@ def _hash(configs: Mapping[str, str]) -> str:
 
 
 def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -> None:
-    """Whether the API serves nothing else under the names of the engine and of its adapters.
+    """Check that the API serves nothing else under the names of the engine and of its adapters.
 
     Raises:
         EngineLoadError: it does.

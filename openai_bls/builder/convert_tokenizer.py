@@ -64,7 +64,7 @@ class Made(msgspec.Struct, frozen=True):
     end_tokens: tuple[int, ...] = ()
     """That end an answer beside those of generation_config.json."""
     compared: bool = True
-    """Whether the library that the code uses was there to compare with."""
+    """False if the library that the code uses is not installed, so that nothing was compared."""
 
 
 def make(source: Path) -> Made | None:

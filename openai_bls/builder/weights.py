@@ -180,7 +180,7 @@ def _write_made(made: convert_tokenizer.Made, source: Path, target: Path) -> Non
 
 
 def _json_object(path: Path) -> dict[str, Any]:
-    """What the file holds, or nothing."""
+    """JSON object in a file; empty if there is none."""
     try:
         value = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -217,5 +217,5 @@ def _make_fast(source: Path, target: Path, *, trust_remote_code: bool) -> None:
 
 
 def _has_own_code(source: Path) -> bool:
-    """Whether the tokenizer is a class that comes with the checkpoint."""
+    """True if the tokenizer is a class that comes with the checkpoint."""
     return "AutoTokenizer" in (_json_object(source / "tokenizer_config.json").get("auto_map") or {})

@@ -33,7 +33,7 @@ ALL_FIELDS = (*_SAMPLING_FIELDS, *_REQUEST_FIELDS)
 """Every optional field an engine may honour."""
 
 MAX_LOGPROBS = 20
-"""Likeliest tokens per place that an engine gives at most."""
+"""Most likeliest tokens per position that an engine returns."""
 
 ENGINE_FAILED = "The engine failed; the request cannot be completed."
 """For the client's eyes; the cause is in the log."""
@@ -43,7 +43,7 @@ _DEFAULT_REQUEST = GenerationRequest(request_id=0, prompt_token_ids=[0], max_tok
 
 
 def refusal(request: GenerationRequest, info: EngineInfo) -> str | None:
-    """Why the engine described by `info` cannot honour `request`, naming the field at fault; None if it can."""
+    """Refusal of `request` by the engine that `info` describes, naming the field; None if it can be honoured."""
     return (
         _lengths(request, info)
         or _support(request, info)

@@ -149,7 +149,7 @@ class NullEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is and can do."""
+        """Capabilities and limits of this engine."""
         return self._info
 
     def submit(self, request: GenerationRequest) -> None:

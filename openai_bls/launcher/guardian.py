@@ -233,7 +233,7 @@ class _Job(_Server):
         return missed
 
     def _is(self, pid: int, started: str) -> bool:
-        """Whether that process still runs; a process id alone may be another's by now."""
+        """True while that process runs; a process id alone may be another's by now."""
         try:
             fields = _stat(pid)
         except OSError:

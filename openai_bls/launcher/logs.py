@@ -168,7 +168,7 @@ def first_line(escaped: str) -> str:
 
 
 def worth_showing(line: str) -> bool:
-    """Whether it is a warning or worse, or printed by a model; not a table, not the usual noise."""
+    """True for a warning or worse and for what a model prints; not for a table or the usual noise."""
     match = _PREFIXED.match(line)
     if any(noise in line for noise in _NOISE):
         return False

@@ -30,7 +30,7 @@ class Ports:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen on `port` now.
+    """True if a server could listen on `port` now.
 
     SO_REUSEPORT stays off on purpose: with it, a second server would bind the first one's port and
     the two would silently share the connections.

@@ -80,7 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     estimate: Estimate | None
     estimated_with: EstimateOptions
     problems: tuple[str, ...]
-    """Why it cannot work, a sentence each; the estimate has the same."""
+    """Problems that keep it from working, a sentence each; the estimate has the same."""
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
@@ -168,7 +168,7 @@ def described(request: Request, made: Plan) -> str:
 
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
-    """Why TensorRT-LLM does not take the model, or not as the checkpoint is quantized."""
+    """Problems of the model's family, or of the checkpoint's quantization, with TensorRT-LLM."""
     release = (version.major, version.minor)
     refused = families.refusal(
         request.config, flow, release, trust_remote_code=request.trust_remote_code, installed=request.architectures
@@ -189,7 +189,7 @@ def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs |
 
 
 def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
-    """What the installed version would refuse in the middle of the build."""
+    """Problems that the installed version would raise only in the middle of the build."""
     ranks = own.tensor_parallel_size * own.pipeline_parallel_size
     if own.workers not in (1, ranks):
         yield (
@@ -218,7 +218,7 @@ def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: S
 def _without_effect(
     own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype, stored: StoredAs | None
 ) -> Iterator[str]:
-    """What TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
+    """Options that TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
     if flow == "pytorch":
         return
     why = ""

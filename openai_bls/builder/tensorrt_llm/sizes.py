@@ -109,7 +109,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     fits: tuple[str, ...] | None = None
     """Without a GPU: names of the known ones that it would run on."""
     problems: tuple[str, ...] = ()
-    """Why it cannot work, a sentence each."""
+    """Problems that keep it from working, a sentence each."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -184,7 +184,7 @@ def _require_sizes(options: EstimateOptions) -> None:
 
 
 def _kv_heads_per_rank(shape: ModelShape, options: EstimateOptions) -> int:
-    """Where there are more ranks than heads, several ranks keep the same one."""
+    """Heads per rank: with more ranks than heads, several ranks keep the same one."""
     return math.ceil(shape.kv_heads / options.tp)
 
 

@@ -251,7 +251,7 @@ class ContinuousBatcher:
         return error
 
     def stop(self) -> None:
-        """Make `run` return after the step at hand."""
+        """Make `run` return after the current step."""
         status = self._manager.background_thread_status
         status.request_stop(status.HARD_STOP, 0)
         self._wake.set()

@@ -114,7 +114,7 @@ class TransformersEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is and can do."""
+        """Capabilities and limits of this engine."""
         return self._info
 
     def submit(self, request: GenerationRequest) -> None:

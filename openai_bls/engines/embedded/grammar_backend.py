@@ -233,13 +233,13 @@ class LlguidanceConstraint:
 
     @property
     def ended(self) -> bool:
-        """Whether the grammar is complete and only a stop token may follow; raises as `fill` does."""
+        """True once the grammar is complete and only a stop token may follow; raises as `fill` does."""
         self._computed()
         return self._may_end and self._only_end
 
     @property
     def needs_bitmask(self) -> bool:
-        """Whether the next bitmask is not computed yet."""
+        """True while the next bitmask is not computed."""
         return self._next is None and self._error is None
 
     def take(self, row: Bitmask) -> None:

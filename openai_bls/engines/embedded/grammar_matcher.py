@@ -35,7 +35,7 @@ class Constraint(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the grammar is complete and nothing but a stop token may follow."""
+        """True once the grammar is complete and nothing but a stop token may follow."""
         ...
 
 

@@ -42,7 +42,7 @@ class LogitsUpdate:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether any logit changes."""
+        """True if any logit changes."""
         return bool(self.bias or self.penalties or self.bans or self.constrained)
 
     def bitmasks(self, vocab_size: int) -> tuple[list[int], npt.NDArray[np.int32]]:
@@ -144,7 +144,7 @@ class HostLogitsProcessors:
 
     @staticmethod
     def needed(request: GenerationRequest) -> bool:
-        """Whether a request asks for any of this."""
+        """True if a request asks for any of this."""
         params = request.sampling
         return bool(
             request.bad_words

@@ -27,7 +27,7 @@ class PromptFindings:
 
 
 def needed(request: GenerationRequest) -> bool:
-    """Whether a request wants log-probabilities or an embedding of its prompt."""
+    """True if a request wants log-probabilities or an embedding of its prompt."""
     return request.prompt_logprobs is not None or request.pooling is not None
 
 

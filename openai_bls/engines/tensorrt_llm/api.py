@@ -111,7 +111,7 @@ class _Installed:
         return output
 
     def healthy(self, llm: Llm) -> bool:
-        """Whether the executor still serves, by its own flags, its background errors and its ranks' futures."""
+        """False once the executor has failed, by its own flags, its background errors and its ranks' futures."""
         assert isinstance(llm, _Opened)
         executor = getattr(llm.llm, "_executor", None)
         if executor is None or any(getattr(executor, flag, False) for flag in ("doing_shutdown", "doing_pre_shutdown")):
@@ -124,7 +124,7 @@ class _Installed:
         return not any(future.done() for future in getattr(executor, "mpi_futures", ()))
 
     def is_of_the_request(self, error: Exception) -> bool:
-        """Whether it was raised for one request."""
+        """True if it is of one request."""
         names = {cls.__name__ for cls in type(error).__mro__}
         return bool(names & _OF_THE_REQUEST) or isinstance(error, _BUILT_IN)
 
@@ -137,7 +137,7 @@ class _Installed:
                 await asyncio.sleep(0)
 
     def build(self, spec: BuildSpec) -> None:
-        """Convert, quantise, build and save an engine."""
+        """Convert, quantize, build and save an engine."""
         versions.require_flow("tensorrt", self.version, self.version_text)
         clear_mpi()
         api_build.build(self._package, spec)

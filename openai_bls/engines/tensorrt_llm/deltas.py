@@ -33,7 +33,7 @@ class OutputError(Exception):
 
 
 class _End(NamedTuple):
-    """How a sequence ends."""
+    """End of a sequence."""
 
     delivered: int
     """New tokens that still are."""
@@ -93,7 +93,7 @@ class Cursor:
         self._observed = max(self._observed, count)
 
     def advance(self, completion: Completion, *, finished: bool, cached_tokens: int = 0) -> TokenDelta | None:
-        """What is new in `completion`; None if nothing is. Not after a delta with a finish reason.
+        """Delta of what is new in `completion`; None if nothing is. Not called after a delta with a finish reason.
 
         Args:
             completion: the output as it is now.
@@ -140,7 +140,7 @@ class Cursor:
         return delta
 
     def _end(self, new: Sequence[int]) -> _End | None:
-        """Whether the sequence ends with, or among, its new tokens."""
+        """End of the sequence with, or among, its new tokens; None if it goes on."""
         request = self._request
         if self._longest_word:
             for count, token_id in enumerate(new, 1):
@@ -163,7 +163,7 @@ class Cursor:
         return any(tail[-len(word) :] == word for word in self._request.stop_words)
 
     def _finished(self, completion: Completion, count: int) -> _End:
-        """How an output ended in which nothing that was asked for tells it.
+        """End of a finished output by TensorRT-LLM's own finish reason.
 
         Args:
             completion: the output.

@@ -115,7 +115,7 @@ class TrtLlmEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is and can do."""
+        """Capabilities and limits of this engine."""
         return self._info
 
     def submit(self, request: GenerationRequest) -> None:
@@ -319,7 +319,7 @@ class TrtLlmEngine:
         emit(self._on_step, deltas + answers)
 
     def _read(self, live: _RequestState) -> TokenDelta | None:
-        """What a request's output holds that is new; whatever goes wrong ends this request alone."""
+        """Delta of what is new in a request's output; whatever goes wrong ends this request alone."""
         output = live.output
         assert output is not None
         try:

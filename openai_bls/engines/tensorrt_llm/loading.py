@@ -111,7 +111,7 @@ def load(
 
 
 def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings) -> LlmOptions:
-    """How the engine of `manifest` is loaded: the settings over what the builder noted.
+    """Load options of the engine of `manifest`: the settings over what the builder recorded.
 
     Raises:
         EngineLoadError: a file is missing or has changed, or a setting cannot be honoured.

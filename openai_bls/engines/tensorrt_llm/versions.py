@@ -66,7 +66,7 @@ _GONE = {
 
 
 def plugin_refusal(name: str, text: str, version: Version) -> str | None:
-    """Why `PluginConfig` does not take this; None if it does, or if the version is none of the recorded ones."""
+    """Refusal of a value of `PluginConfig`; None if it is valid, or if the version is none of the recorded ones."""
     if not _RECORDED[0] <= version < _RECORDED[1]:
         return None
     allowed = _PLUGINS.get(name)
@@ -123,7 +123,7 @@ def kv_cache_dtypes(flow: Flow, version: Version) -> tuple[KvCacheDtype, ...]:
 
 
 def cpp_sampler(version: Version) -> bool:
-    """Whether the PyTorch flow must be told to draw tokens by the C++ decoder, which penalizes, biases and seeds."""
+    """True if the PyTorch flow needs `TRTLLMSampler`, the C++ decoder, for penalties, biases and seeds."""
     return version < _ONE_SAMPLER_SINCE
 
 

@@ -128,7 +128,7 @@ class GrpcEngineClient:
 
     @property
     def connected(self) -> bool:
-        """Whether the engine is there."""
+        """True while the engine is connected."""
         return self._open.is_set() and not self._closed
 
     @property
@@ -236,7 +236,7 @@ class GrpcEngineClient:
             self._forget(state)
 
     def _settled_at_once(self, state: _RequestState, description: Description) -> bool:
-        """Whether the request ends without the engine."""
+        """End the request without the engine if it has none; True if so."""
         request, info = state.request, description.info
         refusal = (
             capabilities.refusal(request, info)

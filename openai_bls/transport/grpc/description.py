@@ -27,7 +27,7 @@ class Description(msgspec.Struct, frozen=True):
     inputs: frozenset[str]
     """That the model declares; Triton refuses others."""
     chunked_context: bool
-    """Whether a prompt may be longer than one step."""
+    """True if a prompt may be longer than one step."""
 
 
 def describe(model_dir: Path) -> Description:

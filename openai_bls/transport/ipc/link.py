@@ -82,7 +82,7 @@ class Link(Generic[MessageT]):
 
     @property
     def open(self) -> bool:
-        """Whether the other end is there."""
+        """True while the other end is connected."""
         return self._transport is not None
 
     def opened(self, transport: asyncio.Transport) -> None:

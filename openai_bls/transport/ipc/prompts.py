@@ -156,7 +156,7 @@ class _PromptConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether the client is still there."""
+        """True while the client is connected."""
         return self._thread.is_alive()
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class Stream(Protocol):
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """True once the client has gone."""
         ...
 
 

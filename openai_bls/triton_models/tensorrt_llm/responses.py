@@ -48,7 +48,7 @@ class Responder:
 
     @property
     def ended(self) -> bool:
-        """Whether the last response has gone out."""
+        """True once the last response is sent."""
         return self._open == 0
 
     def sequences(self) -> list[tuple[Callable[[int], GenerationRequest], Sequence]]:

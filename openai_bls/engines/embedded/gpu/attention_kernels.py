@@ -5,7 +5,7 @@ device only, so that all of them can be captured in CUDA graphs. Sequences are l
 has them, and the query heads that share a key head are the rows of one matrix product.
 
 Tokens lie in the cache as rows of [heads, size] at `slot * slot_stride`; a slot comes from a table of pages (decoding)
-or from a list with one slot a token (everything else).
+or from a list with one slot per token (everything else).
 """
 
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0915

@@ -36,7 +36,7 @@ class TokenSampler(Protocol):
 
     @property
     def needs_last_tokens(self) -> bool:
-        """Whether the host must know the tokens of the step before when `pick` is called."""
+        """True if `pick` needs the tokens of the step before on the host."""
         ...
 
     def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
