@@ -205,7 +205,7 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Buil
 
 
 def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[str, str]:
-    """Those of the recipe's config.pbtxt files that are to be written.
+    """Files config.pbtxt of the recipe that are to be written.
 
     All of a further engine's, which belong to the build. Of the committed ones those whose settings have changed since
     the last build: until then a file stays, with whatever somebody wrote into it.
@@ -293,7 +293,7 @@ def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -
 
 
 def _manifests(model: Path) -> list[Manifest]:
-    """Of the engines in a model's version folders, those that are readable; so does `served_names`."""
+    """Readable manifests in a model's version folders; `served_names` reads the same."""
     found = []
     for path in sorted(model.glob(f"*/{MANIFEST_NAME}")):
         with contextlib.suppress(EngineLoadError):
@@ -302,7 +302,7 @@ def _manifests(model: Path) -> list[Manifest]:
 
 
 def _adapters(manifest: Manifest) -> list[str]:
-    """Those that the API serves as models of their own names."""
+    """LoRA adapters that the API serves as models of their own names."""
     record = manifest.tensorrt_llm
     return [] if record is None or record.backend == "cpp" else list(record.lora)
 

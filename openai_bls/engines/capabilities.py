@@ -36,7 +36,7 @@ MAX_LOGPROBS = 20
 """Most likeliest tokens per position that an engine returns."""
 
 ENGINE_FAILED = "The engine failed; the request cannot be completed."
-"""For the client's eyes; the cause is in the log."""
+"""Message of a failed request to the client; the cause is in the log."""
 
 _DEFAULT_SAMPLING = SamplingParams()
 _DEFAULT_REQUEST = GenerationRequest(request_id=0, prompt_token_ids=[0], max_tokens=1)

@@ -72,7 +72,7 @@ class _Sequence:
         self.stop_token_id: int | None = None
         wants_logprobs = request.logprobs is not None or request.prompt_logprobs is not None
         self.asked = (request, info.vocab_size) if wants_logprobs else None
-        """Of which deltas are to tell more than tokens."""
+        """Request and vocabulary size, where deltas carry log-probabilities."""
         shift = 0 if request.lora_name is None else 1
         if settings.echo:
             prompt = request.prompt_token_ids

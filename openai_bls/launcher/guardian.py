@@ -132,7 +132,7 @@ class _Server:
         self.kill()
 
     def exit_code(self, status: int) -> int:
-        """That of the process, a signal counted from 128."""
+        """Exit code of the process, a signal counted from 128."""
         code = os.waitstatus_to_exitcode(status)
         return 128 - code if code < 0 else code
 

@@ -36,12 +36,12 @@ class RankOptions:
     """Options of the command line about ranks."""
 
     world_size: int | None = None
-    """None takes what the engines were built for."""
+    """Number of ranks; None takes what the engines were built for."""
     mode: Mode = "leader"
     engine_names: tuple[str, ...] = ()
     """Models that ranks other than 0 load; empty stands for all engines."""
     hosts: str = ""
-    """As mpirun's --host takes them: `a:8,b:8`."""
+    """Hosts as mpirun's --host takes them: `a:8,b:8`."""
     hostfile: Path | None = None
     oversubscribe: bool = False
     mpirun_args: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def plan_job(
     extra: Sequence[str],
     environment: Mapping[str, str],
 ) -> MpiJob | None:
-    """As `plan_ranks`, which has read the manifests; None where one plain tritonserver is right."""
+    """Plan of `plan_ranks`, which has read the manifests; None where one plain tritonserver is right."""
     _check_names(options, repository, list(heads))
     world_size = _world_size(options, heads)
     if options.mode == "leader" and world_size == 1:

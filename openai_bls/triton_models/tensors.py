@@ -70,7 +70,7 @@ class Model(msgspec.Struct, frozen=True):
     backend: str = "python"
     decoupled: bool = False
     queue: Queue | None = None
-    """None leaves the section out: a request goes to the model when it comes."""
+    """Dynamic batching; None leaves the section out: a request goes to the model when it comes."""
     instances: int = 1
     parameters: dict[str, str] = {}
     """Literal values of the `parameters` section; the model's `settings` class says what each means."""

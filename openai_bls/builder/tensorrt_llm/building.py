@@ -205,7 +205,7 @@ class TensorRtLlmRecipe:
         )
 
     def _highest_rank(self) -> int:
-        """Of the adapters, or what was asked for, which must not be less."""
+        """Largest rank of the adapters, or what was asked for, which must not be less."""
         ranks = {name: _rank(folder) for name, folder in self._own.lora.items()}
         asked = self._own.max_lora_rank
         highest = max(ranks.values(), default=0)

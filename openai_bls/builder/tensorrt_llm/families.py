@@ -30,7 +30,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     architectures: tuple[str, ...]
-    """As in config.json."""
+    """Names as in config.json."""
     models: dict[str, str]
     """Name of a model → id on the Hugging Face hub of one to try."""
     tensorrt_class: str | None = None
@@ -43,7 +43,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """True if it runs Python code that comes with the checkpoint. transformers has all others itself, which the
     embedded engine needs."""
     quants: tuple[Quant, ...] = ()
-    """That TensorRT-LLM documents for it in the flow `tensorrt`."""
+    """Quantizations that TensorRT-LLM documents for it in the flow `tensorrt`."""
     notes: tuple[str, ...] = ()
 
 

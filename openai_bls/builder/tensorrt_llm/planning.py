@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Engine to plan: the options of every engine, and those of TensorRT-LLM."""
 
     model: str
-    """As on the command line."""
+    """Checkpoint as on the command line."""
     config: dict[str, Any]
     """Contents of the checkpoint's config.json."""
     dtype: Dtype
@@ -58,9 +58,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path | None = None
     """The checkpoint's, where it is on this machine."""
     checkpoint_bytes: int | None = None
-    """Of its weights; None where they are not on this machine."""
+    """Bytes of its weights; None where they are not on this machine."""
     architectures: Mapping[Flow, frozenset[str]] | None = None
-    """That the installed TensorRT-LLM has in each flow; None if it was not asked."""
+    """Architectures that the installed TensorRT-LLM has in each flow; None if it was not asked."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,6 +284,6 @@ def gpu_for(name: str | None, installed: Sequence[InstalledGpu]) -> Gpu:
 
 
 def as_gpu(installed: InstalledGpu) -> Gpu:
-    """For an estimate. Both have nvidia-smi's memory.total, from which `Gpu` takes what no program gets."""
+    """GPU for an estimate. Both have nvidia-smi's memory.total, from which `Gpu` takes what no program gets."""
     major, _, minor = installed.compute_capability.partition(".")
     return Gpu(installed.name, installed.memory_bytes // _MIB, (int(major), int(minor or 0)))

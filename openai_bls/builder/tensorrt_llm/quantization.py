@@ -74,12 +74,12 @@ CHECKPOINT_ONLY: dict[str, Quantization] = {
     # A scale of one byte for 32 weights.
     "mxfp4": Quantization("W4A16_MXFP4", 0.5 + 1 / 32, experts_only=True)
 }
-"""Those that no `--quant` names, by the words of `quantized_checkpoint.quantization_of`."""
+"""Quantizations that no `--quant` names, by the words of `quantized_checkpoint.quantization_of`."""
 
 BUILT: tuple[Quant, ...] = tuple(name for name, how in QUANTIZATIONS.items() if not how.refusal)
 """Values of `--quant`."""
 
 KV_CACHE_BYTES: dict[KvCacheDtype, float] = {"fp8": 1, "int8": 1, "nvfp4": 0.5 + 1 / 16}
-"""Of an element of the KV cache; `auto` has the model's own type."""
+"""Bytes per element of the KV cache; `auto` has the model's own type."""
 KV_CACHE_FORMAT: dict[KvCacheDtype, NumberFormat] = {"fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-"""Formats of the GPU's tensor cores that a quantized KV cache needs."""
+"""Number format of the GPU's tensor cores that a quantized KV cache needs."""

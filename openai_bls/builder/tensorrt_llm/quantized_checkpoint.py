@@ -29,7 +29,7 @@ class CheckpointForm(msgspec.Struct, frozen=True):
     """A form in which checkpoints come quantized."""
 
     title: str
-    """As people call it."""
+    """Name that people use."""
     tensorrt: bool = False
     """True if an engine can be built of it (flow `tensorrt`)."""
     pytorch_since: tuple[int, int] | None = None
@@ -59,7 +59,7 @@ CHECKPOINT_FORMS: dict[str, CheckpointForm] = {
     "awq": CheckpointForm("AutoAWQ", instead="awq"),
     "bitsandbytes": CheckpointForm("bitsandbytes", instead="int8_weight_only"),
 }
-"""By `StoredAs.form`."""
+"""`StoredAs.form` → its description."""
 
 INLINE_SINCE = (1, 3)
 """The first release that reads what ModelOpt wrote into config.json, if `MODELOPT_FILE` is missing."""

@@ -68,7 +68,7 @@ class _Vocabulary(msgspec.Struct, frozen=True):
     """A model's vocabulary as grammars see it."""
 
     text: list[bytes]
-    """By id; empty for what is never text."""
+    """Bytes of each token by its id; empty for what is never text."""
     is_text: Bitmask
     """Tokens that are text in every grammar."""
     markers: dict[str, int]

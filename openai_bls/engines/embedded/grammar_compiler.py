@@ -50,7 +50,7 @@ class GrammarCompiler:
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large-grammars")
         self._lock = threading.Lock()
         self._futures: dict[str, Future[None]] = {}
-        """Of the requests whose result is awaited, by key."""
+        """Futures of the grammars that are awaited, by key."""
 
     def warm_up(self) -> None:
         """Load the library and the vocabulary on a thread of the compiler's."""

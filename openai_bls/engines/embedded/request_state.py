@@ -46,7 +46,7 @@ class RequestState:
         self.request = request
         self.processors: HostLogitsProcessors | None = None
         self.prompt_logprobs: Logprobs | None = None
-        """For the first delta."""
+        """Log-probabilities of the prompt, for the first delta."""
         self.batched = False
         """The batcher has it."""
         self.cursor = 0

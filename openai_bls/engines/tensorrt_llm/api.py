@@ -90,7 +90,7 @@ class _Installed:
         return tuple(sorted(names))
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `engine_types.Grammar.kind`, those it takes."""
+        """Values of `engine_types.Grammar.kind` that it takes."""
         return versions.grammar_kinds(options.flow, options.guided_decoding_backend, self.version)
 
     def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:
@@ -159,7 +159,7 @@ class _Installed:
             return frozenset()
 
     def _lazy_models(self) -> frozenset[str]:
-        """Those that 1.3 imports on demand."""
+        """Names of the architectures that 1.3 imports on demand."""
         try:
             return frozenset(self._package.name("tensorrt_llm._torch.models._arch_index.MODEL_ARCH_TO_MODULE"))
         except EngineLoadError:
@@ -186,7 +186,7 @@ class _Installed:
             )
 
     def _arguments(self, options: LlmOptions) -> dict[str, Any]:
-        """Of `LLM`, beside the model."""
+        """Arguments of `LLM`, besides the model."""
         arguments: dict[str, Any] = {
             "skip_tokenizer_init": options.tokenizer is None,
             "trust_remote_code": options.trust_remote_code,

@@ -22,7 +22,7 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.tensorrt_llm.interface import Completion
 
 TIMED_OUT = "The engine gave the request up: it had taken too long."
-"""For the client's eyes."""
+"""Message of such a request to the client."""
 
 _WHOLE = ("stop", "length")
 """Finish reasons of an output in which nothing is missing."""
@@ -70,7 +70,7 @@ class Cursor:
         self._places: list[Any] = []
         """Log-probabilities of all tokens so far, if they were asked for."""
         self._observed = 0
-        """The most tokens that a response has made it."""
+        """Most tokens that any response has had."""
         self._tail: list[int] = []
         """The last tokens, as many as a stop word can span."""
         self.count = 0

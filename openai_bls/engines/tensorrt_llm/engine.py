@@ -48,7 +48,7 @@ class _RequestState:
         self.end_id = end_id
         self.cursor = Cursor(request, end_id)
         self.output: Output | None = None
-        """None until it is TensorRT-LLM's."""
+        """TensorRT-LLM's handle of the request; None until it is submitted."""
         self.task: asyncio.Task[None] | None = None
         self.marked = False
         """Its output may hold something new."""

@@ -90,7 +90,7 @@ class LlmOptions(msgspec.Struct, frozen=True):
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
     tokenizer: Path | None = None
-    """For guided decoding; text goes in and out as token ids all the same."""
+    """Directory of the tokenizer for guided decoding; prompts and outputs are token ids all the same."""
     trust_remote_code: bool = False
     kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_free_gpu_mem_fraction: float | None = None
@@ -116,10 +116,10 @@ class Sampling(msgspec.Struct, frozen=True):
 
     max_tokens: Positive
     end_id: int | None
-    """None and `ignore_eos`: nothing ends it but `max_tokens`."""
+    """Token id that ends the output; None is `ignore_eos`: only `max_tokens` does."""
     pad_id: int | None
     stop_token_ids: tuple[int, ...] = ()
-    """Beside `end_id`."""
+    """Further token ids that end the output."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     min_tokens: NotNegative = 0
     temperature: float = 1.0
@@ -233,7 +233,7 @@ class Api(Protocol):
         ...
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `engine_types.Grammar.kind`, those it takes."""
+        """Values of `engine_types.Grammar.kind` that it takes."""
         ...
 
     def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:

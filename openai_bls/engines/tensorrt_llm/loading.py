@@ -199,13 +199,13 @@ def check_gpus(record: TensorRtLlmRecord, api: Api) -> None:
 
 
 def supported_fields(api: Api, options: LlmOptions) -> tuple[str, ...]:
-    """Of the fields that an engine may honour those that requests to this one may use."""
+    """Fields that requests to this engine may use."""
     names = {*api.supported(options), *_OURS} - _NEVER
     return tuple(field for field in ALL_FIELDS if field in names)
 
 
 def max_logprobs(api: Api, options: LlmOptions, vocab_size: int) -> int:
-    """The most likeliest tokens a place that the installed version gives beside the token itself."""
+    """Most likeliest tokens per position that the installed version returns, besides the token itself."""
     if "logprobs" not in api.supported(options):
         return 0
     most = versions.max_logprobs(options.flow, api.version)

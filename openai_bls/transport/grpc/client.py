@@ -236,7 +236,7 @@ class GrpcEngineClient:
             self._forget(state)
 
     def _settled_at_once(self, state: _RequestState, description: Description) -> bool:
-        """End the request without the engine if it has none; True if so."""
+        """Answer a refused or an empty request without the engine; False if the engine has to."""
         request, info = state.request, description.info
         refusal = (
             capabilities.refusal(request, info)

@@ -25,7 +25,7 @@ class Description(msgspec.Struct, frozen=True):
     manifest: Manifest
     info: EngineInfo
     inputs: frozenset[str]
-    """That the model declares; Triton refuses others."""
+    """Input tensors that the model declares; Triton refuses others."""
     chunked_context: bool
     """True if a prompt may be longer than one step."""
 

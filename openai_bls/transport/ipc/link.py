@@ -104,7 +104,7 @@ class Link(Generic[MessageT]):
 
     @property
     def why_closed(self) -> str:
-        """For a client's eyes."""
+        """Message to a client."""
         return SHUTTING_DOWN if self.closed else self._unavailable
 
     def send(self, message: Any) -> None:

@@ -44,7 +44,7 @@ class Responder:
         self._fail = fail
         self._open = len(request.prompts) * request.return_sequences
         self.request_ids: list[int] = []
-        """Of the engine's requests behind this one."""
+        """Ids of the engine's requests behind this one."""
 
     @property
     def ended(self) -> bool:

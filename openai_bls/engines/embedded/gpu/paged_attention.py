@@ -170,7 +170,7 @@ def _varlen(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As `_paged`, over copies of the keys and values."""
+    """Attention as in `_paged`, over copies of the keys and values."""
     _refuse_features(kwargs)
     assert _flash is not None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -190,7 +190,7 @@ def _varlen(
 
 
 def _longest(kwargs: dict[str, Any], kind: str) -> int:
-    """The most queries or keys of one sequence, or more."""
+    """Upper bound on the queries or keys of one sequence."""
     name = f"max_length_{kind}"
     return int(_of_full_layers(kwargs[name] if name in kwargs else kwargs[f"max_seqlen_{kind}"]))
 
