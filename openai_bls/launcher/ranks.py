@@ -127,7 +127,7 @@ def plan_job(
             "this command runs under an mpirun itself: start it once, without mpirun; it starts the ranks"
         )
     remote = bool(options.hosts or options.hostfile)
-    models = options.engine_names or _followed(heads)
+    models = options.engine_names or list(_cpp_ranks(heads) or heads)
     if not models and world_size > 1:
         raise LaunchError("no engine for the other ranks to load: name it with --tensorrt_llm_model_name")
     return MpiJob(
@@ -173,11 +173,6 @@ def count_gpus() -> int:
     except (OSError, subprocess.CalledProcessError):
         return 0
     return sum(line.startswith("GPU ") for line in listing.splitlines())
-
-
-def _followed(heads: Mapping[str, EngineHead]) -> list[str]:
-    cpp = list(_cpp_ranks(heads))
-    return cpp or list(heads)
 
 
 def _cpp_ranks(heads: Mapping[str, EngineHead]) -> dict[str, int]:

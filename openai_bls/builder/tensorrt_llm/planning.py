@@ -28,7 +28,7 @@ from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
 
 DEFAULT_MODEL_LEN = 2048
-DEFAULT_BATCH_SIZE = 64
+"""Tokens of prompt and output, where the checkpoint does not say."""
 DEFAULT_NUM_TOKENS = 8192
 """The default of `BuildConfig.max_num_tokens`, and of the PyTorch flow's since 1.2."""
 DEFAULT_GPU = "H100"

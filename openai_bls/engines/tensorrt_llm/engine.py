@@ -24,9 +24,10 @@ from openai_bls.engines import capabilities
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.tensorrt_llm import info as limits
+from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
 from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
-from openai_bls.engines.tensorrt_llm.interface import Api, Llm, LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
 logger = logging.getLogger(__name__)

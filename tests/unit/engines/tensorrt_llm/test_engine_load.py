@@ -18,8 +18,8 @@ from openai_bls.core.manifest import load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.tensorrt_llm import health_watch
+from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
-from openai_bls.engines.tensorrt_llm.interface import Api
 from openai_bls.engines.tensorrt_llm.loading import load
 from tests.unit.engines.engine_support import Recorder
 from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
