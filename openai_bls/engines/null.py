@@ -129,7 +129,7 @@ class NullEngine:
         """Start the engine's thread.
 
         Args:
-            info: what the engine says of itself; its limits are kept.
+            info: capabilities and limits; it keeps the limits.
             settings: the tokens, the pace, the faults.
             on_step: the listener.
         """

@@ -26,7 +26,7 @@ _NOISE = (
     "unable to create stream for",
     "Signal (15) received",
     "Signal (2) received",
-    # A failure to load is told in words of our own.
+    # A failure to load is reported in our own words.
     "failed to load",
     "Failed to create instance",
     "Poll failed for model directory",

@@ -90,7 +90,7 @@ class Start:
 
 
 def plan(options: ServeOptions) -> Start:
-    """Everything that `options` come to, with nothing started.
+    """Server, command, environment and MPI job of `options`; starts nothing.
 
     Raises:
         LaunchError: there is no server or no repository, or the options do not fit.
@@ -111,7 +111,7 @@ def plan(options: ServeOptions) -> Start:
 
 
 def serve(options: ServeOptions) -> int:
-    """Run a server until it ends or is told to stop; its exit code.
+    """Run a server until it ends or is stopped; returns its exit code.
 
     Raises:
         LaunchError: a check failed, and nothing was started.

@@ -243,7 +243,7 @@ class ContinuousBatcher:
     def run(self) -> BaseException | None:
         """Generate until `stop`; returns the error that ended it earlier, if one did.
 
-        By then every sequence still live was reported as failed through `on_outputs`.
+        After an error every live sequence is reported as failed through `on_outputs` before it returns.
         """
         self._manager._generation_thread = None
         self._manager._run_generation_loop()

@@ -302,7 +302,7 @@ def _bitmask(token_ids: Iterable[int], vocab_size: int) -> Bitmask:
 
 
 def _message(error: object) -> str:
-    """llguidance's message for a client's eyes: one line, without its source places and its state."""
+    """llguidance's message as the client gets it: one line, without its source places and its state."""
     text = " ".join(_DUMP.split(str(error), 1)[0].split())
     text = _SOURCE_PLACE.sub("", text)
     return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[: _MAX_MESSAGE_CHARACTERS - 1] + "…"

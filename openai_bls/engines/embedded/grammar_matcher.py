@@ -15,7 +15,7 @@ Bitmask = npt.NDArray[np.int32]
 
 
 class GrammarError(Exception):
-    """A grammar that cannot be compiled, or not be followed further; the message is fit for a client's eyes."""
+    """A grammar that cannot be compiled, or not be followed further; the message goes to the client."""
 
 
 class Constraint(Protocol):

@@ -48,7 +48,7 @@ class LogitsUpdate:
     def bitmasks(self, vocab_size: int) -> tuple[list[int], npt.NDArray[np.int32]]:
         """Rows that a grammar holds, and their allowed tokens, int32 [rows, ceil(vocabulary / 32)].
 
-        To be called once the tokens of the step before have been accepted. A row whose request has ended by then, or
+        Called after the tokens of the step before are accepted. A row whose request has ended meanwhile, or
         whose grammar fails, has none: its token is dropped.
         """
         rows: list[int] = []

@@ -1,8 +1,8 @@
 """Calls of the installed TensorRT-LLM, version 0.20 or later.
 
-Nothing of tensorrt_llm is imported before it is called. What differs from version to version is told by the installed
-classes themselves where they have fields (`package`), and by `versions` where they do not. `tests/contracts` holds what
-is called against each version.
+Nothing of tensorrt_llm is imported before it is called. What differs from version to version is read from the fields of
+the installed classes (`module`), and from `versions` where they have none. `tests/contracts` holds what is called
+against each version.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Api:
         errors = getattr(executor, "_error_queue", None)
         if errors is not None and not errors.empty():
             return False
-        # Done are they only when a rank has ended. 0.20 puts no error into the queue then.
+        # They are done only when a rank has ended. 0.20 puts no error into the queue then.
         return not any(future.done() for future in getattr(executor, "mpi_futures", ()))
 
     def is_of_the_request(self, error: Exception) -> bool:

@@ -62,7 +62,7 @@ class Cursor:
     )
 
     def __init__(self, request: GenerationRequest, end_id: int | None) -> None:
-        """Args: end_id: the token that TensorRT-LLM was told to end with; None if there is none."""
+        """Args: end_id: `end_id` of the request in TensorRT-LLM; None if there is none."""
         self._request = request
         self._end_id = end_id
         self._stops = frozenset(request.stop_token_ids)

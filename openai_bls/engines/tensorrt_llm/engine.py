@@ -81,7 +81,7 @@ class TrtLlmEngine:
             api: the installed TensorRT-LLM.
             llm: loaded by it; the engine's from now on.
             manifest: of the engine.
-            info: what the engine says of itself.
+            info: capabilities and limits.
             on_step: the listener.
             lora: adapters by name.
             max_tokens_in_kv_cache: tokens of all sequences together, as far as known; 0 if not.

@@ -1,4 +1,4 @@
-"""Checks of /v1 and of what the server says of itself beside it."""
+"""Checks of /v1 and of the pages /health, /version and /metrics beside it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class _RequestState:
         self.triton_id = triton_id
         self.decoder = Decoder(request)
         self.listener: DeltaListener | None = listener
-        """None once it has heard the last it shall."""
+        """None after its last delta."""
         self.call: Any = None
         """The stream, once it is open."""
         self.due = 1
