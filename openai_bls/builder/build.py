@@ -245,13 +245,12 @@ def _last_settings(target: BuildTarget, recipe: Recipe) -> str:
     except EngineLoadError:
         return ""
     _, dash, settings = manifest.source.partition("-")
+    if dash:
+        return settings
     # Releases that only had the embedded engine wrote none: theirs are those of an engine without settings.
-    return settings if dash else _hash(_default_configs(recipe.manifest, target))
-
-
-def _default_configs(manifest: Manifest, target: BuildTarget) -> dict[str, str]:
     suffix = target.model.removeprefix(ENGINE).removeprefix("_")
-    return render_configs(msgspec.structs.replace(manifest, tensorrt_llm=None), TensorRtLlmSettings(), suffix=suffix)
+    embedded = msgspec.structs.replace(recipe.manifest, tensorrt_llm=None)
+    return _hash(render_configs(embedded, TensorRtLlmSettings(), suffix=suffix))
 
 
 def _hash(configs: Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from openai_bls.engines.command_queue import CommandQueue, emit
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_TOKENS = 64
+_DEFAULT_TOKENS = 64  # ids that an engine without `token_ids` repeats
 
 # Sampling changes nothing here, hence it is honoured. Fields that would have to change the sequence are not.
 _NOT_SUPPORTED = {

@@ -15,7 +15,7 @@ from openai_bls.transport.ipc.frames import new_socket
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S = 0.1
+_RETRY_S = 0.1  # between two attempts to listen
 
 
 class Listener:

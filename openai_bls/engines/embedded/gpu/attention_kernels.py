@@ -29,7 +29,7 @@ _MIXED_ROWS = 64
 """Rows (queries times the query heads of a key head) per program of the mixed kernel."""
 _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
-_MAX_SPLITS = 64
+_MAX_SPLITS = 64  # shares of the keys of one sequence
 _SPARE_SHARED_BYTES = 8192
 """Shared memory left to the compiler, besides the tiles."""
 

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _NAMES = {"paged": "openai_bls_flash_paged", "varlen": "openai_bls_flash_varlen"}
 _HALF = (torch.bfloat16, torch.float16)
-_MOST_DIMS = 256
+_MOST_DIMS = 256  # size of a head
 # What else a model may ask of attention and does not get here.
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
 _CLOSE = 0.03  # of attention over standard normal values in half precision
