@@ -100,7 +100,7 @@ class Build(NamedTuple):
 
     options: BuildOptions
     reason: str
-    """Why this engine, where the command line leaves it open; else empty."""
+    """Reason for this engine, where the command line leaves it open; else empty."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
@@ -241,7 +241,7 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quant",
         metavar="HOW",
-        help=f"of the weights: {', '.join(BUILT)}; smoothquant, int8, int4_awq and the like are understood."
+        help=f"of the weights: {', '.join(BUILT)}; smoothquant, int8 and int4_awq are understood too."
         " A checkpoint that ModelOpt quantized is taken as it is, without this (docs/models.md)",
     )
     group.add_argument("--kv-cache-dtype", choices=get_args(KvCacheDtype), help="auto is that of the weights")
@@ -269,7 +269,7 @@ def _add_build(group: argparse._ArgumentGroup) -> None:
         "--workers", type=int, metavar="N", help="ranks that are built side by side: all of them, or leave it out"
     )
     group.add_argument("--gemm-plugin", metavar="TYPE", help="auto, disable, or a type such as float16 or fp8")
-    group.add_argument("--gpt-attention-plugin", metavar="TYPE", help="likewise")
+    group.add_argument("--gpt-attention-plugin", metavar="TYPE", help="as --gemm-plugin")
     switches = (
         (("--use-paged-context-fmha", "--paged-context-fmha"), "prompts read the paged KV cache"),
         (("--use-fp8-context-fmha",), "prompts' attention in FP8"),

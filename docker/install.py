@@ -43,7 +43,7 @@ def constraints(packages: dict[str, str]) -> list[str]:
 
 
 def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """What happened to the packages, a phrase for each; empty if all is well."""
+    """Changes of the packages, a phrase for each; empty if there are none."""
     return [
         f"{name} {version} became {after[name]}" if name in after else f"{name} {version} is gone"
         for name, version in sorted(before.items())

@@ -51,9 +51,9 @@ from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048
-"""Tokens, where the checkpoint does not say."""
+"""Tokens of prompt and output, where the checkpoint does not say."""
 _PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
-"""Whose versions the manifest records."""
+"""Packages whose versions the manifest records."""
 
 
 def build(options: BuildOptions, report: Report) -> Manifest:
@@ -205,7 +205,7 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Buil
 
 
 def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[str, str]:
-    """Those of the recipe's config.pbtxt files that are to be written.
+    """Files config.pbtxt of the recipe that are to be written.
 
     All of a further engine's, which belong to the build. Of the committed ones those whose settings have changed since
     the last build: until then a file stays, with whatever somebody wrote into it.
@@ -245,13 +245,12 @@ def _last_settings(target: BuildTarget, recipe: Recipe) -> str:
     except EngineLoadError:
         return ""
     _, dash, settings = manifest.source.partition("-")
+    if dash:
+        return settings
     # Releases that only had the embedded engine wrote none: theirs are those of an engine without settings.
-    return settings if dash else _hash(_default_configs(recipe.manifest, target))
-
-
-def _default_configs(manifest: Manifest, target: BuildTarget) -> dict[str, str]:
     suffix = target.model.removeprefix(ENGINE).removeprefix("_")
-    return render_configs(msgspec.structs.replace(manifest, tensorrt_llm=None), TensorRtLlmSettings(), suffix=suffix)
+    embedded = msgspec.structs.replace(recipe.manifest, tensorrt_llm=None)
+    return _hash(render_configs(embedded, TensorRtLlmSettings(), suffix=suffix))
 
 
 def _hash(configs: Mapping[str, str]) -> str:
@@ -259,7 +258,7 @@ def _hash(configs: Mapping[str, str]) -> str:
 
 
 def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -> None:
-    """Whether the API serves nothing else under the names of the engine and of its adapters.
+    """Check that the API serves nothing else under the names of the engine and of its adapters.
 
     Raises:
         EngineLoadError: it does.
@@ -293,7 +292,7 @@ def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -
 
 
 def _manifests(model: Path) -> list[Manifest]:
-    """Of the engines in a model's version folders, those that are readable; so does `served_names`."""
+    """Readable manifests in a model's version folders; `served_names` reads the same."""
     found = []
     for path in sorted(model.glob(f"*/{MANIFEST_NAME}")):
         with contextlib.suppress(EngineLoadError):
@@ -302,7 +301,7 @@ def _manifests(model: Path) -> list[Manifest]:
 
 
 def _adapters(manifest: Manifest) -> list[str]:
-    """Those that the API serves as models of their own names."""
+    """LoRA adapters that the API serves as models of their own names."""
     record = manifest.tensorrt_llm
     return [] if record is None or record.backend == "cpp" else list(record.lora)
 

@@ -58,13 +58,13 @@ class Made(msgspec.Struct, frozen=True):
 
     tokenizer: Tokenizer
     config: dict[str, Any]
-    """Of tokenizer_config.json."""
+    """Content of tokenizer_config.json."""
     chat_template: str
-    """Used unless the checkpoint has one; empty is none."""
+    """Chat template where the checkpoint has none; empty is none."""
     end_tokens: tuple[int, ...] = ()
-    """That end an answer beside those of generation_config.json."""
+    """Token ids that end an answer, besides those of generation_config.json."""
     compared: bool = True
-    """Whether the library that the code uses was there to compare with."""
+    """False if the library that the code uses is not installed, so that nothing was compared."""
 
 
 def make(source: Path) -> Made | None:

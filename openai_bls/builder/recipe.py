@@ -23,7 +23,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """A Hugging Face directory, or the id of a repository on the hub."""
     model_repository: Path
     name: str = ""
-    """Of a further engine; empty is the default one."""
+    """Name of a further engine; empty is the default one."""
     engine: EngineKind = "transformers"
     dtype: Dtype = "auto"
     max_model_len: int | None = None
@@ -33,12 +33,12 @@ class BuildOptions(msgspec.Struct, frozen=True):
     max_tokens_in_kv_cache: int = 0
     """0 lets the engine choose."""
     served_model_name: str | None = None
-    """None takes the directory's name."""
+    """Name on the API; None takes the directory's."""
     trust_remote_code: bool = False
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
     tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
-    """For `engine` `tensorrt_llm` only."""
+    """Options of `engine` `tensorrt_llm` only."""
 
 
 class Recipe(Protocol):

@@ -64,7 +64,7 @@ class _Move(NamedTuple):
 
     aside: Path
     old: Path
-    """Of what it replaces, until all is done."""
+    """Path of what it replaces, until all is done."""
     target: Path
 
     @classmethod
@@ -288,7 +288,7 @@ class NamedTarget:
 
 
 BuildTarget = DefaultTarget | NamedTarget
-"""Until `commit` the last engine stays whole."""
+"""Either target; until `commit` the last engine stays whole."""
 
 
 def target_of(repository: Path, name: str) -> BuildTarget:

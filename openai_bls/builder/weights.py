@@ -180,7 +180,7 @@ def _write_made(made: convert_tokenizer.Made, source: Path, target: Path) -> Non
 
 
 def _json_object(path: Path) -> dict[str, Any]:
-    """What the file holds, or nothing."""
+    """JSON object in a file; empty if there is none."""
     try:
         value = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -193,7 +193,7 @@ def _make_fast(source: Path, target: Path, *, trust_remote_code: bool) -> None:
 
     if not any(path for pattern in _TOKENIZER_SOURCES for path in source.glob(pattern)):
         raise EngineLoadError(f"{short(source)} has no tokenizer.json and none can be made from the files it has")
-    own_code = _has_own_code(source)
+    own_code = "AutoTokenizer" in (_json_object(source / "tokenizer_config.json").get("auto_map") or {})
     if own_code and not trust_remote_code:
         # transformers would fill a class of its own with these files, for other token ids.
         raise EngineLoadError(
@@ -214,8 +214,3 @@ def _make_fast(source: Path, target: Path, *, trust_remote_code: bool) -> None:
             f"{short(source)} has no tokenizer.json but {whose} cannot be written as one ({reason}): text is tokenized "
             "and detokenized from tokenizer.json alone, so put one beside the checkpoint that makes the same token ids"
         )
-
-
-def _has_own_code(source: Path) -> bool:
-    """Whether the tokenizer is a class that comes with the checkpoint."""
-    return "AutoTokenizer" in (_json_object(source / "tokenizer_config.json").get("auto_map") or {})

@@ -33,17 +33,17 @@ ALL_FIELDS = (*_SAMPLING_FIELDS, *_REQUEST_FIELDS)
 """Every optional field an engine may honour."""
 
 MAX_LOGPROBS = 20
-"""Likeliest tokens per place that an engine gives at most."""
+"""Most likeliest tokens per position that an engine returns."""
 
 ENGINE_FAILED = "The engine failed; the request cannot be completed."
-"""For the client's eyes; the cause is in the log."""
+"""Message of a failed request to the client; the cause is in the log."""
 
 _DEFAULT_SAMPLING = SamplingParams()
 _DEFAULT_REQUEST = GenerationRequest(request_id=0, prompt_token_ids=[0], max_tokens=1)
 
 
 def refusal(request: GenerationRequest, info: EngineInfo) -> str | None:
-    """Why the engine described by `info` cannot honour `request`, naming the field at fault; None if it can."""
+    """Refusal of `request` by the engine that `info` describes, naming the field; None if it can be honoured."""
     return (
         _lengths(request, info)
         or _support(request, info)

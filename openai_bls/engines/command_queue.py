@@ -42,7 +42,7 @@ class CommandQueue(Generic[CommandT]):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True once `close` was called."""
         return self._closed
 
     def put(self, command: CommandT) -> bool:

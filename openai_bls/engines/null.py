@@ -23,7 +23,7 @@ from openai_bls.engines.command_queue import CommandQueue, emit
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_TOKENS = 64
+_DEFAULT_TOKENS = 64  # ids that an engine without `token_ids` repeats
 
 # Sampling changes nothing here, hence it is honoured. Fields that would have to change the sequence are not.
 _NOT_SUPPORTED = {
@@ -72,7 +72,7 @@ class _Sequence:
         self.stop_token_id: int | None = None
         wants_logprobs = request.logprobs is not None or request.prompt_logprobs is not None
         self.asked = (request, info.vocab_size) if wants_logprobs else None
-        """Of which deltas are to tell more than tokens."""
+        """Request and vocabulary size, where deltas carry log-probabilities."""
         shift = 0 if request.lora_name is None else 1
         if settings.echo:
             prompt = request.prompt_token_ids
@@ -129,7 +129,7 @@ class NullEngine:
         """Start the engine's thread.
 
         Args:
-            info: what the engine says of itself; its limits are kept.
+            info: capabilities and limits; it keeps the limits.
             settings: the tokens, the pace, the faults.
             on_step: the listener.
         """
@@ -149,7 +149,7 @@ class NullEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is and can do."""
+        """Capabilities and limits of this engine."""
         return self._info
 
     def submit(self, request: GenerationRequest) -> None:

@@ -35,7 +35,7 @@ ENGINES: dict[str, EngineEntry] = {
     "tensorrt_llm": EngineEntry("openai_bls.engines.tensorrt_llm.loading", None),
     "null": EngineEntry("openai_bls.engines.null_loading", NullOptions, needs_manifest=False),
 }
-"""By `Manifest.engine`."""
+"""`Manifest.engine` → its entry."""
 
 
 def parse_options(overrides: Mapping[str, str]) -> tuple[str, dict[str, msgspec.Struct]]:

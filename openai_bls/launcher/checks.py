@@ -91,7 +91,7 @@ def check_python(server: Server) -> str:
 
 
 def check_numpy(server: Server, version: str | None = None) -> str:
-    """Below 2 for the wheel's server: with numpy 2 its stub silently returns wrong bytes."""
+    """Requirement of numpy for the wheel's server: with numpy 2 its stub silently returns wrong bytes."""
     if version is None:
         try:
             version = metadata.version("numpy")
@@ -229,7 +229,7 @@ def check_engine(repository: Path) -> str | None:
 
 
 def engine_models(names: Sequence[str]) -> list[str]:
-    """Those of a repository's models that hold an engine: the default one, and each with a preprocessing of its own."""
+    """Models of a repository that hold an engine: the default one, and each with a preprocessing of its own."""
     further = [name.removeprefix(ENGINE_MODEL) for name in names if name.startswith(f"{ENGINE_MODEL}_")]
     suffixes = ["", *(suffix for suffix in further if f"preprocessing{suffix}" in names)]
     return [f"{ENGINE_MODEL}{suffix}" for suffix in suffixes if f"{ENGINE_MODEL}{suffix}" in names]

@@ -132,7 +132,7 @@ class _Server:
         self.kill()
 
     def exit_code(self, status: int) -> int:
-        """That of the process, a signal counted from 128."""
+        """Exit code of the process, a signal counted from 128."""
         code = os.waitstatus_to_exitcode(status)
         return 128 - code if code < 0 else code
 
@@ -233,7 +233,7 @@ class _Job(_Server):
         return missed
 
     def _is(self, pid: int, started: str) -> bool:
-        """Whether that process still runs; a process id alone may be another's by now."""
+        """True while that process runs; a process id alone may be another's by now."""
         try:
             fields = _stat(pid)
         except OSError:

@@ -26,7 +26,7 @@ _NOISE = (
     "unable to create stream for",
     "Signal (15) received",
     "Signal (2) received",
-    # A failure to load is told in words of our own.
+    # A failure to load is reported in our own words.
     "failed to load",
     "Failed to create instance",
     "Poll failed for model directory",
@@ -168,7 +168,7 @@ def first_line(escaped: str) -> str:
 
 
 def worth_showing(line: str) -> bool:
-    """Whether it is a warning or worse, or printed by a model; not a table, not the usual noise."""
+    """True for a warning or worse and for what a model prints; not for a table or the usual noise."""
     match = _PREFIXED.match(line)
     if any(noise in line for noise in _NOISE):
         return False

@@ -52,7 +52,7 @@ class MpiJob:
     """Models that ranks other than 0 load."""
     mode: Mode = "leader"
     options: tuple[str, ...] = ()
-    """Of mpirun itself."""
+    """Arguments of mpirun itself."""
     exported: tuple[str, ...] = ()
     """Names of environment variables for ranks on other machines."""
     notes: tuple[str, ...] = ()

@@ -138,8 +138,8 @@ class ServerProcess:
         return marked_processes(self.mark)
 
     def _clean_up_after_the_guardian(self) -> None:
-        # It was killed, and its server with it. Stubs mostly see that and leave, but not always. An mpirun was told to
-        # end, and takes a moment to end its ranks and to remove its files.
+        # It was killed, and its server with it. Stubs mostly see that and leave, but not always. An mpirun got a
+        # signal, and takes a moment to end its ranks and to remove its files.
         deadline = time.monotonic() + (_GRACE_SECONDS if self._is_job else 0)
         while self.leftovers() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

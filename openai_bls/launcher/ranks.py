@@ -36,12 +36,12 @@ class RankOptions:
     """Options of the command line about ranks."""
 
     world_size: int | None = None
-    """None takes what the engines were built for."""
+    """Number of ranks; None takes what the engines were built for."""
     mode: Mode = "leader"
     engine_names: tuple[str, ...] = ()
     """Models that ranks other than 0 load; empty stands for all engines."""
     hosts: str = ""
-    """As mpirun's --host takes them: `a:8,b:8`."""
+    """Hosts as mpirun's --host takes them: `a:8,b:8`."""
     hostfile: Path | None = None
     oversubscribe: bool = False
     mpirun_args: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def plan_job(
     extra: Sequence[str],
     environment: Mapping[str, str],
 ) -> MpiJob | None:
-    """As `plan_ranks`, which has read the manifests; None where one plain tritonserver is right."""
+    """Plan of `plan_ranks`, which has read the manifests; None where one plain tritonserver is right."""
     _check_names(options, repository, list(heads))
     world_size = _world_size(options, heads)
     if options.mode == "leader" and world_size == 1:
@@ -127,7 +127,7 @@ def plan_job(
             "this command runs under an mpirun itself: start it once, without mpirun; it starts the ranks"
         )
     remote = bool(options.hosts or options.hostfile)
-    models = options.engine_names or _followed(heads)
+    models = options.engine_names or list(_cpp_ranks(heads) or heads)
     if not models and world_size > 1:
         raise LaunchError("no engine for the other ranks to load: name it with --tensorrt_llm_model_name")
     return MpiJob(
@@ -173,11 +173,6 @@ def count_gpus() -> int:
     except (OSError, subprocess.CalledProcessError):
         return 0
     return sum(line.startswith("GPU ") for line in listing.splitlines())
-
-
-def _followed(heads: Mapping[str, EngineHead]) -> list[str]:
-    cpp = list(_cpp_ranks(heads))
-    return cpp or list(heads)
 
 
 def _cpp_ranks(heads: Mapping[str, EngineHead]) -> dict[str, int]:

@@ -46,7 +46,7 @@ def expected_models(repository: Path, args: Sequence[str] = ()) -> list[str]:
 
 
 def serves_openai(names: Sequence[str], ports: Ports) -> bool:
-    """Whether these models open a /v1 port."""
+    """True if these models open a /v1 port."""
     return OPENAI_MODEL in names and ports.openai != 0
 
 

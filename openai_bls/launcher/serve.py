@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -24,7 +25,7 @@ from openai_bls.launcher.readiness import expected_models, not_ready, served_mod
 from openai_bls.launcher.server import Server, has_flag, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
 _POLL_SECONDS = 0.1
@@ -89,7 +90,7 @@ class Start:
 
 
 def plan(options: ServeOptions) -> Start:
-    """Everything that `options` come to, with nothing started.
+    """Server, command, environment and MPI job of `options`; starts nothing.
 
     Raises:
         LaunchError: there is no server or no repository, or the options do not fit.
@@ -110,7 +111,7 @@ def plan(options: ServeOptions) -> Start:
 
 
 def serve(options: ServeOptions) -> int:
-    """Run a server until it ends or is told to stop; its exit code.
+    """Run a server until it ends or is stopped; returns its exit code.
 
     Raises:
         LaunchError: a check failed, and nothing was started.
@@ -127,10 +128,10 @@ def serve(options: ServeOptions) -> int:
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
     if start.job is not None:
         console.step(start.job.summary())
-    with _StopRequests() as stops:
+    with _stop_requests() as stops:
         process = ServerProcess(start.command, start.environment, log_path, start.job)
         try:
-            return _Foreground(options, start.job, console, process, stops.count).run()
+            return _Foreground(options, start.job, console, process, stops).run()
         finally:
             # Reached with a live server only by an exception, such as a closed standard output.
             process.stop()
@@ -159,26 +160,20 @@ def _log_path(options: ServeOptions) -> Path:
     return Path(name)
 
 
-class _StopRequests:
-    """Counts Ctrl-C and its like while the server runs."""
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[Callable[[], int]]:
+    """Counter of Ctrl-C and its like while the server runs."""
+    count = 0
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._previous: dict[int, signal.Handlers | Callable[..., object] | int | None] = {}
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
 
-    def count(self) -> int:
-        return self._count
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self._count += 1
-
-    def __enter__(self) -> _StopRequests:
-        for number in _STOP_SIGNALS:
-            self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
+    previous = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
+    try:
+        yield lambda: count
+    finally:
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 

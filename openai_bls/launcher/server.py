@@ -66,12 +66,12 @@ def find_server() -> Server:
 
 
 def is_executable(path: Path) -> bool:
-    """Whether `path` is a file this user may run."""
+    """True if `path` is a file this user may run."""
     return path.is_file() and os.access(path, os.X_OK)
 
 
 def is_shim(path: Path) -> bool:
-    """Whether `path` is the command that `install-server` wrote."""
+    """True if `path` is the command that `install-server` wrote."""
     with path.open("rb") as file:
         return SHIM_MARK.encode() in file.read(512)
 
@@ -194,12 +194,12 @@ def flag_values(args: Sequence[str], flag: str) -> list[str]:
 
 
 def has_flag(args: Sequence[str], flag: str) -> bool:
-    """Whether `flag` is among `args`."""
+    """True if `flag` is among `args`."""
     return bool(flag_values(args, flag))
 
 
 def has_backend_setting(args: Sequence[str], setting: str) -> bool:
-    """Whether the Python backend's `setting` is among `args`."""
+    """True if the Python backend's `setting` is among `args`."""
     values = flag_values(args, "--backend-config")
     return any(value.startswith(f"python,{setting}=") for value in values)
 

@@ -14,7 +14,7 @@ from openai_bls.core.manifest import MANIFEST_NAME
 from openai_bls.launcher import checks
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.logs import LoadWatcher, tail
-from openai_bls.launcher.ports import PortLease, Ports
+from openai_bls.launcher.ports import Ports, lease_ports
 from openai_bls.launcher.process import ServerProcess
 from openai_bls.launcher.ranks import RankOptions, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready
@@ -134,7 +134,7 @@ class _Plan:
 
     def start(self, stack: contextlib.ExitStack) -> RunningServer:
         for attempt in range(_ATTEMPTS):
-            ports = stack.enter_context(PortLease()).ports
+            ports = stack.enter_context(lease_ports())
             running = RunningServer(self._spawn(ports), ports)
             try:
                 self._await_ready(running)

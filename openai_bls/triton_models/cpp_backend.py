@@ -23,7 +23,7 @@ from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, TENSORRT_LL
 
 CPP_BACKEND = "tensorrtllm"
 GRAMMAR_VOCABULARY = "xgrammar_tokenizer_info.json"
-"""In the engine's folder: what the C++ backend needs of the tokenizer to hold outputs to a grammar."""
+"""File in the engine's folder with the tokenizer's data that the C++ backend needs for grammars."""
 
 # Ours, or names of releases before 0.20.
 _NOT_OFFICIAL = {"random_seed", "min_length", "decode_context", "decode_final"}
@@ -67,7 +67,7 @@ class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
     cuda_graph_mode: bool | None = None
     cuda_graph_cache_size: NotNegative | None = None
     executor_worker_path: str = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
-    """Of the orchestrator mode; where NGC images have it."""
+    """Path of the orchestrator mode's worker in NGC images."""
     tokenizer_dir: str = ""
     """The backend wants the parameter and does not use it."""
     xgrammar_tokenizer_info_path: str = ""
@@ -243,7 +243,7 @@ def _official(tensor: Tensor) -> Tensor:
 
 
 def _parameters(settings: TensorRtLlmSettings) -> dict[str, str]:
-    """Those that are set, as text."""
+    """Parameters that are set, as text."""
     given = msgspec.structs.asdict(settings)
     always = _ALWAYS if isinstance(settings, CppSettings) else set()
     return {name: _text(value) for name, value in given.items() if value not in (None, "") or name in always}

@@ -149,7 +149,7 @@ class ResponseStream:
         self._send(None, final=True)
 
     def is_cancelled(self) -> bool:
-        """Whether the client is known to have gone; about 30 µs a call, so a few times a second at most."""
+        """True once the client is known to have gone; 30 µs per call, so a few times a second at most."""
         with self._lock:
             return not self._closed and bool(self._sender.is_cancelled())
 
@@ -185,5 +185,5 @@ class TextReply:
         self._stream.close()
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """True once the client has gone."""
         return self._stream.is_cancelled()

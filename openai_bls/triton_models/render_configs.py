@@ -97,7 +97,7 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
     wanted = _parsed_changes(changes, tables)
     texts: dict[Path, str] = {}
     rendered: dict[str, Model] = {}
-    # The ensembles last: they go by what the engine is.
+    # The ensembles last: they depend on the engine.
     for name, table in sorted(tables.items(), key=lambda item: bool(item[1].steps)):
         path = repository / name / "config.pbtxt"
         given = wanted.get(name, {})

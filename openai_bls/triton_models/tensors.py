@@ -12,16 +12,6 @@ import msgspec
 
 DataType = Literal["BOOL", "INT32", "UINT64", "FP16", "FP32", "UINT8", "STRING"]
 
-_DTYPES: dict[str, str] = {
-    "BOOL": "bool",
-    "INT32": "int32",
-    "UINT64": "uint64",
-    "FP16": "float16",
-    "FP32": "float32",
-    "UINT8": "uint8",
-    "STRING": "object",
-}
-
 
 class Tensor(msgspec.Struct, frozen=True):
     """One input or output of a model."""
@@ -35,11 +25,6 @@ class Tensor(msgspec.Struct, frozen=True):
     """Declared with dims [1] and reshape to [], as the official config has its scalars."""
     ragged: bool = False
     """Requests whose lengths differ may be batched; only backends that know how (the C++ one) declare it."""
-
-    @property
-    def numpy_dtype(self) -> str:
-        """Name of the numpy dtype; `object` holds bytes."""
-        return _DTYPES[self.data_type]
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -70,7 +55,7 @@ class Model(msgspec.Struct, frozen=True):
     backend: str = "python"
     decoupled: bool = False
     queue: Queue | None = None
-    """None leaves the section out: a request goes to the model when it comes."""
+    """Dynamic batching; None leaves the section out: a request goes to the model when it comes."""
     instances: int = 1
     parameters: dict[str, str] = {}
     """Literal values of the `parameters` section; the model's `settings` class says what each means."""

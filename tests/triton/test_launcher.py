@@ -18,7 +18,7 @@ import pytest
 
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ports import PortLease, is_free
+from openai_bls.launcher.ports import is_free, lease_ports
 from openai_bls.launcher.process import MARK_VARIABLE
 from openai_bls.launcher.readiness import get
 from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
@@ -176,10 +176,10 @@ class Launcher:
 @pytest.fixture
 def start(repository: Path) -> Iterator[Callable[..., Launcher]]:
     launchers: list[Launcher] = []
-    with PortLease() as lease:
+    with lease_ports() as leased:
 
         def begin(*extra: str) -> Launcher:
-            launchers.append(Launcher(repository, lease.ports, *extra))
+            launchers.append(Launcher(repository, leased, *extra))
             return launchers[-1]
 
         yield begin
@@ -257,8 +257,7 @@ def test_the_plain_command_from_another_folder(repository: Path, tmp_path: Path)
     # A folder of the package's name, as a model repository has, must not be taken for the package.
     (elsewhere / "openai_bls").mkdir(parents=True)
     bin_folder = str(Path(sys.executable).parent)
-    with PortLease() as lease, (tmp_path / "log").open("wb") as log:
-        ports = lease.ports
+    with lease_ports() as ports, (tmp_path / "log").open("wb") as log:
         tag = f"{os.getpid()}-{ports.http}"
         server = subprocess.Popen(
             [

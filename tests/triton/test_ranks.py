@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from openai_bls.launcher.ports import PortLease
+from openai_bls.launcher.ports import lease_ports
 from tests.triton.test_launcher import MODEL, PATIENCE, Launcher, add_model, answer, post, regions, wait_until
 
 pytestmark = pytest.mark.triton
@@ -49,10 +49,10 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
     folder = Path(sys.executable).parent
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     started: list[Ranks] = []
-    with PortLease() as lease:
+    with lease_ports() as leased:
 
         def launch(repository: Path, *extra: str) -> Ranks:
-            started.append(Ranks(repository, lease.ports, *extra))
+            started.append(Ranks(repository, leased, *extra))
             return started[-1]
 
         yield launch

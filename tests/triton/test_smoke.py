@@ -74,7 +74,7 @@ def test_a_server_of_its_own_whose_engine_fails(server: RunningServer, repositor
     # What needs no engine is well, and what this one does not do it says.
     assert checks["GET /v1/models"]["status"] == "ok"
     assert checks["bad request: no JSON"]["status"] == "ok"
-    assert checks["embeddings"]["status"] == "not supported"
+    assert checks["POST /v1/embeddings"]["status"] == "not supported"
     assert checks["chat/completions, json_schema"]["status"] == "not supported"
 
 

@@ -68,7 +68,9 @@ class TensorRtLlmRecipe:
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         for name, folder in self._own.lora.items():
-            _copy_adapter(folder, prepared.lora / name)
+            (prepared.lora / name).mkdir()
+            for path in _adapter_files(folder):
+                place(path, prepared.lora / name / path.name)
         if self._plan.flow == "pytorch":
             trust = self._options.trust_remote_code
             place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
@@ -205,7 +207,7 @@ class TensorRtLlmRecipe:
         )
 
     def _highest_rank(self) -> int:
-        """Of the adapters, or what was asked for, which must not be less."""
+        """Largest rank of the adapters, or what was asked for, which must not be less."""
         ranks = {name: _rank(folder) for name, folder in self._own.lora.items()}
         asked = self._own.max_lora_rank
         highest = max(ranks.values(), default=0)
@@ -303,12 +305,6 @@ def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:
 
 def _adapter_files(folder: Path) -> list[Path]:
     return sorted({path for pattern in _ADAPTER_FILES for path in folder.glob(pattern)})
-
-
-def _copy_adapter(folder: Path, target: Path) -> None:
-    target.mkdir()
-    for path in _adapter_files(folder):
-        place(path, target / path.name)
 
 
 def _rank(folder: Path) -> int:

@@ -46,7 +46,7 @@ def version_of(folder: Path, config: dict[str, Any]) -> ChatGlmVersion | None:
 
 
 def refusal(folder: Path, config: dict[str, Any]) -> str | None:
-    """Why TensorRT-LLM would not know which ChatGLM this is, and what to do; None if it will."""
+    """Refusal of a ChatGLM that TensorRT-LLM takes for another, and what to do; None if it does not."""
     if version_of(folder, config) is not None or guessed(folder) in ("glm4", "chatglm3", "chatglm2"):
         return None
     return (

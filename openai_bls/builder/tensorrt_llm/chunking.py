@@ -32,7 +32,7 @@ class Prompts(msgspec.Struct, frozen=True):
 def without_paged_context(
     own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype, gpu: Gpu | None
 ) -> str:
-    """Why an engine has no paged context FMHA, as a clause; empty if it has.
+    """Reason for having no paged context FMHA, as a clause; empty if an engine has it.
 
     `quant` and `kv_cache_dtype` are those that will run, the checkpoint's own included.
     """
@@ -51,7 +51,7 @@ def without_paged_context(
 
 
 def prompts(own: TensorRtLlmOptions, max_input_len: int, max_num_tokens: int, without_paged: str) -> Prompts:
-    """Whether prompts take several steps of `max_num_tokens` tokens, and how long they may be."""
+    """Longest prompt, and the setting of chunked context, for steps of `max_num_tokens` tokens."""
     asked = own.settings.enable_chunked_context
     reuse = own.settings.enable_kv_cache_reuse
     problems: list[str] = []

@@ -116,7 +116,7 @@ def _of_gpu(gpu: Gpu, options: EstimateOptions, found: Estimate) -> Iterator[str
 
 
 def not_on_blackwell(gpu: Gpu) -> bool:
-    """Whether TensorRT-LLM refuses to build engines with INT8 or INT4 for it: compute capability 10.x."""
+    """True where TensorRT-LLM refuses to build engines with INT8 or INT4: compute capability 10.x."""
     return gpu.compute_capability[0] == 10
 
 

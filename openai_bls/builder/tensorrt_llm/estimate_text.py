@@ -130,7 +130,7 @@ def _wrapped(text: str, first: str) -> list[str]:
 
 
 def _size(size: int) -> str:
-    """In GiB, or in MiB below a hundredth of one."""
+    """Bytes as GiB, or as MiB below a hundredth of one."""
     return f"{size / (1 << 20):.2f} MiB" if 0 < size < GIB // 100 else f"{size / GIB:.2f} GiB"
 
 

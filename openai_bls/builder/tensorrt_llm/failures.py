@@ -31,7 +31,7 @@ _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What went wrong, in one sentence."""
+    """Cause, in one sentence."""
 
     kind: Kind
     sentence: str

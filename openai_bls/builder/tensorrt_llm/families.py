@@ -30,7 +30,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     architectures: tuple[str, ...]
-    """As in config.json."""
+    """Names as in config.json."""
     models: dict[str, str]
     """Name of a model → id on the Hugging Face hub of one to try."""
     tensorrt_class: str | None = None
@@ -40,10 +40,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     pytorch_since: Version | None = None
     """First release whose PyTorch flow loads it; None if none does."""
     trust_remote_code: bool = False
-    """Whether it runs Python code that comes with the checkpoint. transformers has all others itself, which the
+    """True if it runs Python code that comes with the checkpoint. transformers has all others itself, which the
     embedded engine needs."""
     quants: tuple[Quant, ...] = ()
-    """That TensorRT-LLM documents for it in the flow `tensorrt`."""
+    """Quantizations that TensorRT-LLM documents for it in the flow `tensorrt`."""
     notes: tuple[str, ...] = ()
 
 
@@ -64,7 +64,7 @@ def refusal(
     trust_remote_code: bool,
     installed: Mapping[Flow, frozenset[str]] | None = None,
 ) -> str | None:
-    """Why this model cannot be built or loaded so, in one sentence that says what to do; None if it can.
+    """Refusal of building or loading this model so, in one sentence that says what to do; None if it can be.
 
     Args:
         config: contents of the checkpoint's config.json.
@@ -97,7 +97,7 @@ def refusal(
 def note(
     config: dict[str, Any], flow: Flow, quant: Quant | None, installed: Mapping[Flow, frozenset[str]] | None
 ) -> str | None:
-    """What to know of a model that is not refused, beside its sizes."""
+    """Notes on a model that is not refused, beside its sizes."""
     family, name = family_of(config), first_architecture(config)
     if family is not None:
         return quant_note(family, quant) if quant and flow == "tensorrt" else None
@@ -107,7 +107,7 @@ def note(
 
 
 def quant_note(family: Family, quant: Quant) -> str | None:
-    """What to know of this quantization in the flow `tensorrt`; None where TensorRT-LLM documents it for the family."""
+    """Note on this quantization in the flow `tensorrt`; None where TensorRT-LLM documents it for the family."""
     if quant in family.quants:
         return None
     listed = ", ".join(family.quants) or "none"

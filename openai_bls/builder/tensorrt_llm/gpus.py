@@ -20,7 +20,7 @@ NumberFormat = Literal["bfloat16", "int8", "fp8", "nvfp4"]
 GIB = 1 << 30
 _MIB = 1 << 20
 _RESERVED_BYTES = 7 * GIB // 10
-"""Between nvidia-smi's memory.total and what CUDA gives a program."""
+"""Bytes between nvidia-smi's memory.total and what CUDA gives a program."""
 
 _SINCE: dict[str, tuple[int, int]] = {"bfloat16": (8, 0), "int8": (7, 5), "fp8": (8, 9), "nvfp4": (10, 0)}
 """The first compute capability whose tensor cores have the format."""
@@ -36,7 +36,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        """What a CUDA program has of it, while nothing else uses it."""
+        """Bytes that a CUDA program has of it, while nothing else uses it."""
         return max(0, self.memory_mib * _MIB - _RESERVED_BYTES)
 
     @property
@@ -45,12 +45,12 @@ class Gpu(msgspec.Struct, frozen=True):
         return f"{self.compute_capability[0]}.{self.compute_capability[1]}"
 
     def has(self, number_format: NumberFormat) -> bool:
-        """Whether it computes in this format."""
+        """True if its tensor cores have this format."""
         return self.compute_capability >= _SINCE[number_format]
 
     @property
     def refusal(self) -> str | None:
-        """Why TensorRT-LLM does not run on it; None if it does."""
+        """Reason why TensorRT-LLM does not run on it; None if it does."""
         if self.compute_capability < (7, 5):
             return (
                 f"TensorRT-LLM runs on no GPU of compute capability {self.capability} since 0.16, "
@@ -60,7 +60,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
     @property
     def warning(self) -> str | None:
-        """What to know before TensorRT-LLM is run on it; None if nothing."""
+        """Warning about running TensorRT-LLM on it; None if there is none."""
         if (7, 5) <= self.compute_capability < (8, 0):
             return f"{self.name}: TensorRT-LLM is neither developed nor tested on GPUs before Ampere (8.0)"
         return None

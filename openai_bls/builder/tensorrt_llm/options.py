@@ -35,7 +35,7 @@ _ADAPTER = re.compile(r"[\w.:-]{1,128}")
 
 
 class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Of TensorRT-LLM alone. None leaves a choice to `planning`."""
+    """Options of TensorRT-LLM alone. None leaves a choice to `planning`."""
 
     flow: Flow | None = None
     """None is `tensorrt` where the installed version has it."""

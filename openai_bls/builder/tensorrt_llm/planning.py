@@ -28,7 +28,7 @@ from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
 
 DEFAULT_MODEL_LEN = 2048
-DEFAULT_BATCH_SIZE = 64
+"""Tokens of prompt and output, where the checkpoint does not say."""
 DEFAULT_NUM_TOKENS = 8192
 """The default of `BuildConfig.max_num_tokens`, and of the PyTorch flow's since 1.2."""
 DEFAULT_GPU = "H100"
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Engine to plan: the options of every engine, and those of TensorRT-LLM."""
 
     model: str
-    """As on the command line."""
+    """Checkpoint as on the command line."""
     config: dict[str, Any]
     """Contents of the checkpoint's config.json."""
     dtype: Dtype
@@ -58,9 +58,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path | None = None
     """The checkpoint's, where it is on this machine."""
     checkpoint_bytes: int | None = None
-    """Of its weights; None where they are not on this machine."""
+    """Bytes of its weights; None where they are not on this machine."""
     architectures: Mapping[Flow, frozenset[str]] | None = None
-    """That the installed TensorRT-LLM has in each flow; None if it was not asked."""
+    """Architectures that the installed TensorRT-LLM has in each flow; None if it was not asked."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     estimate: Estimate | None
     estimated_with: EstimateOptions
     problems: tuple[str, ...]
-    """Why it cannot work, a sentence each; the estimate has the same."""
+    """Problems that keep it from working, a sentence each; the estimate has the same."""
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
@@ -168,7 +168,7 @@ def described(request: Request, made: Plan) -> str:
 
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
-    """Why TensorRT-LLM does not take the model, or not as the checkpoint is quantized."""
+    """Problems of the model's family, or of the checkpoint's quantization, with TensorRT-LLM."""
     release = (version.major, version.minor)
     refused = families.refusal(
         request.config, flow, release, trust_remote_code=request.trust_remote_code, installed=request.architectures
@@ -189,7 +189,7 @@ def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs |
 
 
 def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
-    """What the installed version would refuse in the middle of the build."""
+    """Problems that the installed version would raise only in the middle of the build."""
     ranks = own.tensor_parallel_size * own.pipeline_parallel_size
     if own.workers not in (1, ranks):
         yield (
@@ -218,7 +218,7 @@ def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: S
 def _without_effect(
     own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype, stored: StoredAs | None
 ) -> Iterator[str]:
-    """What TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
+    """Options that TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
     if flow == "pytorch":
         return
     why = ""
@@ -284,6 +284,6 @@ def gpu_for(name: str | None, installed: Sequence[InstalledGpu]) -> Gpu:
 
 
 def as_gpu(installed: InstalledGpu) -> Gpu:
-    """For an estimate. Both have nvidia-smi's memory.total, from which `Gpu` takes what no program gets."""
+    """GPU for an estimate. Both have nvidia-smi's memory.total, from which `Gpu` takes what no program gets."""
     major, _, minor = installed.compute_capability.partition(".")
     return Gpu(installed.name, installed.memory_bytes // _MIB, (int(major), int(minor or 0)))

@@ -137,7 +137,7 @@ class Progress:
 
 
 def _has_room(output: TextIO) -> bool:
-    """Whether it is a terminal with columns: some of a container's have none, and a bar would show nothing."""
+    """True for a terminal with columns: some of a container's have none, and a bar would show nothing."""
     return output.isatty() and os.get_terminal_size(output.fileno()).columns > 0
 
 

@@ -27,16 +27,16 @@ class Quantization(msgspec.Struct, frozen=True):
     bytes_per_weight: float
     """Scales included."""
     number_format: NumberFormat | None = None
-    """What the GPU must compute in; None multiplies in the model's own type."""
+    """Format that the GPU must compute in; None multiplies in the model's own type."""
     quantized_activations: bool = False
     calibrates: bool = False
-    """Whether the build runs the unquantized model over a dataset first."""
+    """The build runs the unquantized model over a dataset first."""
     not_on_blackwell: bool = False
-    """Whether TensorRT-LLM refuses to build an engine with it for GPUs of 10.x."""
+    """TensorRT-LLM refuses to build an engine with it for GPUs of 10.x."""
     experts_only: bool = False
-    """Whether attention and dense MLPs keep the model's own type."""
+    """Attention and dense MLPs keep the model's own type."""
     refusal: str = ""
-    """Why no build can make it of a checkpoint, and what to do; empty if one can."""
+    """Refusal to make it of a checkpoint, and what to do; empty if a build can."""
 
 
 _GPTQ = "TensorRT-LLM's LLM API neither makes nor reads GPTQ weights: give the original checkpoint, with --quant "
@@ -74,12 +74,12 @@ CHECKPOINT_ONLY: dict[str, Quantization] = {
     # A scale of one byte for 32 weights.
     "mxfp4": Quantization("W4A16_MXFP4", 0.5 + 1 / 32, experts_only=True)
 }
-"""Those that no `--quant` names, by the words of `quantized_checkpoint.quantization_of`."""
+"""Quantizations that no `--quant` names, by the words of `quantized_checkpoint.quantization_of`."""
 
 BUILT: tuple[Quant, ...] = tuple(name for name, how in QUANTIZATIONS.items() if not how.refusal)
-"""What `--quant` can be."""
+"""Values of `--quant`."""
 
 KV_CACHE_BYTES: dict[KvCacheDtype, float] = {"fp8": 1, "int8": 1, "nvfp4": 0.5 + 1 / 16}
-"""Of an element of the KV cache; `auto` has the model's own type."""
+"""Bytes per element of the KV cache; `auto` has the model's own type."""
 KV_CACHE_FORMAT: dict[KvCacheDtype, NumberFormat] = {"fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-"""What the GPU must have for it."""
+"""Number format of the GPU's tensor cores that a quantized KV cache needs."""

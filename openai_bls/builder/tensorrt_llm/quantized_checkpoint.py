@@ -15,23 +15,23 @@ from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 
 
 class StoredAs(msgspec.Struct, frozen=True):
-    """How a checkpoint is quantized, in its own words."""
+    """Quantization of a checkpoint, in its own words."""
 
     form: str
     """Key of `CHECKPOINT_FORMS` if it is one of them: `gptq`, `fp8_block`, `ModelOpt NVFP4`."""
     kv_cache: str = ""
-    """What the KV cache is quantized to, in the words of `interface.KvCacheDtype`; empty if it is not told."""
+    """Type of the KV cache, as in `interface.KvCacheDtype`; empty if the checkpoint does not say."""
     inline: bool = False
-    """Whether ModelOpt's words stand in config.json, and not in `MODELOPT_FILE`."""
+    """ModelOpt's description is in config.json, not in `MODELOPT_FILE`."""
 
 
 class CheckpointForm(msgspec.Struct, frozen=True):
     """A form in which checkpoints come quantized."""
 
     title: str
-    """As people call it."""
+    """Name that people use."""
     tensorrt: bool = False
-    """Whether an engine can be built of it (flow `tensorrt`)."""
+    """True if an engine can be built of it (flow `tensorrt`)."""
     pytorch_since: tuple[int, int] | None = None
     """The first release whose PyTorch flow loads it, 1.0 or later; None if none does."""
     instead: str = ""
@@ -59,7 +59,7 @@ CHECKPOINT_FORMS: dict[str, CheckpointForm] = {
     "awq": CheckpointForm("AutoAWQ", instead="awq"),
     "bitsandbytes": CheckpointForm("bitsandbytes", instead="int8_weight_only"),
 }
-"""By `StoredAs.form`."""
+"""`StoredAs.form` → its description."""
 
 INLINE_SINCE = (1, 3)
 """The first release that reads what ModelOpt wrote into config.json, if `MODELOPT_FILE` is missing."""
@@ -79,7 +79,7 @@ def quantization_of(config: dict[str, Any]) -> str:
 
 
 def stored_as(config: dict[str, Any]) -> StoredAs | None:
-    """How the checkpoint is quantized; None if it is not."""
+    """Quantization of the checkpoint; None if it has none."""
     told = config.get("quantization_config")
     if not isinstance(told, dict):
         return None
@@ -110,7 +110,7 @@ _QUANTS = {
 
 
 def checkpoint_refusal(stored: StoredAs, flow: Flow, version: tuple[int, int]) -> str | None:
-    """Why TensorRT-LLM does not take a checkpoint that is quantized so, and what to do; None if it does."""
+    """Refusal of a checkpoint that is quantized so, and what to do; None if TensorRT-LLM takes it."""
     form = CHECKPOINT_FORMS.get(stored.form, CheckpointForm(stored.form))
     since = form.pytorch_since
     original = "the original checkpoint"
@@ -142,7 +142,7 @@ def _refusal_of_inline(stored: StoredAs, form: CheckpointForm, version: tuple[in
 
 
 def kv_cache_refusal(stored: StoredAs, asked: KvCacheDtype) -> str | None:
-    """Why this KV cache does not go with a checkpoint that is quantized so; None if it does."""
+    """Refusal of this KV cache with a checkpoint that is quantized so; None if they work together."""
     if asked in ("auto", stored.kv_cache):
         return None
     if stored.kv_cache:

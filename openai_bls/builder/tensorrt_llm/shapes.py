@@ -28,7 +28,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that keep keys and values: all of them, without those of linear attention or a state space."""
     hidden_size: int
     intermediate_size: int
-    """Of a dense layer's MLP."""
+    """Intermediate size of a dense layer's MLP."""
     heads: int
     kv_heads: int
     head_dim: int
@@ -41,9 +41,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     sliding_window: int | None = None
     """Tokens that some of the layers attend to; None is all."""
     dtype: str = ""
-    """Of the weights on disk: `bfloat16`, `float16`, `float32`, or empty if config.json does not say."""
+    """Type of the weights on disk: `bfloat16`, `float16`, `float32`, or empty if config.json does not say."""
     quantization: str = ""
-    """Of the checkpoint: a name of `interface.Quant`, else config.json's own; empty is none."""
+    """Quantization of the checkpoint: a name of `interface.Quant`, else config.json's own; empty is none."""
 
     @property
     def dense_layers(self) -> int:

@@ -27,7 +27,7 @@ from openai_bls.core.manifest import Dtype, EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
 
 TOKENS_PER_BLOCK = 32
-"""Of the KV cache: `KvCacheConfig.tokens_per_block`."""
+"""Tokens per block of the KV cache: `KvCacheConfig.tokens_per_block`."""
 
 _ACTIVATION_MARGIN = 1.15
 _LOGITS_CACHE_STEPS = 8
@@ -35,7 +35,7 @@ _LOGITS_CACHE_STEPS = 8
 _RUNTIME_BYTES = {"tensorrt": 8 * GIB // 10, "pytorch": 15 * GIB // 10}
 _COMMUNICATION_BYTES = 6 * GIB // 10
 _ENGINE_FILE_BYTES = 64 << 20
-"""Of an engine file beside the weights."""
+"""Bytes of an engine file besides the weights."""
 _HOST_FACTOR = 2.5
 _CALIBRATION_MARGIN = 1.15
 _DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -57,7 +57,7 @@ class EstimateOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_beam_width: int = 1
     kv_cache_free_gpu_mem_fraction: float = 0.9
     gpu: Gpu | None = None
-    """None estimates without one: no batch sizes, but the known GPUs that it would run on."""
+    """GPU of each rank; None estimates without one: no batch sizes, but the known GPUs that it would run on."""
     gather_logits: bool = False
     """Keep the logits of the output (for log-probabilities)."""
     checkpoint_bytes: int | None = None
@@ -74,14 +74,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     parameters: int
     dtype: str
-    """That `auto` stands for."""
+    """Type that `auto` stands for."""
     quant: str
-    """Of the weights that will run: asked for, or the checkpoint's own; empty is none."""
+    """Quantization of the weights that will run: asked for, or the checkpoint's own; empty is none."""
     weights: int
-    """Of all ranks together."""
+    """Bytes of all ranks together."""
     weights_per_rank: int
     kv_per_token: int
-    """Of the model, without the copies that ranks keep of the same head."""
+    """Bytes per token of the model, without the copies that ranks keep of the same head."""
     kv_per_token_per_rank: int
     activations: int
     """Per rank: the execution context, with the logits that it puts out."""
@@ -90,14 +90,14 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     runtime: int
     """Per rank: CUDA context, kernels, communication."""
     engine_on_disk: int
-    """Of all ranks; 0 where nothing is built (flow `pytorch`)."""
+    """Bytes of all ranks; 0 where nothing is built (flow `pytorch`)."""
     checkpoint: int
     disk: int
-    """That the build needs, the checkpoint included."""
+    """Bytes of disk that the build needs, the checkpoint included."""
     host_memory: int
-    """At the build's peak, if all ranks build on this machine at once."""
+    """Bytes of memory at the build's peak, if all ranks build on this machine at once."""
     build_gpu_memory: int
-    """Of each GPU at the build's peak."""
+    """Bytes of each GPU at the build's peak."""
     kv_pool: int | None = None
     """Per rank, for the KV cache. None without a GPU, as are the next three."""
     kv_tokens: int | None = None
@@ -109,7 +109,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     fits: tuple[str, ...] | None = None
     """Without a GPU: names of the known ones that it would run on."""
     problems: tuple[str, ...] = ()
-    """Why it cannot work, a sentence each."""
+    """Problems that keep it from working, a sentence each."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -184,7 +184,7 @@ def _require_sizes(options: EstimateOptions) -> None:
 
 
 def _kv_heads_per_rank(shape: ModelShape, options: EstimateOptions) -> int:
-    """Where there are more ranks than heads, several ranks keep the same one."""
+    """Heads per rank: with more ranks than heads, several ranks keep the same one."""
     return math.ceil(shape.kv_heads / options.tp)
 
 

@@ -30,15 +30,15 @@ class Survey(msgspec.Struct, frozen=True):
     """TensorRT-LLM and GPUs of this machine."""
 
     version: str
-    """Of TensorRT-LLM, in full."""
+    """Version of TensorRT-LLM, in full."""
     gpus: list[InstalledGpu] = []
-    """Those that a process sees."""
+    """GPUs that a process sees."""
     architectures: dict[Flow, frozenset[str]] = {}
-    """That each flow has a model class for; empty sets if this version does not tell."""
+    """Architectures that each flow has a model class for; empty sets if this version does not say."""
 
 
 def encode(value: BuildSpec | Survey) -> bytes:
-    """As JSON."""
+    """JSON of a message."""
     return msgspec.json.encode(value, enc_hook=str)
 
 

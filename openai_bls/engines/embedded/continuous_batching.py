@@ -243,7 +243,7 @@ class ContinuousBatcher:
     def run(self) -> BaseException | None:
         """Generate until `stop`; returns the error that ended it earlier, if one did.
 
-        By then every sequence still live was reported as failed through `on_outputs`.
+        After an error every live sequence is reported as failed through `on_outputs` before it returns.
         """
         self._manager._generation_thread = None
         self._manager._run_generation_loop()
@@ -251,7 +251,7 @@ class ContinuousBatcher:
         return error
 
     def stop(self) -> None:
-        """Make `run` return after the step at hand."""
+        """Make `run` return after the current step."""
         status = self._manager.background_thread_status
         status.request_stop(status.HARD_STOP, 0)
         self._wake.set()

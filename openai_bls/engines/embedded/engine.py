@@ -114,7 +114,7 @@ class TransformersEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is and can do."""
+        """Capabilities and limits of this engine."""
         return self._info
 
     def submit(self, request: GenerationRequest) -> None:
@@ -209,7 +209,7 @@ class TransformersEngine:
                 self._stopping = True
                 self._batcher.stop()
         elif not self._failed:
-            self._settle(self._prefill_queue.examine(self._is_live), deltas)
+            self._settle(self._prefill_queue.examine(lambda state: state.key in self._ids), deltas)
         self._emit(deltas)
 
     def _start(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
@@ -234,9 +234,6 @@ class TransformersEngine:
             if end is not None:
                 self._forget(state.request.request_id)
                 deltas.append(end)
-
-    def _is_live(self, state: RequestState) -> bool:
-        return state.key in self._ids
 
     def _add(self, state: RequestState) -> TokenDelta | None:
         """Hand a request to the batcher; returns its end if that cannot be done."""

@@ -68,7 +68,7 @@ class _Vocabulary(msgspec.Struct, frozen=True):
     """A model's vocabulary as grammars see it."""
 
     text: list[bytes]
-    """By id; empty for what is never text."""
+    """Bytes of each token by its id; empty for what is never text."""
     is_text: Bitmask
     """Tokens that are text in every grammar."""
     markers: dict[str, int]
@@ -233,13 +233,13 @@ class LlguidanceConstraint:
 
     @property
     def ended(self) -> bool:
-        """Whether the grammar is complete and only a stop token may follow; raises as `fill` does."""
+        """True once the grammar is complete and only a stop token may follow; raises as `fill` does."""
         self._computed()
         return self._may_end and self._only_end
 
     @property
     def needs_bitmask(self) -> bool:
-        """Whether the next bitmask is not computed yet."""
+        """True while the next bitmask is not computed."""
         return self._next is None and self._error is None
 
     def take(self, row: Bitmask) -> None:
@@ -302,7 +302,7 @@ def _bitmask(token_ids: Iterable[int], vocab_size: int) -> Bitmask:
 
 
 def _message(error: object) -> str:
-    """llguidance's message for a client's eyes: one line, without its source places and its state."""
+    """llguidance's message as the client gets it: one line, without its source places and its state."""
     text = " ".join(_DUMP.split(str(error), 1)[0].split())
     text = _SOURCE_PLACE.sub("", text)
     return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[: _MAX_MESSAGE_CHARACTERS - 1] + "…"

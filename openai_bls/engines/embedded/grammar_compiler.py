@@ -28,7 +28,7 @@ class CompiledGrammar(msgspec.Struct, frozen=True):
     constraint: Constraint | None = None
     """None if there is an error."""
     error: str = ""
-    """Fit for a client's eyes."""
+    """Message to the client."""
     invalid: bool = False
     """The error is the grammar's."""
 
@@ -50,7 +50,7 @@ class GrammarCompiler:
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large-grammars")
         self._lock = threading.Lock()
         self._futures: dict[str, Future[None]] = {}
-        """Of the requests whose result is awaited, by key."""
+        """Futures of the grammars that are awaited, by key."""
 
     def warm_up(self) -> None:
         """Load the library and the vocabulary on a thread of the compiler's."""
@@ -92,7 +92,7 @@ class GrammarCompiler:
         except Exception:  # of a grammar library
             logger.exception("the grammar library failed")
             result = CompiledGrammar(key, error=ENGINE_FAILED)
-        # With the lock, so that nothing is told of once `cancel` or `close` has returned.
+        # With the lock, so that nothing is reported once `cancel` or `close` has returned.
         with self._lock:
             if self._futures.pop(key, None) is not None:
                 self._on_compiled(result)

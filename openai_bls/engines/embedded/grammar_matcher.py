@@ -15,7 +15,7 @@ Bitmask = npt.NDArray[np.int32]
 
 
 class GrammarError(Exception):
-    """A grammar that cannot be compiled, or not be followed further; the message is fit for a client's eyes."""
+    """A grammar that cannot be compiled, or not be followed further; the message goes to the client."""
 
 
 class Constraint(Protocol):
@@ -35,7 +35,7 @@ class Constraint(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the grammar is complete and nothing but a stop token may follow."""
+        """True once the grammar is complete and nothing but a stop token may follow."""
         ...
 
 

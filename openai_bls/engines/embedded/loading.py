@@ -12,7 +12,7 @@ from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.embedded.options import EngineOptions, with_settings
 
 TESTED_TRANSFORMERS = ((5, 17), (5, 24))
-"""From the first version, below the second: its continuous-batching API moves from release to release."""
+"""Versions of transformers, the second excluded: its continuous-batching API moves from release to release."""
 
 
 def load(

@@ -42,13 +42,13 @@ class LogitsUpdate:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether any logit changes."""
+        """True if any logit changes."""
         return bool(self.bias or self.penalties or self.bans or self.constrained)
 
     def bitmasks(self, vocab_size: int) -> tuple[list[int], npt.NDArray[np.int32]]:
         """Rows that a grammar holds, and their allowed tokens, int32 [rows, ceil(vocabulary / 32)].
 
-        To be called once the tokens of the step before have been accepted. A row whose request has ended by then, or
+        Called after the tokens of the step before are accepted. A row whose request has ended meanwhile, or
         whose grammar fails, has none: its token is dropped.
         """
         rows: list[int] = []
@@ -144,7 +144,7 @@ class HostLogitsProcessors:
 
     @staticmethod
     def needed(request: GenerationRequest) -> bool:
-        """Whether a request asks for any of this."""
+        """True if a request asks for any of this."""
         params = request.sampling
         return bool(
             request.bad_words

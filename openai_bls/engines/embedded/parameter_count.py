@@ -40,7 +40,7 @@ class ParameterCount(msgspec.Struct, frozen=True):
     """Intermediate size of the expert that every token takes; 0 without one."""
     moe_layers: int = 0
     expert_linear: int = 0
-    """Of `linear`, those of the experts that the router chooses from."""
+    """Parameters among `linear` of the experts that the router chooses from."""
 
     @property
     def total(self) -> int:

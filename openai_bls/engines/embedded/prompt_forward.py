@@ -27,7 +27,7 @@ class PromptFindings:
 
 
 def needed(request: GenerationRequest) -> bool:
-    """Whether a request wants log-probabilities or an embedding of its prompt."""
+    """True if a request wants log-probabilities or an embedding of its prompt."""
     return request.prompt_logprobs is not None or request.pooling is not None
 
 
@@ -72,7 +72,7 @@ def _pooled(hidden: torch.Tensor, pooling: str) -> list[float]:
 
 
 def _logprobs(model: Any, ids: torch.Tensor, output: Any, count: int) -> Logprobs:
-    """Of a prompt [1, tokens] from its second token on, from the hidden states in `output`, a slice at a time."""
+    """Log-probabilities of a prompt [1, tokens] from its second token on, by slices of `output`."""
     found = Logprobs([], [], [])
     targets = ids[0, 1:]
     rows = max(1, _SLICE_NUMBERS // model.config.get_text_config().vocab_size)
@@ -88,7 +88,7 @@ def _logprobs(model: Any, ids: torch.Tensor, output: Any, count: int) -> Logprob
 
 
 def _logits(model: Any, ids: torch.Tensor, output: Any, rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """For all but the last token of a prompt [1, tokens], `rows` at a time: (index of the first, [rows, vocabulary]).
+    """Logits of all but a prompt's last token, `rows` at a time: (index of the first, [rows, vocabulary]).
 
     By the model's own code, from the hidden states in `output`: some models scale or cap what the last layer says.
     """

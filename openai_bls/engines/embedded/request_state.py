@@ -46,7 +46,7 @@ class RequestState:
         self.request = request
         self.processors: HostLogitsProcessors | None = None
         self.prompt_logprobs: Logprobs | None = None
-        """For the first delta."""
+        """Log-probabilities of the prompt, for the first delta."""
         self.batched = False
         """The batcher has it."""
         self.cursor = 0
@@ -131,7 +131,7 @@ class RequestState:
         )
 
     def _end(self, new: Sequence[int]) -> _End | None:
-        """Whether the sequence ends with, or among, its new tokens."""
+        """End of the sequence with, or among, its new tokens; None if it goes on."""
         if self._longest_word:
             for count, token_id in enumerate(new, 1):
                 if token_id in self._stops:

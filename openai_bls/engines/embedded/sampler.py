@@ -57,7 +57,7 @@ class Sampler:
 
     @property
     def needs_last_tokens(self) -> bool:
-        """Whether the host must know the tokens of the step before when `pick` is called, for a grammar's bitmask."""
+        """True if `pick` needs the tokens of the step before on the host, for a grammar's bitmask."""
         return self._update is not None and bool(self._update.constrained)
 
     def check_kwargs(self, kwargs: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ class SequenceState(RequestState):  # type: ignore[misc]
 
 
 def supports_fast_path(cache: Any) -> bool:
-    """Whether `cache` is built as the fast path expects, with page tables for its one kind of layers."""
+    """True if `cache` is built as the fast path expects, with page tables for its one kind of layers."""
     allocators = getattr(cache, "cache_allocators", None)
     return (
         allocators is not None

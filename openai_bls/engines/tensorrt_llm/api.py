@@ -1,8 +1,8 @@
-"""Interface to TensorRT-LLM: `installed` gives an `interface.Api` for the installed version, 0.20 or later.
+"""Calls of the installed TensorRT-LLM, version 0.20 or later.
 
-Nothing of tensorrt_llm is imported before it is called. What differs from version to version is told by the installed
-classes themselves where they have fields (`package`), and by `versions` where they do not. `tests/contracts` holds what
-is called against each version.
+Nothing of tensorrt_llm is imported before it is called. What differs from version to version is read from the fields of
+the installed classes (`module`), and from `versions` where they have none. `tests/contracts` holds what is called
+against each version.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm import api_build, api_sampling, versions
 from openai_bls.engines.tensorrt_llm.interface import (
-    Api,
     BuildSpec,
     Flow,
     InstalledGpu,
@@ -47,7 +46,7 @@ def installed() -> Api:
     Raises:
         EngineLoadError: it is missing, broken or older than 0.20; one sentence.
     """
-    return _Installed(TensorRtLlm.installed())
+    return Api(TensorRtLlm.installed())
 
 
 class _Opened:
@@ -62,8 +61,8 @@ class _Opened:
         self.llm.shutdown()
 
 
-class _Installed:
-    """An `Api`."""
+class Api:
+    """The installed TensorRT-LLM."""
 
     def __init__(self, package: TensorRtLlm) -> None:
         self._package = package
@@ -71,7 +70,12 @@ class _Installed:
         self.version_text: str = package.version_text
 
     def open(self, options: LlmOptions) -> Llm:
-        """Load a model for serving."""
+        """Load a model for serving. Takes minutes; from any thread.
+
+        Raises:
+            EngineLoadError: this version cannot honour `options`; one sentence.
+            Exception: TensorRT-LLM's own.
+        """
         self._require(options)
         clear_mpi()
         arguments = self._arguments(options)
@@ -79,7 +83,7 @@ class _Installed:
         return _Opened(self._package.llm_class(options.flow)(str(options.model), **arguments), options)
 
     def supported(self, options: LlmOptions) -> tuple[str, ...]:
-        """Fields that requests to such a model may use."""
+        """Names of the `SamplingParams` and `GenerationRequest` fields that requests to such a model may use."""
         names = set(versions.sampling_fields(options.flow, self.version))
         if options.flow == "tensorrt" and not options.gather_generation_logits:
             names.discard("logprobs")
@@ -90,11 +94,15 @@ class _Installed:
         return tuple(sorted(names))
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `engine_types.Grammar.kind`, those it takes."""
+        """Values of `engine_types.Grammar.kind` that it takes."""
         return versions.grammar_kinds(options.flow, options.guided_decoding_backend, self.version)
 
     def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:
-        """Start a streamed request."""
+        """Start a streamed request. From the thread of the event loop that will iterate over it.
+
+        Raises:
+            ValueError: this version cannot honour `sampling`; the message names the field.
+        """
         assert isinstance(llm, _Opened)
         arguments: dict[str, Any] = {}
         if lora is not None:
@@ -111,7 +119,10 @@ class _Installed:
         return output
 
     def healthy(self, llm: Llm) -> bool:
-        """Whether the executor still serves, by its own flags, its background errors and its ranks' futures."""
+        """False once the executor has failed, by its own flags, its background errors and its ranks' futures.
+
+        Asks the executor nothing; from any thread. One that dies tells nobody, and its requests would wait for ever.
+        """
         assert isinstance(llm, _Opened)
         executor = getattr(llm.llm, "_executor", None)
         if executor is None or any(getattr(executor, flag, False) for flag in ("doing_shutdown", "doing_pre_shutdown")):
@@ -120,16 +131,19 @@ class _Installed:
         errors = getattr(executor, "_error_queue", None)
         if errors is not None and not errors.empty():
             return False
-        # Done are they only when a rank has ended. 0.20 puts no error into the queue then.
+        # They are done only when a rank has ended. 0.20 puts no error into the queue then.
         return not any(future.done() for future in getattr(executor, "mpi_futures", ()))
 
     def is_of_the_request(self, error: Exception) -> bool:
-        """Whether it was raised for one request."""
+        """True if `error` is of one request. The executor may have ended by it all the same: see `healthy`."""
         names = {cls.__name__ for cls in type(error).__mro__}
         return bool(names & _OF_THE_REQUEST) or isinstance(error, _BUILT_IN)
 
     async def discard_statistics(self, llm: Llm) -> None:
-        """Read them to their end, several times a minute; TensorRT engines write some for each iteration."""
+        """Throw away the executor's statistics of its iterations, which else pile up in this process.
+
+        Takes some milliseconds. From the event loop that requests are started on, once one was.
+        """
         assert isinstance(llm, _Opened)
         for statistics in (llm.llm.get_stats_async, llm.llm.get_kv_cache_events_async):
             async for _ in statistics(timeout=_STATISTICS_S):
@@ -137,13 +151,21 @@ class _Installed:
                 await asyncio.sleep(0)
 
     def build(self, spec: BuildSpec) -> None:
-        """Convert, quantise, build and save an engine."""
+        """Convert, quantize, build and save an engine into `spec.output`. Takes minutes to hours.
+
+        Raises:
+            EngineLoadError: this version cannot build it; one sentence.
+            Exception: TensorRT-LLM's own.
+        """
         versions.require_flow("tensorrt", self.version, self.version_text)
         clear_mpi()
         api_build.build(self._package, spec)
 
     def architectures(self, flow: Flow) -> frozenset[str]:
-        """Names of config.json's `architectures` that a flow has a model class for."""
+        """Names of config.json's `architectures` that a flow has a model class for; empty if it does not tell.
+
+        For `pytorch` it imports all model classes.
+        """
         name = self._package.name
         try:
             if flow == "tensorrt":
@@ -159,7 +181,7 @@ class _Installed:
             return frozenset()
 
     def _lazy_models(self) -> frozenset[str]:
-        """Those that 1.3 imports on demand."""
+        """Names of the architectures that 1.3 imports on demand."""
         try:
             return frozenset(self._package.name("tensorrt_llm._torch.models._arch_index.MODEL_ARCH_TO_MODULE"))
         except EngineLoadError:
@@ -186,7 +208,7 @@ class _Installed:
             )
 
     def _arguments(self, options: LlmOptions) -> dict[str, Any]:
-        """Of `LLM`, beside the model."""
+        """Arguments of `LLM`, besides the model."""
         arguments: dict[str, Any] = {
             "skip_tokenizer_init": options.tokenizer is None,
             "trust_remote_code": options.trust_remote_code,

@@ -43,7 +43,7 @@ def build(package: TensorRtLlm, spec: BuildSpec) -> None:
 
 
 def _arguments(package: TensorRtLlm, spec: BuildSpec) -> dict[str, Any]:
-    """Of `LLM`, beside the model."""
+    """Arguments of `LLM`, besides the model."""
     kv_cache_tokens = min(spec.max_seq_len, _KV_CACHE_TOKENS) * spec.max_beam_width
     arguments: dict[str, Any] = {
         # The engine gets the checkpoint's tokenizer all the same.

@@ -96,7 +96,7 @@ def _refuse(package: TensorRtLlm, options: LlmOptions, sampling: Sampling) -> No
 
 
 def _by_the_cpp_sampler(package: TensorRtLlm, options: LlmOptions) -> bool:
-    """Whether log-probabilities are those that tokens were drawn by, and not the model's own.
+    """True if log-probabilities are of the distribution that is sampled from, not of the model's own logits.
 
     TRTLLMSampler (pyexecutor/sampler.py) has them from the C++ decoder, without `normalize_log_probs`. For TensorRT
     engines TensorRT-LLM computes them from the logits.
@@ -125,7 +125,7 @@ def _pad_id(sampling: Sampling) -> int:
 
 
 def _drawing(sampling: Sampling) -> dict[str, Any]:
-    """How a token is drawn."""
+    """Fields of sampling itself: temperature, top_p, top_k, min_p and seed."""
     if sampling.temperature == 0:
         # A temperature of 0 is out of range in the C++ decoder.
         return {"top_k": 1}
@@ -144,7 +144,7 @@ def _drawing(sampling: Sampling) -> dict[str, Any]:
 
 
 def _changes(sampling: Sampling) -> dict[str, Any]:
-    """What is done to scores before."""
+    """Fields that change the logits before sampling: penalties and bias."""
     values: dict[str, Any] = {}
     if sampling.repetition_penalty != 1:
         values["repetition_penalty"] = sampling.repetition_penalty

@@ -22,7 +22,7 @@ from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.tensorrt_llm.interface import Completion
 
 TIMED_OUT = "The engine gave the request up: it had taken too long."
-"""For the client's eyes."""
+"""Message of such a request to the client."""
 
 _WHOLE = ("stop", "length")
 """Finish reasons of an output in which nothing is missing."""
@@ -33,7 +33,7 @@ class OutputError(Exception):
 
 
 class _End(NamedTuple):
-    """How a sequence ends."""
+    """End of a sequence."""
 
     delivered: int
     """New tokens that still are."""
@@ -62,7 +62,7 @@ class Cursor:
     )
 
     def __init__(self, request: GenerationRequest, end_id: int | None) -> None:
-        """Args: end_id: the token that TensorRT-LLM was told to end with; None if there is none."""
+        """Args: end_id: `end_id` of the request in TensorRT-LLM; None if there is none."""
         self._request = request
         self._end_id = end_id
         self._stops = frozenset(request.stop_token_ids)
@@ -70,7 +70,7 @@ class Cursor:
         self._places: list[Any] = []
         """Log-probabilities of all tokens so far, if they were asked for."""
         self._observed = 0
-        """The most tokens that a response has made it."""
+        """Most tokens that any response has had."""
         self._tail: list[int] = []
         """The last tokens, as many as a stop word can span."""
         self.count = 0
@@ -93,7 +93,7 @@ class Cursor:
         self._observed = max(self._observed, count)
 
     def advance(self, completion: Completion, *, finished: bool, cached_tokens: int = 0) -> TokenDelta | None:
-        """What is new in `completion`; None if nothing is. Not after a delta with a finish reason.
+        """Delta of what is new in `completion`; None if nothing is. Not called after a delta with a finish reason.
 
         Args:
             completion: the output as it is now.
@@ -140,7 +140,7 @@ class Cursor:
         return delta
 
     def _end(self, new: Sequence[int]) -> _End | None:
-        """Whether the sequence ends with, or among, its new tokens."""
+        """End of the sequence with, or among, its new tokens; None if it goes on."""
         request = self._request
         if self._longest_word:
             for count, token_id in enumerate(new, 1):
@@ -163,7 +163,7 @@ class Cursor:
         return any(tail[-len(word) :] == word for word in self._request.stop_words)
 
     def _finished(self, completion: Completion, count: int) -> _End:
-        """How an output ended in which nothing that was asked for tells it.
+        """End of a finished output by TensorRT-LLM's own finish reason.
 
         Args:
             completion: the output.

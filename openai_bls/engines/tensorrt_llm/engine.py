@@ -24,9 +24,10 @@ from openai_bls.engines import capabilities
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.tensorrt_llm import info as limits
+from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
 from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
-from openai_bls.engines.tensorrt_llm.interface import Api, Llm, LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class _RequestState:
         self.end_id = end_id
         self.cursor = Cursor(request, end_id)
         self.output: Output | None = None
-        """None until it is TensorRT-LLM's."""
+        """TensorRT-LLM's handle of the request; None until it is submitted."""
         self.task: asyncio.Task[None] | None = None
         self.marked = False
         """Its output may hold something new."""
@@ -80,7 +81,7 @@ class TrtLlmEngine:
             api: the installed TensorRT-LLM.
             llm: loaded by it; the engine's from now on.
             manifest: of the engine.
-            info: what the engine says of itself.
+            info: capabilities and limits.
             on_step: the listener.
             lora: adapters by name.
             max_tokens_in_kv_cache: tokens of all sequences together, as far as known; 0 if not.
@@ -115,7 +116,7 @@ class TrtLlmEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is and can do."""
+        """Capabilities and limits of this engine."""
         return self._info
 
     def submit(self, request: GenerationRequest) -> None:
@@ -319,7 +320,7 @@ class TrtLlmEngine:
         emit(self._on_step, deltas + answers)
 
     def _read(self, live: _RequestState) -> TokenDelta | None:
-        """What a request's output holds that is new; whatever goes wrong ends this request alone."""
+        """Delta of what is new in a request's output; whatever goes wrong ends this request alone."""
         output = live.output
         assert output is not None
         try:

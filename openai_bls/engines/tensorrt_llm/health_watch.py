@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from openai_bls.engines.tensorrt_llm.interface import Api, Llm
+from openai_bls.engines.tensorrt_llm.api import Api
+from openai_bls.engines.tensorrt_llm.interface import Llm
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ def engine_info(
         manifest: what the builder left.
         facts: of its checkpoint.
         version: of TensorRT-LLM.
-        supported: fields that requests may use, named as in `capabilities`. `grammar` and `lora_name` go by what there
-            is of grammars and adapters, whatever is said of them here.
+        supported: fields that requests may use, named as in `capabilities`. `grammar` and `lora_name` depend on
+            `grammar_backend` and the manifest's adapters alone.
         max_logprobs: the most likeliest tokens per place.
         grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
@@ -75,7 +75,7 @@ def longest_prompt(record: TensorRtLlmRecord, *, chunked_context: bool) -> int:
 def refusal(
     request: GenerationRequest, manifest: Manifest, info: EngineInfo, *, chunked_context: bool = True
 ) -> str | None:
-    """Why TensorRT-LLM cannot honour a request that `capabilities.refusal` lets pass, by field; None if it can."""
+    """Refusal of a request that `capabilities.refusal` lets pass, naming the field; None if there is none."""
     record = manifest.tensorrt_llm
     assert record is not None
     length = len(request.prompt_token_ids)

@@ -32,12 +32,12 @@ Quant = Literal[
     "int8_gptq",
     "nvfp4",
 ]
-"""As on the command line; `api` knows the `QuantAlgo` of each."""
+"""Values of `--quant`; `api` knows the `QuantAlgo` of each."""
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 
 
 class Version(msgspec.Struct, frozen=True, order=True):
-    """Of TensorRT-LLM; compared by the numbers alone."""
+    """Version of TensorRT-LLM, compared by its numbers alone."""
 
     major: int
     minor: int
@@ -45,7 +45,7 @@ class Version(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """From `1.2.0`, `1.2.0rc6.post2` and the like.
+        """Version of a text such as `1.2.0` or `1.2.0rc6.post2`.
 
         Raises:
             ValueError: it does not begin with two numbers.
@@ -75,7 +75,7 @@ class LoraAdapter(msgspec.Struct, frozen=True):
 
 
 class LlmOptions(msgspec.Struct, frozen=True):
-    """How an engine or a checkpoint is loaded for serving."""
+    """Options of loading an engine or a checkpoint for serving."""
 
     model: Path
     """The engine's directory (flow `tensorrt`) or the checkpoint's (`pytorch`)."""
@@ -90,13 +90,13 @@ class LlmOptions(msgspec.Struct, frozen=True):
     tensor_parallel_size: Positive = 1
     pipeline_parallel_size: Positive = 1
     tokenizer: Path | None = None
-    """For guided decoding; text goes in and out as token ids all the same."""
+    """Directory of the tokenizer for guided decoding; prompts and outputs are token ids all the same."""
     trust_remote_code: bool = False
     kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_free_gpu_mem_fraction: float | None = None
     """Share of the GPU memory left beside the weights, above 0 up to 1."""
     max_tokens_in_paged_kv_cache: NotNegative = 0
-    """0 goes by the fraction."""
+    """Tokens; 0 takes `kv_cache_free_gpu_mem_fraction`."""
     kv_cache_host_memory_bytes: NotNegative = 0
     enable_kv_cache_reuse: bool = True
     max_attention_window_size: tuple[int, ...] = ()
@@ -116,10 +116,10 @@ class Sampling(msgspec.Struct, frozen=True):
 
     max_tokens: Positive
     end_id: int | None
-    """None and `ignore_eos`: nothing ends it but `max_tokens`."""
+    """Token id that ends the output; None is `ignore_eos`: only `max_tokens` does."""
     pad_id: int | None
     stop_token_ids: tuple[int, ...] = ()
-    """Beside `end_id`."""
+    """Further token ids that end the output."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     min_tokens: NotNegative = 0
     temperature: float = 1.0
@@ -133,7 +133,7 @@ class Sampling(msgspec.Struct, frozen=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     embedding_bias: dict[int, float] = {}
-    """Token id to what is added to its score."""
+    """Token id → what is added to its logit."""
     vocab_size: Positive = 1
     """Length of the bias tensor."""
     logprobs: int | None = None
@@ -142,13 +142,13 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class Completion(Protocol):
-    """What is read of a `CompletionOutput`. The object changes while a stream runs."""
+    """Attributes read of a `CompletionOutput`. The object changes while a stream runs."""
 
     index: int
     token_ids: Sequence[int]
     """All so far; a matched stop sequence is cut off **after** it was streamed."""
     logprobs: Any
-    """One entry a token: `{token_id: Logprob(logprob, rank)}`, or plain floats. Of all tokens so far, or in
+    """One entry per token: `{token_id: Logprob(logprob, rank)}`, or plain floats. Of all tokens so far, or in
     0.20 of those alone that the newest response brought to a TensorRT engine's output."""
     finish_reason: str | None
     """`stop`, `length`, `timeout` or `cancelled`."""
@@ -156,7 +156,7 @@ class Completion(Protocol):
 
 
 class Output(Protocol):
-    """What is read of a `RequestOutput`, which is also the handle of the running request."""
+    """Attributes read of a `RequestOutput`, which is also the handle of the running request."""
 
     outputs: Sequence[Completion]
     finished: bool
@@ -186,7 +186,7 @@ class BuildSpec(msgspec.Struct, frozen=True):
     output: Path
     """An empty directory for the engine."""
     workspace: Path
-    """A directory on the same disk for what is in hand."""
+    """A directory on the same disk for intermediate files."""
     max_batch_size: Positive
     max_input_len: Positive
     max_seq_len: Positive
@@ -211,76 +211,6 @@ class BuildSpec(msgspec.Struct, frozen=True):
     lora_dirs: tuple[Path, ...] = ()
     max_lora_rank: NotNegative = 0
     trust_remote_code: bool = False
-
-
-class Api(Protocol):
-    """The installed TensorRT-LLM; `api.installed()` gives it."""
-
-    version: Version
-    version_text: str
-
-    def open(self, options: LlmOptions) -> Llm:
-        """Load a model for serving. Takes minutes; from any thread.
-
-        Raises:
-            EngineLoadError: this version cannot honour `options`; one sentence.
-            Exception: TensorRT-LLM's own.
-        """
-        ...
-
-    def supported(self, options: LlmOptions) -> tuple[str, ...]:
-        """Names of the `SamplingParams` and `GenerationRequest` fields that requests to such a model may use."""
-        ...
-
-    def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
-        """Of `engine_types.Grammar.kind`, those it takes."""
-        ...
-
-    def generate(self, llm: Llm, prompt_token_ids: list[int], sampling: Sampling, lora: LoraAdapter | None) -> Output:
-        """Start a streamed request. From the thread of the event loop that will iterate over it.
-
-        Raises:
-            ValueError: this version cannot honour `sampling`; the message names the field.
-        """
-        ...
-
-    def healthy(self, llm: Llm) -> bool:
-        """Whether the executor still serves, as far as this process knows without asking it: at once, from any thread.
-
-        An executor that dies tells nobody: requests that wait for it would wait for ever.
-        """
-        ...
-
-    def is_of_the_request(self, error: Exception) -> bool:
-        """Whether `error` was raised for one request. The executor may have ended by it all the same: see `healthy`."""
-        ...
-
-    async def discard_statistics(self, llm: Llm) -> None:
-        """Throw away what the executor has told of its iterations, which else piles up in this process.
-
-        Takes some milliseconds. From the event loop that requests are started on, once one was.
-        """
-        ...
-
-    def build(self, spec: BuildSpec) -> None:
-        """Convert, quantise, build and save an engine into `spec.output`. Takes minutes to hours.
-
-        Raises:
-            EngineLoadError: this version cannot build it; one sentence.
-            Exception: TensorRT-LLM's own.
-        """
-        ...
-
-    def architectures(self, flow: Flow) -> frozenset[str]:
-        """Names of config.json's `architectures` that a flow has a model class for; empty if it does not tell.
-
-        For `pytorch` it imports all model classes.
-        """
-        ...
-
-    def gpus(self) -> list[InstalledGpu]:
-        """The GPUs that this process sees."""
-        ...
 
 
 class InstalledGpu(msgspec.Struct, frozen=True):

@@ -25,9 +25,10 @@ from openai_bls.core.manifest import (
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 from openai_bls.engines.tensorrt_llm import versions
+from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.info import engine_info
-from openai_bls.engines.tensorrt_llm.interface import Api, KvCacheDtype, LlmOptions, LoraAdapter
+from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.module import IMAGES
 from openai_bls.engines.tensorrt_llm.sampling import grammar_end
 
@@ -111,7 +112,7 @@ def load(
 
 
 def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings) -> LlmOptions:
-    """How the engine of `manifest` is loaded: the settings over what the builder noted.
+    """Load options of the engine of `manifest`: the settings over what the builder recorded.
 
     Raises:
         EngineLoadError: a file is missing or has changed, or a setting cannot be honoured.
@@ -199,13 +200,13 @@ def check_gpus(record: TensorRtLlmRecord, api: Api) -> None:
 
 
 def supported_fields(api: Api, options: LlmOptions) -> tuple[str, ...]:
-    """Of the fields that an engine may honour those that requests to this one may use."""
+    """Fields that requests to this engine may use."""
     names = {*api.supported(options), *_OURS} - _NEVER
     return tuple(field for field in ALL_FIELDS if field in names)
 
 
 def max_logprobs(api: Api, options: LlmOptions, vocab_size: int) -> int:
-    """The most likeliest tokens a place that the installed version gives beside the token itself."""
+    """Most likeliest tokens per position that the installed version returns, besides the token itself."""
     if "logprobs" not in api.supported(options):
         return 0
     most = versions.max_logprobs(options.flow, api.version)

@@ -69,7 +69,7 @@ class TensorRtLlm:
         return package
 
     def name(self, path: str) -> Any:
-        """What is found under a dotted path, e.g. `tensorrt_llm.llmapi.KvCacheConfig`.
+        """Object at a dotted path, e.g. `tensorrt_llm.llmapi.KvCacheConfig`.
 
         Raises:
             EngineLoadError: this version has no such thing.
@@ -120,7 +120,7 @@ class TensorRtLlm:
 
 
 def field_names(found: Any) -> frozenset[str]:
-    """What the constructor of a class takes: a pydantic model, a dataclass or any other."""
+    """Constructor arguments of a class: a pydantic model, a dataclass or any other."""
     fields = getattr(found, "model_fields", None)
     if isinstance(fields, dict):
         return frozenset(fields)
@@ -130,7 +130,7 @@ def field_names(found: Any) -> frozenset[str]:
 
 
 def option_names(found: Any) -> frozenset[str]:
-    """What may be assigned to of a `PluginConfig`.
+    """Assignable options of a `PluginConfig`.
 
     It is a pydantic model, and up to 1.1 a dataclass whose fields lie behind properties, without the underscore.
     """

@@ -12,7 +12,7 @@ _TIMEOUT_S = 60.0
 
 
 def visible_gpus() -> list[InstalledGpu]:
-    """In the order of CUDA_VISIBLE_DEVICES, or of the bus; none where nvidia-smi is missing or fails."""
+    """GPUs in the order of CUDA_VISIBLE_DEVICES, or of the bus; none where nvidia-smi is missing or fails."""
     command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)

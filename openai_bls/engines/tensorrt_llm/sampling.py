@@ -31,7 +31,7 @@ def grammar_end(tokenizer_dir: Path) -> int | None:
 
 
 def end_token(request: GenerationRequest, info: EngineInfo, grammar_end_id: int | None = None) -> int | None:
-    """Of a request's stop tokens the one that TensorRT-LLM is told as its end token; None if there are none.
+    """TensorRT-LLM's `end_id`, one of a request's stop tokens; None if there are none.
 
     The others go with it as stop tokens, but only the end token is held back by `min_tokens`.
 

@@ -14,16 +14,16 @@ from openai_bls.engines.tensorrt_llm.interface import Flow, GuidedDecodingBacken
 OLDEST = Version(0, 20)
 _PYTORCH_SINCE = Version(1, 0)
 _STRUCTURAL_TAGS_SINCE = Version(1, 2)
-"""In the PyTorch flow. Before, they were of another form; in the TensorRT flow the C++ decoder refuses them."""
+"""First with structural tags (PyTorch). Before, they had another form; the C++ decoder of `tensorrt` refuses them."""
 _ONE_SAMPLER_SINCE = Version(1, 3)
 """TorchSampler penalizes from then on (pull request 16485); before, it took penalties and passed them over."""
 _TENSORRT_GONE = re.compile(r"1\.3\.0rc(\d+)")
 
 _RECORDED = (Version(0, 20), Version(1, 3))
-"""The versions whose signatures are recorded: from the first to before the second."""
+"""Versions whose signatures are recorded, the second excluded."""
 
 MAX_TOP_K = 1024
-"""Of the C++ decoder, which cuts larger values down to it (`TOP_K_MAX`)."""
+"""Largest `top_k` of the C++ decoder, which cuts larger values down to it (`TOP_K_MAX`)."""
 
 
 _TYPES = ("auto", "float16", "float32", "bfloat16", "int32", "disable")
@@ -62,11 +62,11 @@ _GONE = {
     "use_custom_all_reduce": "TensorRT-LLM chooses the all-reduce by itself: leave it out",
     "paged_context_fmha": "it is called use_paged_context_fmha",
 }
-"""Names of older guides."""
+"""Names of older guides → what to write instead."""
 
 
 def plugin_refusal(name: str, text: str, version: Version) -> str | None:
-    """Why `PluginConfig` does not take this; None if it does, or if the version is none of the recorded ones."""
+    """Refusal of a value of `PluginConfig`; None if it is valid, or if the version is none of the recorded ones."""
     if not _RECORDED[0] <= version < _RECORDED[1]:
         return None
     allowed = _PLUGINS.get(name)
@@ -80,7 +80,7 @@ def plugin_refusal(name: str, text: str, version: Version) -> str | None:
 
 
 def has_tensorrt_flow(version_text: str) -> bool:
-    """It was taken out in 1.3.0rc21."""
+    """True up to 1.3.0rc20: 1.3.0rc21 has no TensorRT flow."""
     candidate = _TENSORRT_GONE.match(version_text)
     if candidate:
         return int(candidate[1]) < 21
@@ -102,7 +102,7 @@ def require_flow(flow: Flow, version: Version, version_text: str) -> None:
 
 
 def grammar_kinds(flow: Flow, backend: GuidedDecodingBackend, version: Version) -> tuple[str, ...]:
-    """Of `engine_types.Grammar.kind`, those that go through `GuidedDecodingParams`."""
+    """Values of `engine_types.Grammar.kind` that `GuidedDecodingParams` can carry."""
     match backend:
         case "xgrammar":
             tags = flow == "pytorch" and version >= _STRUCTURAL_TAGS_SINCE
@@ -115,7 +115,7 @@ def grammar_kinds(flow: Flow, backend: GuidedDecodingBackend, version: Version) 
 
 
 def kv_cache_dtypes(flow: Flow, version: Version) -> tuple[KvCacheDtype, ...]:
-    """Those that a KV cache can have: built into an engine, or by `KvCacheConfig.dtype` when a checkpoint is loaded."""
+    """Types that a KV cache can have: built into an engine, or by `KvCacheConfig.dtype` when a checkpoint is loaded."""
     if flow == "tensorrt":
         # ModelOpt makes no scales of others there: `QuantConfig._get_modelopt_kv_cache_dtype`.
         return ("auto", "fp8", "int8")
@@ -123,12 +123,12 @@ def kv_cache_dtypes(flow: Flow, version: Version) -> tuple[KvCacheDtype, ...]:
 
 
 def cpp_sampler(version: Version) -> bool:
-    """Whether the PyTorch flow must be told to draw tokens by the C++ decoder, which penalizes, biases and seeds."""
+    """True if the PyTorch flow needs `TRTLLMSampler`, the C++ decoder, for penalties, biases and seeds."""
     return version < _ONE_SAMPLER_SINCE
 
 
 def max_logprobs(flow: Flow, version: Version) -> int:
-    """The most `SamplingParams.logprobs`. The C++ decoder in the PyTorch flow gives the sampled token's own alone."""
+    """Largest `SamplingParams.logprobs`. The C++ decoder in the PyTorch flow gives the sampled token's own alone."""
     return 1 if flow == "pytorch" and cpp_sampler(version) else 20
 
 

@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct, frozen=True):
     milliseconds: int
 
     def line(self) -> str:
-        """For people."""
+        """The outcome as one line of text."""
         return f"{self.name:<38} {self.status:<13} {self.milliseconds:>6} ms  {self.detail}".rstrip()
 
 

@@ -25,7 +25,7 @@ class Target:
     """A running server."""
 
     openai_url: str
-    """Of /v1, ending in /v1."""
+    """URL of the API, ending in /v1."""
     triton_url: str | None = None
     grpc_url: str | None = None
     """Host and port without a scheme."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import queue
 from typing import Any
@@ -14,7 +13,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.smoke.check import Check, CheckFailedError, NotCheckedError
-from openai_bls.launcher.smoke.openai_checks import TEXTS, UNKNOWN_FIELD, embeddings, refused, tokenize
+from openai_bls.launcher.smoke.openai_checks import UNKNOWN_FIELD, refused
 from openai_bls.launcher.smoke.session import (
     MAX_TOKENS,
     QUESTION,
@@ -86,11 +85,6 @@ def _generate_completion(session: Session) -> str:
     return shorten(text)
 
 
-def _ask(session: Session, endpoint: str, body: dict[str, Any]) -> Any:
-    arrays = {name: json.dumps(value) if isinstance(value, list) else value for name, value in body.items()}
-    return json.loads(_generated(session, {"endpoint": endpoint, "model": session.model, **arrays}))
-
-
 def _bad_generate(session: Session) -> str:
     return refused(lambda: _generated(session, _fields(session, **{UNKNOWN_FIELD: 1})), 400, UNKNOWN_FIELD)
 
@@ -146,8 +140,6 @@ CHECKS = (
     Check("generate_stream", _generate_stream),
     Check("generate: a body in `request`", _generate_request),
     Check("generate: completions", _generate_completion),
-    Check("generate: tokenize, detokenize", lambda session: tokenize(functools.partial(_ask, session))),
-    Check("generate: embeddings", lambda s: embeddings(_ask(s, "embeddings", {"input": TEXTS})), optional=True),
     Check("generate: bad request", _bad_generate),
     Check("ensemble, whole and streamed", lambda session: _official(session, "ensemble")),
     Check("tensorrt_llm_bls, whole and streamed", lambda session: _official(session, "tensorrt_llm_bls")),

@@ -65,7 +65,7 @@ class _RequestState:
         self.triton_id = triton_id
         self.decoder = Decoder(request)
         self.listener: DeltaListener | None = listener
-        """None once it has heard the last it shall."""
+        """None after its last delta."""
         self.call: Any = None
         """The stream, once it is open."""
         self.due = 1
@@ -128,7 +128,7 @@ class GrpcEngineClient:
 
     @property
     def connected(self) -> bool:
-        """Whether the engine is there."""
+        """True while the engine is connected."""
         return self._open.is_set() and not self._closed
 
     @property
@@ -236,7 +236,7 @@ class GrpcEngineClient:
             self._forget(state)
 
     def _settled_at_once(self, state: _RequestState, description: Description) -> bool:
-        """Whether the request ends without the engine."""
+        """Answer a refused or an empty request without the engine; False if the engine has to."""
         request, info = state.request, description.info
         refusal = (
             capabilities.refusal(request, info)

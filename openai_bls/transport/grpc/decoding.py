@@ -43,7 +43,7 @@ class Decoder:
         self._tail: list[int] = []
         self._count = 0
         self.ended = False
-        """Whether the last delta has been made; further responses bring nothing."""
+        """True once the last delta is made; further responses bring nothing."""
 
     def take(
         self, token_ids: Sequence[int], log_probs: Sequence[float] | None = None, *, final: bool

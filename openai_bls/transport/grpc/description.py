@@ -25,9 +25,9 @@ class Description(msgspec.Struct, frozen=True):
     manifest: Manifest
     info: EngineInfo
     inputs: frozenset[str]
-    """That the model declares; Triton refuses others."""
+    """Input tensors that the model declares; Triton refuses others."""
     chunked_context: bool
-    """Whether a prompt may be longer than one step."""
+    """True if a prompt may be longer than one step."""
 
 
 def describe(model_dir: Path) -> Description:
@@ -69,7 +69,7 @@ def describe(model_dir: Path) -> Description:
             ", ".join(record.lora),
         )
     info = engine_info(
-        _without_adapters(manifest),
+        msgspec.structs.replace(manifest, tensorrt_llm=msgspec.structs.replace(record, lora={})),
         read_checkpoint(version_dir / manifest.checkpoint),
         version=record.version,
         supported=fields,
@@ -105,9 +105,3 @@ def _config(model_dir: Path) -> config_pbtxt.Message:
         raise EngineLoadError(f"cannot read {short(path)}: {error.strerror}") from None
     except ValueError as error:
         raise EngineLoadError(f"{short(path)} is not readable ({error})") from None
-
-
-def _without_adapters(manifest: Manifest) -> Manifest:
-    record = manifest.tensorrt_llm
-    assert record is not None
-    return msgspec.structs.replace(manifest, tensorrt_llm=msgspec.structs.replace(record, lora={}))

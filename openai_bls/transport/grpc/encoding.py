@@ -75,7 +75,7 @@ def refusal(request: GenerationRequest) -> str | None:
         if sampling.temperature not in (0.0, 1.0):
             changed.append("temperature")
         if changed:
-            # Its log-probabilities are taken after all of these, ours are told as the model's own.
+            # Its log-probabilities are taken after all of these, ours are reported as the model's own.
             return f"logprobs with {', '.join(changed)} is not supported by this engine: it would change them"
     return None
 

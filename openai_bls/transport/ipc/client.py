@@ -47,7 +47,7 @@ class ExchangeClient:
 
     @property
     def connected(self) -> bool:
-        """Whether the engine is there."""
+        """True while the engine is connected."""
         return self._link.open
 
     async def ready(self) -> None:

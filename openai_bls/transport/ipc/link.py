@@ -82,7 +82,7 @@ class Link(Generic[MessageT]):
 
     @property
     def open(self) -> bool:
-        """Whether the other end is there."""
+        """True while the other end is connected."""
         return self._transport is not None
 
     def opened(self, transport: asyncio.Transport) -> None:
@@ -104,7 +104,7 @@ class Link(Generic[MessageT]):
 
     @property
     def why_closed(self) -> str:
-        """For a client's eyes."""
+        """Message to a client."""
         return SHUTTING_DOWN if self.closed else self._unavailable
 
     def send(self, message: Any) -> None:

@@ -15,7 +15,7 @@ from openai_bls.transport.ipc.frames import new_socket
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S = 0.1
+_RETRY_S = 0.1  # between two attempts to listen
 
 
 class Listener:
@@ -83,7 +83,7 @@ class Listener:
 
 
 def is_ours(connection: socket.socket) -> bool:
-    """Whether the process at the other end is this user's, or root's: abstract addresses have no file permissions."""
+    """True if the process at the other end is this user's or root's: abstract addresses have no file permissions."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     return uid in (os.getuid(), 0)

@@ -156,7 +156,7 @@ class _PromptConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether the client is still there."""
+        """True while the client is connected."""
         return self._thread.is_alive()
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class _PromptConnection:
             frames = Frames()
             while data := self._socket.recv(65536):
                 calls = [decoder.decode(message) for message in frames.feed(data)]
-                # What comes together is prepared side by side.
+                # Requests that arrive together are prepared in parallel.
                 alone = len(calls) == 1 and len(calls[0].request) <= _SHORT_BYTES
                 for call in calls:
                     if alone:

@@ -98,7 +98,7 @@ class _Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether the client is still there."""
+        """True while the client is connected."""
         return not self._closed
 
     def join(self) -> None:

@@ -17,8 +17,8 @@ from openai_bls.triton_models.openai_bls.server_process import command_line
 
 logger = logging.getLogger(__name__)
 
-_LINGER_S = 0.5
-_PROBE_INTERVAL_S = 1.0
+_LINGER_S = 0.5  # between two looks at the number of requests in progress
+_PROBE_INTERVAL_S = 1.0  # between two readiness probes
 _PROBE = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 

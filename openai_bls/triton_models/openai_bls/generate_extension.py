@@ -48,7 +48,7 @@ def assemble(tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, An
             raise InvalidRequestError("'request' must hold a JSON object.", param="request")
         body = whole
     fields = {
-        **{name: _field(name, value) for name, value in _bodies(tensors)},
+        **{name: _field(name, value) for name, value in tensors.items() if name not in ("request", "endpoint")},
         **{
             name: value
             for name, value in parameters.items()
@@ -60,10 +60,6 @@ def assemble(tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, An
             raise InvalidRequestError(f"'{name}' is given twice: in 'request' and beside it.", param=name)
         body[name] = value
     return _endpoint(tensors, body), body
-
-
-def _bodies(tensors: Mapping[str, Sequence[bytes]]) -> list[tuple[str, Sequence[bytes]]]:
-    return [(name, value) for name, value in tensors.items() if name not in ("request", "endpoint")]
 
 
 def _field(name: str, values: Sequence[bytes]) -> Any:

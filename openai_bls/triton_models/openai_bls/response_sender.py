@@ -52,7 +52,7 @@ class Reply(Protocol):
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """True once the client has gone."""
         ...
 
 

@@ -56,7 +56,7 @@ def command_line(pid: int) -> dict[str, str] | None:
 
 
 def is_listening(pid: int) -> bool:
-    """Whether process `pid` listens on any TCP port.
+    """True if process `pid` listens on any TCP port.
 
     A tritonserver does so only once it has been created in full, all models loaded.
     """

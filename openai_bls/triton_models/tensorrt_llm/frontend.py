@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,17 +34,16 @@ class Stream(Protocol):
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """True once the client has gone."""
         ...
 
 
-class _Open:
+class _Open(NamedTuple):
     """One Triton request that has not been answered in full."""
 
-    def __init__(self, triton_id: str, responder: responses.Responder, stream: Stream) -> None:
-        self.triton_id = triton_id
-        self.responder = responder
-        self.stream = stream
+    triton_id: str
+    responder: responses.Responder
+    stream: Stream
 
 
 class Frontend:
@@ -76,7 +75,7 @@ class Frontend:
             stream.fail(error)
             self._cancel(responder)
 
-        responder = responses.Responder(request, _sender(stream), fail)
+        responder = responses.Responder(request, lambda arrays, final: stream.send(arrays, final=final), fail)
         sequences = responder.sequences()
         with self._changed:
             self._open = [entry for entry in self._open if not entry.responder.ended]
@@ -128,7 +127,3 @@ class Frontend:
             for entry in entries:
                 if not entry.responder.ended and entry.stream.is_cancelled():
                     self._give_up(entry)
-
-
-def _sender(stream: Stream) -> Callable[[dict[str, np.ndarray[Any, Any]], bool], None]:
-    return lambda arrays, final: stream.send(arrays, final=final)

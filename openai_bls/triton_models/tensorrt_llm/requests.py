@@ -61,7 +61,7 @@ class OfficialRequest(msgspec.Struct, frozen=True):
 
 
 def is_stop(arrays: Arrays) -> bool:
-    """Whether this is a stop request: it ends the live request of the same Triton request id."""
+    """True for a stop request, which ends the live request of the same Triton request id."""
     return "stop" in arrays and bool(arrays["stop"].reshape(-1)[0])
 
 

@@ -44,11 +44,11 @@ class Responder:
         self._fail = fail
         self._open = len(request.prompts) * request.return_sequences
         self.request_ids: list[int] = []
-        """Of the engine's requests behind this one."""
+        """Ids of the engine's requests behind this one."""
 
     @property
     def ended(self) -> bool:
-        """Whether the last response has gone out."""
+        """True once the last response is sent."""
         return self._open == 0
 
     def sequences(self) -> list[tuple[Callable[[int], GenerationRequest], Sequence]]:

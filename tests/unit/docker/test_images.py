@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher.ports import PortLease
+from openai_bls.launcher.ports import lease_ports
 from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
 
@@ -204,12 +204,12 @@ class Container:
 @pytest.fixture
 def container(cpu: Image) -> Iterator[Container]:
     """Up to the line with which the launcher says that everything is ready."""
-    with PortLease() as lease:
+    with lease_ports() as leased:
         ports = {
-            "OPENAI_BLS_TRITON_HTTP_PORT": str(lease.ports.http),
-            "OPENAI_BLS_TRITON_GRPC_PORT": str(lease.ports.grpc),
-            "OPENAI_BLS_TRITON_METRICS_PORT": str(lease.ports.metrics),
-            "OPENAI_BLS_HTTP_PORT": str(lease.ports.openai),
+            "OPENAI_BLS_TRITON_HTTP_PORT": str(leased.http),
+            "OPENAI_BLS_TRITON_GRPC_PORT": str(leased.grpc),
+            "OPENAI_BLS_TRITON_METRICS_PORT": str(leased.metrics),
+            "OPENAI_BLS_HTTP_PORT": str(leased.openai),
         }
         environment = cpu.process_environment({**ports, "OMP_NUM_THREADS": "1"})
         command = [cpu.mapped(word) for word in (*cpu.metadata["ENTRYPOINT"], *cpu.metadata["CMD"])]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from openai_bls.launcher import checks, server
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ports import PortLease, Ports, is_free, local_host
+from openai_bls.launcher.ports import Ports, is_free, lease_ports, local_host
 from openai_bls.launcher.server import Server
 
 WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
@@ -76,12 +77,12 @@ def test_shared_memory_missing(tmp_path: Path) -> None:
     ],
 )
 def test_busy_port_is_named_with_its_settings(name: str, flag: str, variable: str) -> None:
-    with PortLease() as lease, socket.socket() as busy:
-        port = getattr(lease.ports, name)
+    with lease_ports() as leased, socket.socket() as busy:
+        port = getattr(leased, name)
         busy.bind(("127.0.0.1", port))
         busy.listen()
         with pytest.raises(LaunchError) as error:
-            checks.check_ports(lease.ports)
+            checks.check_ports(leased)
         message = failure(error)
     assert str(port) in message
     assert flag in message
@@ -89,15 +90,15 @@ def test_busy_port_is_named_with_its_settings(name: str, flag: str, variable: st
 
 
 def test_free_ports_pass_and_zero_turns_v1_off() -> None:
-    with PortLease() as lease:
-        ports = Ports(lease.ports.http, lease.ports.grpc, lease.ports.metrics, 0)
+    with lease_ports() as leased:
+        ports = Ports(leased.http, leased.grpc, leased.metrics, 0)
         assert "/v1" not in checks.check_ports(ports)
-        assert "/v1" in checks.check_ports(lease.ports)
+        assert "/v1" in checks.check_ports(leased)
 
 
 def test_one_port_for_two() -> None:
-    with PortLease() as lease:
-        ports = Ports(lease.ports.http, lease.ports.http, lease.ports.metrics, 0)
+    with lease_ports() as leased:
+        ports = Ports(leased.http, leased.http, leased.metrics, 0)
         with pytest.raises(LaunchError, match="both HTTP and gRPC"):
             checks.check_ports(ports)
 
@@ -108,28 +109,17 @@ def test_port_out_of_range() -> None:
 
 
 def test_leases_share_no_port() -> None:
-    leases = [PortLease() for _ in range(20)]
-    taken = [
-        port
-        for lease in leases
-        for port in (
-            lease.ports.http,
-            lease.ports.grpc,
-            lease.ports.metrics,
-            lease.ports.openai,
-        )
-    ]
-    for lease in leases:
-        lease.close()
-    assert len(set(taken)) == 80
+    with contextlib.ExitStack() as leases:
+        ports = [leases.enter_context(lease_ports()) for _ in range(20)]
+    assert len({port for each in ports for port in (each.http, each.grpc, each.metrics, each.openai)}) == 80
 
 
 def test_a_port_shared_by_reuseport_is_not_free() -> None:
-    with PortLease() as lease, socket.socket() as other:
+    with lease_ports() as leased, socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind(("127.0.0.1", lease.ports.http))
+        other.bind(("127.0.0.1", leased.http))
         other.listen()
-        assert not is_free(lease.ports.http)
+        assert not is_free(leased.http)
 
 
 def test_local_host() -> None:

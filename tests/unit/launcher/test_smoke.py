@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from openai_bls.launcher.smoke import command, openai_checks, triton_checks
 from openai_bls.launcher.smoke.check import Check, CheckFailedError, NotCheckedError, Outcome, openai_error, run
-from openai_bls.launcher.smoke.openai_checks import check_weather, endpoint, must_refuse, refused
+from openai_bls.launcher.smoke.openai_checks import check_weather, must_refuse, refused
 from openai_bls.launcher.smoke.session import Session, Target, events, get, post, streamed_text
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -107,13 +107,21 @@ def test_what_is_printed() -> None:
     assert outcomes[2].line().endswith("0 ms")
 
 
-def test_an_endpoint_of_one_post(url: str) -> None:
-    answers({"/v1/embeddings": json_page(200, {"a": 1})})
-    check = endpoint("embeddings", "/embeddings", {"input": "x"}, lambda answer: f"a is {answer['a']}")
+@pytest.mark.parametrize(
+    ("second", "status", "says"),
+    [
+        ([2.0], "ok", "1 numbers"),
+        ([1.0], "FAILED", "two texts have the same embedding"),
+        ([1.0, 2.0], "FAILED", "embeddings of 1 and 2 numbers"),
+    ],
+)
+def test_an_endpoint_of_the_registry(url: str, second: list[float], status: str, says: str) -> None:
+    answers({"/v1/embeddings": json_page(200, {"data": [{"embedding": [1.0]}, {"embedding": second}]})})
+    (check,) = (check for check in command.CHECKS if check.name == "POST /v1/embeddings")
     (found,) = run([check], session(url, api_key="key"))
-    assert (found.name, found.status, found.detail) == ("embeddings", "ok", "a is 1")
+    assert (found.status, found.detail) == (status, says)
     ((method, path, headers, body),) = Pages.asked
-    assert (method, path, json.loads(body)) == ("POST", "/v1/embeddings", {"model": "m", "input": "x"})
+    assert (method, path, json.loads(body)["model"]) == ("POST", "/v1/embeddings", "m")
     assert headers["authorization"] == "Bearer key"
 
 

@@ -1,28 +1,10 @@
 from __future__ import annotations
 
-import typing
-
-import numpy as np
 import pytest
 
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.settings import OpenAiBlsSettings, TensorRtLlmSettings
-from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS, DataType, Model, Tensor
-
-NUMPY = {
-    "BOOL": np.bool_,
-    "INT32": np.int32,
-    "UINT64": np.uint64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "UINT8": np.uint8,
-    "STRING": np.object_,
-}
-
-
-@pytest.mark.parametrize("data_type", typing.get_args(DataType))
-def test_numpy_dtypes(data_type: DataType) -> None:
-    assert np.dtype(Tensor("t", data_type, (1,)).numpy_dtype) == np.dtype(NUMPY[data_type])
+from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS, Model
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)

@@ -5,7 +5,7 @@ device only, so that all of them can be captured in CUDA graphs. Sequences are l
 has them, and the query heads that share a key head are the rows of one matrix product.
 
 Tokens lie in the cache as rows of [heads, size] at `slot * slot_stride`; a slot comes from a table of pages (decoding)
-or from a list with one slot a token (everything else).
+or from a list with one slot per token (everything else).
 """
 
 # ruff: noqa: ANN001, ANN202, N803, N806, PLR0915
@@ -29,7 +29,7 @@ _MIXED_ROWS = 64
 """Rows (queries times the query heads of a key head) per program of the mixed kernel."""
 _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
-_MAX_SPLITS = 64
+_MAX_SPLITS = 64  # shares of the keys of one sequence
 _SPARE_SHARED_BYTES = 8192
 """Shared memory left to the compiler, besides the tiles."""
 

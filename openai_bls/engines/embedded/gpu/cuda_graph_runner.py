@@ -26,7 +26,7 @@ from openai_bls.core.manifest import first_line
 logger = logging.getLogger(__name__)
 
 _LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512)
-_LEAST_PROMPT = 16
+_LEAST_PROMPT = 16  # tokens of the smallest step with prompts that is captured
 # Prompts without anything beside them, or before them in the cache: only at the start of a burst.
 _FRESH = (16, 32, 64, 128, 256, 512)
 
@@ -36,7 +36,7 @@ class TokenSampler(Protocol):
 
     @property
     def needs_last_tokens(self) -> bool:
-        """Whether the host must know the tokens of the step before when `pick` is called."""
+        """True if `pick` needs the tokens of the step before on the host."""
         ...
 
     def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:

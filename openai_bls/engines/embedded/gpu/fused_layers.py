@@ -79,7 +79,7 @@ def _fuse_norm(module: Any) -> int:
 
 
 def _are_plain(layers: Iterable[Any]) -> bool:
-    """Whether these are linear layers alike, all with a bias or all without."""
+    """True if these are linear layers of one type, all with a bias or all without."""
     layers = list(layers)
     first = layers[0]
     return all(

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _NAMES = {"paged": "openai_bls_flash_paged", "varlen": "openai_bls_flash_varlen"}
 _HALF = (torch.bfloat16, torch.float16)
-_MOST_DIMS = 256
+_MOST_DIMS = 256  # size of a head
 # What else a model may ask of attention and does not get here.
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
 _CLOSE = 0.03  # of attention over standard normal values in half precision
@@ -46,12 +46,12 @@ def use(model: Any, kind: str) -> None:
 
 
 def in_use(model: Any, kind: str) -> bool:
-    """Whether `use(model, kind)` was the last word."""
+    """True if `use(model, kind)` was the latest call."""
     return str(model.config._attn_implementation).endswith(_NAMES[kind])
 
 
 def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
-    """Where steps of new tokens alone get block tables, which transformers grants to its own flash attention only."""
+    """Block tables for decode steps, which transformers builds for its own flash attention only."""
 
     def ensure(config: Any, cb_config: Any, user_requested: bool) -> None:
         if not str(config._attn_implementation).endswith(_NAMES["paged"]):
@@ -62,7 +62,7 @@ def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def refusal(model: Any, kind: str) -> str | None:
-    """Why `model` cannot attend by `kind` here; None if it can, which was tried on random numbers."""
+    """Reason why `model` cannot attend by `kind` here, tried on random numbers; None if it can."""
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None) or []
     if any(layer != "full_attention" for layer in layers) or (not layers and getattr(config, "sliding_window", None)):
@@ -92,7 +92,7 @@ class _Layer:
     """[slots, key heads, size]."""
     values: torch.Tensor
     group: int
-    """Which of the lists of indices are this layer's."""
+    """Index of this layer's group in the lists of indices."""
     page_size: int
 
 
@@ -170,7 +170,7 @@ def _varlen(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As `_paged`, over copies of the keys and values."""
+    """Attention as in `_paged`, over copies of the keys and values."""
     _refuse_features(kwargs)
     assert _flash is not None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -190,7 +190,7 @@ def _varlen(
 
 
 def _longest(kwargs: dict[str, Any], kind: str) -> int:
-    """The most queries or keys of one sequence, or more."""
+    """Upper bound on the queries or keys of one sequence."""
     name = f"max_length_{kind}"
     return int(_of_full_layers(kwargs[name] if name in kwargs else kwargs[f"max_seqlen_{kind}"]))
 

@@ -10,13 +10,10 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from unittest import mock
 
 from openai_bls.engines.tensorrt_llm import api
-
-if TYPE_CHECKING:
-    from openai_bls.engines.tensorrt_llm.interface import Api
 
 ROOT = Path(__file__).resolve().parents[4]
 FAKES = ROOT / "tests" / "fakes"
@@ -49,7 +46,7 @@ def environment(version: str = "1.2.1", **values: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def in_process(version: str = "1.2.1", **values: str) -> Iterator[Api]:
+def in_process(version: str = "1.2.1", **values: str) -> Iterator[api.Api]:
     """The fake as this process's `tensorrt_llm`, imported anew; gives `api.installed()` over it."""
     with patched(environment(version, **values)):
         yield api.installed()

@@ -17,9 +17,8 @@ from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, record, write_manifest
 from openai_bls.engines.capabilities import ALL_FIELDS
+from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.interface import (
-    BuildSpec,
-    Flow,
     InstalledGpu,
     LlmOptions,
     LoraAdapter,
@@ -155,8 +154,8 @@ class ScriptedLlm:
             raise self.shutdown_error
 
 
-class ScriptedApi:
-    """An `Api`; its attributes say how it is."""
+class ScriptedApi(Api):
+    """An `Api` without TensorRT-LLM; its attributes say how it is."""
 
     version = Version(1, 2, 1)
     version_text = "1.2.1"
@@ -206,12 +205,6 @@ class ScriptedApi:
         self.discarded.release()
         if self.discard_error is not None:
             raise self.discard_error
-
-    def build(self, spec: BuildSpec) -> None:
-        raise NotImplementedError
-
-    def architectures(self, flow: Flow) -> frozenset[str]:
-        raise NotImplementedError
 
     def gpus(self) -> list[InstalledGpu]:
         return self.installed

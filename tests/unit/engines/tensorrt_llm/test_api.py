@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm import api, nvidia_smi
-from openai_bls.engines.tensorrt_llm.interface import Api, BuildSpec, LlmOptions, LoraAdapter, Sampling, Version
+from openai_bls.engines.tensorrt_llm.api import Api
+from openai_bls.engines.tensorrt_llm.interface import BuildSpec, LlmOptions, LoraAdapter, Sampling, Version
 from openai_bls.engines.tensorrt_llm.versions import has_tensorrt_flow
 from tests.unit.engines.tensorrt_llm.fake_support import CHECKPOINT, VERSIONS, environment, in_process, on_loop, patched
 from tests.unit.engines.tensorrt_llm.test_fake import small_checkpoint

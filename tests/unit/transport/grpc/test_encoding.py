@@ -14,6 +14,7 @@ from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
 from openai_bls.triton_models.tensorrt_llm import requests
 from openai_bls.triton_models.tensors import TENSORRT_LLM
 from tests.unit.core_support import engine_info
+from tests.unit.triton_models.dtypes import numpy_dtype
 
 MODEL = cpp_model(CppSettings(gpt_model_path="/engine"), 8)
 DECLARED = {tensor.name: tensor for tensor in MODEL.inputs}
@@ -62,7 +63,7 @@ def test_every_tensor_is_declared_with_its_type_and_shape() -> None:
     arrays |= encoding.stop_arrays()
     for name, array in arrays.items():
         tensor = DECLARED[name]
-        assert array.dtype.name == tensor.numpy_dtype, name
+        assert array.dtype == numpy_dtype(tensor), name
         # One dimension for the batch.
         assert array.shape[0] == 1
         assert len(array.shape) == 1 + len(tensor.dims), name

@@ -11,6 +11,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models.preprocessing.model import Preprocessing
 from openai_bls.triton_models.tensors import PREPROCESSING
 from tests.unit.core_support import EOS, tiny_tokenizer, token_ids
+from tests.unit.triton_models.dtypes import numpy_dtype
 
 PAD = tiny_tokenizer().token_to_id("<|endoftext|>")
 
@@ -36,7 +37,7 @@ def test_official_tensors(preprocessing: Preprocessing) -> None:
         }
     )
     assert set(outputs) == {t.name for t in PREPROCESSING.outputs}
-    dtypes = {tensor.name: np.dtype(tensor.numpy_dtype) for tensor in PREPROCESSING.outputs}
+    dtypes = {tensor.name: numpy_dtype(tensor) for tensor in PREPROCESSING.outputs}
     assert {name: array.dtype for name, array in outputs.items()} == dtypes
     assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
     assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]

@@ -15,6 +15,7 @@ from openai_bls.output import structured
 from openai_bls.triton_models.tensorrt_llm.requests import is_stop, parse
 from openai_bls.triton_models.tensors import TENSORRT_LLM
 from tests.unit.core_support import EOS, VOCAB_SIZE, engine_info
+from tests.unit.triton_models.dtypes import numpy_dtype
 
 INFO = engine_info(eos_token_ids=(EOS, 2), supported=("temperature", "top_p", "top_k", "seed"), grammar_backend="")
 ABLE = engine_info(
@@ -25,7 +26,7 @@ ABLE = engine_info(
     ),
     grammar_backend="llguidance",
 )  # fmt: skip
-DTYPES = {tensor.name: np.dtype(tensor.numpy_dtype) for tensor in TENSORRT_LLM.inputs}
+DTYPES = {tensor.name: numpy_dtype(tensor) for tensor in TENSORRT_LLM.inputs}
 
 
 def arrays(**values: Any) -> dict[str, np.ndarray[Any, Any]]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, O
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
 from openai_bls.triton_models.tensorrt_llm.responses import Responder, Sequence
 from openai_bls.triton_models.tensors import DECODE_CONTEXT_LENGTH, TENSORRT_LLM
+from tests.unit.triton_models.dtypes import numpy_dtype
 
 
 def official_request(**changes: Any) -> OfficialRequest:
@@ -61,7 +61,7 @@ def test_a_whole_answer_is_one_response() -> None:
     declared = {t.name: t for t in TENSORRT_LLM.outputs}
     assert set(outputs) == set(declared)
     for name, array in outputs.items():
-        assert array.dtype == np.dtype(declared[name].numpy_dtype)
+        assert array.dtype == numpy_dtype(declared[name])
         # With the batch dimension; -1 is any length.
         assert array.ndim == 1 + len(declared[name].dims)
     assert outputs["sequence_length"].tolist() == [[3]]
