@@ -226,12 +226,6 @@ def test_a_link_stands_for_a_path_that_triton_cannot_take(repository: Path, tmp_
         assert answer(post(server.ports.http, "linked")) == "linked"
 
 
-def test_two_servers_at_once(repository: Path) -> None:
-    with run_server(repository) as one, run_server(repository) as two:
-        assert answer(post(one.ports.http, "1")) == "1"
-        assert answer(post(two.ports.http, "2")) == "2"
-
-
 def test_run_server_reports_a_broken_model(repository: Path) -> None:
     add_model(repository, "broken", BROKEN)
     with pytest.raises(ServerFailedError) as error, run_server(repository):
@@ -355,10 +349,3 @@ def test_serve_says_in_one_line_why_a_model_did_not_load(start: Callable[..., La
     assert errors[0].startswith(expected)
     assert len(launcher.output.splitlines()) < 10
     assert launcher.family() == []
-
-
-def test_serve_names_a_busy_port(start: Callable[..., Launcher], repository: Path) -> None:
-    with run_server(repository) as server:
-        launcher = start("--metrics-port", str(server.ports.metrics))
-        assert launcher.finish() == 2
-    assert f"port {server.ports.metrics} (metrics) is taken" in launcher.output

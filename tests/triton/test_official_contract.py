@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
@@ -165,11 +164,6 @@ def _query(text: str) -> grpcclient.InferInput:
     return tensor
 
 
-def test_metrics_count_requests(server: RunningServer) -> None:
-    text = httpx.get(server.metrics_url).text
-    assert 'nv_inference_request_success{model="preprocessing"' in text
-
-
 LOG_PROBS = (True, "BOOL", np.bool_)
 
 
@@ -262,23 +256,6 @@ def test_penalties_bias_and_min_tokens(server: RunningServer, reference: Referen
     assert generated(favour, frequency_penalty=(2.0, "FP32", np.float32)) == expected(frequency) != biased
 
 
-@pytest.mark.parametrize("name", ["min_tokens", "min_length"])
-def test_min_tokens(server: RunningServer, reference: Reference, name: str) -> None:
-    """Under both of its names: no end token before there are so many."""
-    golden = RAW[2]
-    prompt = reference.prompt_token_ids(golden)
-    least = len(reference.output_ids(golden)) + 3
-
-    def no_end(scores: Any, output: list[int]) -> None:
-        if len(output) < least:
-            scores[list(reference.ends)] = float("-inf")
-
-    (whole,) = ask(server, engine_inputs(prompt, least + 5, **{name: (least, "INT32", np.int32)}))
-    output = whole.as_numpy("output_ids").reshape(-1).tolist()
-    assert output == reference.greedy(prompt, least + 5, no_end)
-    assert len(output) >= least
-
-
 def test_penalties_and_bias_of_the_ensemble(server: RunningServer) -> None:
     body = {"text_input": RAW[0].raw, "max_tokens": 48}
 
@@ -328,17 +305,6 @@ def test_guides(server: RunningServer, reference: Reference, kind: str, guide: s
     assert generate(server.http_url, "ensemble", body)["text_output"] == text
     events = generate_stream(server.http_url, "ensemble", {**body, "stream": True})
     assert "".join(event["text_output"] for event in events) == text
-
-
-@pytest.mark.parametrize(
-    ("kind", "guide"),
-    [("regex", "(a"), ("json_schema", '{"type": "obj"}'), ("ebnf_grammar", 'root ::= "a'), ("structural_tag", "{}")],
-)
-def test_guides_that_are_none(server: RunningServer, kind: str, guide: str) -> None:
-    body = {"text_input": "x", "max_tokens": 8, "guided_decoding_guide_type": kind, "guided_decoding_guide": guide}
-    with pytest.raises(TritonError, match="'guided_decoding_guide'") as caught:
-        generate(server.http_url, "ensemble", body)
-    assert "Traceback" not in caught.value.error
 
 
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])

@@ -7,7 +7,6 @@ import math
 import os
 import struct
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -15,10 +14,8 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.asking import Asker
-from benchmarks.engine import Floor, Level, Variant, Work, floor, parse_variant, run_level, run_variant
-from benchmarks.machine import conditions
+from benchmarks.engine import Floor, Variant, Work, floor, parse_variant, run_level, run_variant
 from openai_bls.engines.registry import create_engine
-from tests.unit.benchmarks.bench_results import made_up
 
 NO_FLOOR = Floor(0, 0, 0.0)
 
@@ -72,16 +69,6 @@ def test_bytes_read_per_step(tmp_path: Path, tied: bool, step_bytes: int) -> Non
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     assert floor(tmp_path).step_bytes == step_bytes
-
-
-def test_the_summary_has_ratios() -> None:
-    found = gpu.Results(asdict(conditions("command")), floor=Floor(15 * 10**9, 14 * 10**9, 3e12))
-    levels = [Level(at, 4, 0, 512, rate, 9.0, 9.5, 5.0, 5.5, 128) for at, rate in ((1, 200), (16, 2000))]
-    found.direct = [Variant("auto", {}, 1.0, levels, floor_share=0.8), Variant("cut", {}, error="late")]
-    found.served = [made_up("/v1 chat", 16, 1960.0)]
-    text = gpu.summary(found, (1, 16))
-    for part in ("98.0%", "| auto | 200 | 2,000 | 9.0 | 5.00 | 80% |", "4.67 ms per token"):
-        assert part in text
 
 
 def test_calls_in_a_child_process() -> None:

@@ -119,11 +119,7 @@ def longer(request: GenerationRequest) -> GenerationRequest:
 GRAMMARS = {"JSON schema", "JSON schema with multipleOf and pattern", "regex"}
 FAULTS: list[tuple[str, Change, set[str]]] = [
     ("presence_penalty", sampling(presence_penalty=0.0), {"presence_penalty"}),
-    (
-        "frequency_penalty",
-        sampling(frequency_penalty=0.0),
-        {"frequency_penalty", "penalties against repetition"},
-    ),
+    ("frequency_penalty", sampling(frequency_penalty=0.0), {"frequency_penalty", "penalties against repetition"}),
     ("repetition_penalty", sampling(repetition_penalty=1.0), {"penalties against repetition"}),
     ("logit_bias", sampling(logit_bias={}), {"logit_bias", "min_tokens", "bad_words", "penalties against repetition"}),
     ("seed", sampling(seed=None), {"seed"}),

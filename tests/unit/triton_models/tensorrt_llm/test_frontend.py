@@ -91,12 +91,6 @@ def test_tokens_reach_their_own_stream(bench: Bench) -> None:
     assert bench.engine.cancelled == []
 
 
-def test_a_bad_request_sends_nothing(bench: Bench) -> None:
-    with pytest.raises(InvalidRequestError):
-        bench.open(request_output_len=[1, 2])
-    assert bench.engine.submitted == []
-
-
 def test_a_stop_request_ends_the_request_of_its_id_and_no_other(bench: Bench) -> None:
     first, second = bench.open("a"), bench.open("b")
     stop = bench.open("a", stop=[True])
@@ -105,12 +99,13 @@ def test_a_stop_request_ends_the_request_of_its_id_and_no_other(bench: Bench) ->
     assert bench.engine.cancelled == [bench.engine.submitted[0].request_id]
     bench.step(1, [3], "stop")
     assert second.sent == [[3]]
-
-
-def test_a_stop_for_nobody_is_no_error_but_one_without_id_is(bench: Bench) -> None:
+    # A stop for nobody is no error, but one without an id is.
     assert bench.open("x", stop=[True]).finals == 1
-    with pytest.raises(InvalidRequestError):
-        bench.open("", stop=[True])
+    submitted = len(bench.engine.submitted)
+    for bad in ({"stop": [True]}, {"request_output_len": [1, 2]}):
+        with pytest.raises(InvalidRequestError):
+            bench.open("", **bad)
+    assert len(bench.engine.submitted) == submitted
 
 
 def test_a_client_that_has_gone_is_noticed(bench: Bench) -> None:
