@@ -204,17 +204,6 @@ def test_run_server_leaves_nothing(repository: Path) -> None:
     assert server.process.poll() == 0
 
 
-def test_run_server_passes_environment_and_flags(tmp_path: Path) -> None:
-    source = MODEL.replace("text.as_numpy()[0].decode()", "__import__('os').environ['WORD']")
-    source = source.replace('Tensor("out", text.as_numpy())', 'Tensor("out", _bytes(word))')
-    source += "\n\ndef _bytes(word):\n    import numpy\n"
-    source += "    return numpy.array([word.encode()], dtype=object)\n"
-    add_model(tmp_path, "echo", source)
-    with run_server(tmp_path, {"WORD": "given"}, ["--log-verbose=1"]) as server:
-        assert answer(post(server.ports.http, "")) == "given"
-        assert "--log-verbose=1" in Path(f"/proc/{server.pid}/cmdline").read_text()
-
-
 def test_a_link_stands_for_a_path_that_triton_cannot_take(repository: Path, tmp_path: Path) -> None:
     awkward = tmp_path / "my model's é"
     repository.rename(awkward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +203,16 @@ def test_answers_may_part_where_tokens_tie() -> None:
         feature_checks.explained([alone], SamplingParams(presence_penalty=1), 2)
 
 
-@pytest.mark.parametrize(("first", "again", "good"), [(0, 64, True), (0, 0, False), (64, 64, False), (0, 101, False)])
-def test_cached_tokens(first: int, again: int, good: bool) -> None:
-    case = Case(
-        "cached", [], lambda _: feature_checks.cached([Answer(0.0, cached_tokens=n) for n in (first, again)], 100)
-    )
-    assert feature_cases.judged(case, []).good is good
-
-
-def test_embeddings_have_length_1() -> None:
-    assert feature_checks.embedded([Answer(0.0, embedding=[0.6, -0.8], reason="stop")], 2)
-    with pytest.raises(WrongError, match="length"):
-        feature_checks.embedded([Answer(0.0, embedding=[0.6, 0.9], reason="stop")], 2)
-    with pytest.raises(WrongError, match="not 3"):
-        feature_checks.embedded([Answer(0.0, embedding=[0.6, 0.8], reason="stop")], 3)
+def test_cached_tokens_and_embeddings() -> None:
+    for first, again, good in ((0, 64, True), (0, 0, False), (64, 64, False), (0, 101, False)):
+        answers = [Answer(0.0, cached_tokens=n) for n in (first, again)]
+        case = Case("cached", [], lambda answers: feature_checks.cached(answers, 100))
+        assert feature_cases.judged(case, answers).good is good
+    for vector, size, says in (([0.6, -0.8], 2, ""), ([0.6, 0.9], 2, "length"), ([0.6, 0.8], 3, "not 3")):
+        case = Case("embedded", [], partial(feature_checks.embedded, size=size))
+        outcome = feature_cases.judged(case, [Answer(0.0, embedding=vector, reason="stop")])
+        assert outcome.good is (not says)
+        assert says in outcome.said
 
 
 def test_without_plain_answers_nothing_is_compared(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,10 +239,9 @@ def test_the_build_writes_where_the_server_reads() -> None:
 
 def test_a_job_with_other_pods_is_another_job() -> None:
     """For none of its fields can be changed."""
-    one, other, same = (
-        of_kind(render(merged(EVERYTHING, change)), "Job")[0]["metadata"]["name"]
-        for change in ({}, {"tolerations": []}, {"replicas": 3})
-    )
+    changes: tuple[Values, ...] = ({}, {"tolerations": []}, {"replicas": 3})
+    jobs = [of_kind(render(merged(EVERYTHING, change)), "Job")[0] for change in changes]
+    one, other, same = (job["metadata"]["name"] for job in jobs)
     assert one == same != other
 
 
