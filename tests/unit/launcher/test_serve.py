@@ -162,11 +162,6 @@ def test_the_address_of_v1_is_the_configs_unless_given(
     assert not any("OPENAI_BLS_HTTP_PORT" in change for change in run_dry(capsys, *where))
 
 
-def test_failed_check_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_triton_flags() -> None:
     options = ServeOptions(Path("r"), PORTS, "0.0.0.0", exit_timeout=5, extra=["--log-info=false"])
     assert triton_flags(options) == [
@@ -182,9 +177,11 @@ def test_triton_flags() -> None:
     ]
 
 
-def test_own_options_are_refused_among_tritons() -> None:
+def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="give --host before it"):
         triton_flags(ServeOptions(extra=["--http-address", "::"]))
+    assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_expected_models(tmp_path: Path) -> None:
@@ -251,6 +248,10 @@ def test_the_names_that_are_served(models_port: int, monkeypatch: pytest.MonkeyP
 def test_examples_follow_the_repository() -> None:
     assert examples("127.0.0.1", PORTS, ["echo"], "") == ""
     text = examples("0.0.0.0", PORTS, ["ensemble", "openai_bls"], "demo")
+    command = next(part for part in text.split("\n\n") if "generate_stream" in part)
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    body = json.loads(words[words.index("-d") + 1])
+    assert json.loads(body["messages"])[0]["role"] == "user"
     for part in (
         "http://127.0.0.1:1/v2/models/openai_bls/generate_stream",
         "http://127.0.0.1:1/v2/models/ensemble/generate",
@@ -260,14 +261,6 @@ def test_examples_follow_the_repository() -> None:
         assert part in text
     off = examples("127.0.0.1", Ports(openai=0), ["openai_bls"], "demo")
     assert "/v1" not in off
-
-
-def test_example_bodies_survive_a_shell() -> None:
-    text = examples("127.0.0.1", PORTS, ["openai_bls"], "demo")
-    command = next(part for part in text.split("\n\n") if "generate_stream" in part)
-    words = shlex.split(command.replace("\\\n", " "), comments=True)
-    body = json.loads(words[words.index("-d") + 1])
-    assert json.loads(body["messages"])[0]["role"] == "user"
 
 
 def test_doctor_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
