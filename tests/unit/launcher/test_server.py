@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,26 +73,11 @@ def test_environment_puts_this_python_first() -> None:
 
 def test_backends_are_assembled_from_many_threads(tmp_path: Path) -> None:
     root = make_wheel(tmp_path / "wheel")
-    errors: list[Exception] = []
-
-    def assemble() -> None:
-        try:
-            server.assemble_backends(root, tmp_path / "backends")
-        except Exception as error:  # collected for the assertion below
-            errors.append(error)
-
-    threads = [threading.Thread(target=assemble) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(8) as pool:
+        # An error of a thread is raised here.
+        list(pool.map(lambda _: server.assemble_backends(root, tmp_path / "backends"), range(8)))
     names = {path.name for path in (tmp_path / "backends" / "python").iterdir()}
-    assert names == {
-        "libtriton_python.so",
-        "triton_python_backend_utils.py",
-        "triton_python_backend_stub",
-    }
+    assert names == {"libtriton_python.so", "triton_python_backend_utils.py", "triton_python_backend_stub"}
     stub = tmp_path / "backends" / "python" / "triton_python_backend_stub"
     assert os.access(stub, os.X_OK)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -191,20 +192,8 @@ def test_a_stream_that_raises_does_not_disturb_another(bench: Bench) -> None:
 
 def test_many_threads_open_and_finish() -> None:
     bench = Bench()
-    streams: list[FakeStream] = []
-
-    def work(run: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
-    def client() -> None:
-        for _ in range(20):
-            streams.append(bench.open())
-
-    threads = [work(client) for _ in range(4)]
-    for thread in threads:
-        thread.join(WAIT_S)
+    with ThreadPoolExecutor(4) as pool:
+        streams = list(pool.map(lambda _: bench.open(), range(80)))
     for at in range(80):
         bench.step(at, [at], "length")
     assert sorted(stream.sent[0][0] for stream in streams) == list(range(80))
