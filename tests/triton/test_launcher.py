@@ -204,17 +204,6 @@ def test_run_server_leaves_nothing(repository: Path) -> None:
     assert server.process.poll() == 0
 
 
-def test_run_server_passes_environment_and_flags(tmp_path: Path) -> None:
-    source = MODEL.replace("text.as_numpy()[0].decode()", "__import__('os').environ['WORD']")
-    source = source.replace('Tensor("out", text.as_numpy())', 'Tensor("out", _bytes(word))')
-    source += "\n\ndef _bytes(word):\n    import numpy\n"
-    source += "    return numpy.array([word.encode()], dtype=object)\n"
-    add_model(tmp_path, "echo", source)
-    with run_server(tmp_path, {"WORD": "given"}, ["--log-verbose=1"]) as server:
-        assert answer(post(server.ports.http, "")) == "given"
-        assert "--log-verbose=1" in Path(f"/proc/{server.pid}/cmdline").read_text()
-
-
 def test_a_link_stands_for_a_path_that_triton_cannot_take(repository: Path, tmp_path: Path) -> None:
     awkward = tmp_path / "my model's é"
     repository.rename(awkward)
@@ -224,12 +213,6 @@ def test_a_link_stands_for_a_path_that_triton_cannot_take(repository: Path, tmp_
     check_repository(repository)
     with run_server(repository) as server:
         assert answer(post(server.ports.http, "linked")) == "linked"
-
-
-def test_two_servers_at_once(repository: Path) -> None:
-    with run_server(repository) as one, run_server(repository) as two:
-        assert answer(post(one.ports.http, "1")) == "1"
-        assert answer(post(two.ports.http, "2")) == "2"
 
 
 def test_run_server_reports_a_broken_model(repository: Path) -> None:
@@ -354,10 +337,3 @@ def test_serve_says_in_one_line_why_a_model_did_not_load(start: Callable[..., La
     assert errors[0].startswith(expected)
     assert len(launcher.output.splitlines()) < 10
     assert launcher.family() == []
-
-
-def test_serve_names_a_busy_port(start: Callable[..., Launcher], repository: Path) -> None:
-    with run_server(repository) as server:
-        launcher = start("--metrics-port", str(server.ports.metrics))
-        assert launcher.finish() == 2
-    assert f"port {server.ports.metrics} (metrics) is taken" in launcher.output

@@ -6,14 +6,13 @@ import json
 import re
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import RAW
-from tests.triton.reference import Change, Reference
+from tests.triton.reference import Reference
 from tests.triton.triton_client import GrpcStream, TritonError, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton
@@ -165,11 +164,6 @@ def _query(text: str) -> grpcclient.InferInput:
     return tensor
 
 
-def test_metrics_count_requests(server: RunningServer) -> None:
-    text = httpx.get(server.metrics_url).text
-    assert 'nv_inference_request_success{model="preprocessing"' in text
-
-
 LOG_PROBS = (True, "BOOL", np.bool_)
 
 
@@ -217,66 +211,6 @@ def test_log_probs_of_ensembles(server: RunningServer, reference: Reference, nam
     events = list(generate_stream(server.http_url, name, {**body, "return_log_probs": True, "stream": True}))
     assert "".join(event["text_output"] for event in events) == plain["text_output"]
     assert events[-1]["output_log_probs"] == pytest.approx(expected, abs=1e-3)
-
-
-def test_penalties_bias_and_min_tokens(server: RunningServer, reference: Reference) -> None:
-    """Against a loop over transformers' own scores; each of them changes what is greedily generated."""
-    golden, length = RAW[0], 48
-    prompt = reference.prompt_token_ids(golden)
-    plain = reference.output_ids(golden, length)
-    token = plain[3]
-    # Without it the model is so sure of itself that no penalty in the allowed range shows.
-    biases = np.zeros((1, reference.model.config.vocab_size), dtype=np.float32)
-    biases[0, token] = 20.0
-    favour = infer_input("embedding_bias", biases, "FP32")
-
-    def bias(scores: Any, output: list[int]) -> None:
-        scores[token] += 20.0
-
-    def repetition(scores: Any, output: list[int]) -> None:
-        for seen in set(prompt + output):
-            scores[seen] = scores[seen] / 2 if scores[seen] > 0 else scores[seen] * 2
-
-    def presence(scores: Any, output: list[int]) -> None:
-        bias(scores, output)
-        for seen in set(output):
-            scores[seen] -= 2.0
-
-    def frequency(scores: Any, output: list[int]) -> None:
-        bias(scores, output)
-        for seen in output:
-            scores[seen] -= 2.0
-
-    def generated(*more: grpcclient.InferInput, **scalars: Any) -> list[int]:
-        (whole,) = ask(server, [*engine_inputs(prompt, length, **scalars), *more])
-        ids: list[int] = whole.as_numpy("output_ids").reshape(-1).tolist()
-        return ids
-
-    def expected(edit: Change) -> list[int]:
-        return reference.greedy(prompt, length, edit)
-
-    biased = generated(favour)
-    assert biased == expected(bias) != plain
-    assert generated(repetition_penalty=(2.0, "FP32", np.float32)) == expected(repetition) != plain
-    assert generated(favour, presence_penalty=(2.0, "FP32", np.float32)) == expected(presence) != biased
-    assert generated(favour, frequency_penalty=(2.0, "FP32", np.float32)) == expected(frequency) != biased
-
-
-@pytest.mark.parametrize("name", ["min_tokens", "min_length"])
-def test_min_tokens(server: RunningServer, reference: Reference, name: str) -> None:
-    """Under both of its names: no end token before there are so many."""
-    golden = RAW[2]
-    prompt = reference.prompt_token_ids(golden)
-    least = len(reference.output_ids(golden)) + 3
-
-    def no_end(scores: Any, output: list[int]) -> None:
-        if len(output) < least:
-            scores[list(reference.ends)] = float("-inf")
-
-    (whole,) = ask(server, engine_inputs(prompt, least + 5, **{name: (least, "INT32", np.int32)}))
-    output = whole.as_numpy("output_ids").reshape(-1).tolist()
-    assert output == reference.greedy(prompt, least + 5, no_end)
-    assert len(output) >= least
 
 
 def test_penalties_and_bias_of_the_ensemble(server: RunningServer) -> None:
@@ -328,17 +262,6 @@ def test_guides(server: RunningServer, reference: Reference, kind: str, guide: s
     assert generate(server.http_url, "ensemble", body)["text_output"] == text
     events = generate_stream(server.http_url, "ensemble", {**body, "stream": True})
     assert "".join(event["text_output"] for event in events) == text
-
-
-@pytest.mark.parametrize(
-    ("kind", "guide"),
-    [("regex", "(a"), ("json_schema", '{"type": "obj"}'), ("ebnf_grammar", 'root ::= "a'), ("structural_tag", "{}")],
-)
-def test_guides_that_are_none(server: RunningServer, kind: str, guide: str) -> None:
-    body = {"text_input": "x", "max_tokens": 8, "guided_decoding_guide_type": kind, "guided_decoding_guide": guide}
-    with pytest.raises(TritonError, match="'guided_decoding_guide'") as caught:
-        generate(server.http_url, "ensemble", body)
-    assert "Traceback" not in caught.value.error
 
 
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])

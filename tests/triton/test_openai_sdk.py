@@ -17,16 +17,6 @@ from tests.triton.reference import Reference
 pytestmark = pytest.mark.triton
 
 
-def test_models(client: openai.OpenAI) -> None:
-    names = [model.id for model in client.models.list()]
-    assert "openai_bls" in names
-    for name in names:
-        assert client.models.retrieve(name).id == name
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.models.retrieve("no/such-model")
-    assert caught.value.code == "model_not_found"
-
-
 def test_answer_shape(client: openai.OpenAI) -> None:
     response = client.chat.completions.with_raw_response.create(
         model="openai_bls", messages=QUESTION, temperature=0, user="u", metadata={"a": "b"}, store=False
@@ -146,14 +136,6 @@ def test_seed_and_sampling(client: openai.OpenAI) -> None:
     assert texts(top_k=1) == [plain.choices[0].text]
 
 
-def test_echo(client: openai.OpenAI) -> None:
-    options: dict[str, Any] = {"model": "openai_bls", "prompt": "What is 你好?", "max_tokens": 5, "temperature": 0}
-    plain = client.completions.create(**options).choices[0].text
-    assert client.completions.create(echo=True, **options).choices[0].text == "What is 你好?" + plain
-    stream = client.completions.create(echo=True, stream=True, **options)
-    assert "".join(chunk.choices[0].text for chunk in stream) == "What is 你好?" + plain
-
-
 def _calls(text: str) -> list[dict[str, Any]]:
     """The tool calls in a raw answer of the demo model."""
     return [json.loads(part.split("</tool_call>")[0]) for part in text.split("<tool_call>")[1:]]
@@ -240,9 +222,3 @@ def test_errors(client: openai.OpenAI, options: dict[str, Any], status: int, par
         assert (caught.value.status_code, caught.value.type) == (status, "invalid_request_error")
         assert (caught.value.param, caught.value.code) == (param, code)
         assert caught.value.request_id
-
-
-def test_health_and_version(server: RunningServer) -> None:
-    base = server.openai_url.removesuffix("/v1")
-    assert httpx.get(f"{base}/health").json() == {"status": "ok"}
-    assert "transformers" in httpx.get(f"{base}/version").json()["engine"]

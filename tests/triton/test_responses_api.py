@@ -180,22 +180,6 @@ def test_retrieve_and_delete(client: openai.OpenAI) -> None:
         client.responses.retrieve(unstored.id)
 
 
-def test_logprobs(client: openai.OpenAI) -> None:
-    response = client.responses.create(
-        **GREEDY, input=QUESTION, include=["message.output_text.logprobs"], top_logprobs=2, max_output_tokens=8
-    )
-    (message,) = response.output
-    assert message.type == "message"
-    part = message.content[0]
-    assert part.type == "output_text"
-    assert part.logprobs is not None
-    assert b"".join(bytes(token.bytes) for token in part.logprobs).decode() == part.text
-    for token in part.logprobs:
-        # Greedy: the sampled token is the likeliest.
-        assert token.top_logprobs[0].token == token.token
-        assert token.logprob <= 0
-
-
 IMAGE = {"type": "input_image", "image_url": "x"}
 
 

@@ -101,5 +101,6 @@ def test_openai_bls(tokenizer_dir: Path) -> None:
 
 
 def test_tensorrt_llm_with_the_null_engine() -> None:
-    modules = loaded(imported_model("tensorrt_llm") + "import openai_bls.engines.null\n")
-    assert not modules & (_ENGINE | _SERVER | {"jinja2", "tokenizers", "asyncio"})
+    code = "import openai_bls.engines.null, openai_bls.triton_models.tensorrt_llm.frontend\n"
+    modules = loaded(imported_model("tensorrt_llm") + code)
+    assert not modules & (_ENGINE | _SERVER | {"jinja2", "tokenizers", "tritonclient"})

@@ -1,6 +1,10 @@
+"""The HTTP and gRPC clients against small servers: every token is counted, every failure named."""
+
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tritonclient.grpc import service_pb2
@@ -9,35 +13,63 @@ from benchmarks.client_grpc import infer_request
 from benchmarks.driver import make_requests
 from benchmarks.events import StreamFailure, grpc_payload
 from benchmarks.stats import ClientReport, analyse
-from benchmarks.target import Api, Plan, Target, grpc_target, http_target
+from benchmarks.target import Plan, Target, grpc_target, http_target
 from tests.unit.benchmarks.bench_stub import REFUSED, stub_server
+from tests.unit.benchmarks.grpc_stub import grpc_server
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[int, int]]:
-    with stub_server() as running:
-        yield running
+def http_port() -> Iterator[int]:
+    with stub_server() as (port, _):
+        yield port
 
 
-def _chat(port: int, model: str = "good") -> Target:
-    return http_target("chat", f"http://127.0.0.1:{port}/v1", model=model)
+@pytest.fixture(scope="module")
+def grpc_port() -> Iterator[int]:
+    with grpc_server() as port:
+        yield port
 
 
-def _drive(target: Target, *, requests: int = 6, timeout_s: float = 30.0) -> ClientReport:
-    plan = Plan(target, 3, requests, 4, 20, timeout_s)
+@pytest.fixture(params=["chat", "generate_stream", "grpc"])
+def target(request: pytest.FixtureRequest, http_port: int, grpc_port: int) -> Target:
+    """Each kind of target that answers as it should."""
+    if request.param == "grpc":
+        return grpc_target(f"127.0.0.1:{grpc_port}", triton_model="bare", dialect="ids")
+    path = "/v1" if request.param == "chat" else ""
+    return http_target(request.param, f"http://127.0.0.1:{http_port}{path}", model="good")
+
+
+def _plan(target: Target) -> Plan:
+    return Plan(target, concurrency=3, requests=7, prompt_words=4, output_tokens=20, timeout_s=20.0)
+
+
+def _drive(plan: Plan) -> ClientReport:
     traces, cpu_s = make_requests(plan)
     return analyse(traces, plan, cpu_s)
 
 
-@pytest.mark.parametrize("api", ["chat", "generate_stream"])
-def test_complete_streams(server: tuple[int, int], api: Api) -> None:
-    path = "/v1" if api == "chat" else ""
-    report = _drive(http_target(api, f"http://127.0.0.1:{server[0]}{path}", model="good"))
+def test_every_token_is_counted(target: Target) -> None:
+    report = _drive(_plan(target))
     assert not report.failures
-    assert (report.requests, report.completion_tokens, report.text_events) == (6, 120, 120)
-    assert len(report.gaps) == 6 * 19
+    assert (report.requests, report.completion_tokens, report.text_events) == (7, 140, 140)
+    assert len(report.gaps) == 7 * 19
     assert (report.first_token > 0).all()
     assert report.cpu_s > 0
+
+
+def test_a_run_limited_in_time(target: Target) -> None:
+    plan = replace(_plan(target), requests=10**6, output_tokens=5, seconds=0.2)
+    report = _drive(plan)
+    assert not report.failures
+    assert 3 < report.requests < 10**6
+    assert _drive(replace(plan, seconds=0.0)).requests == 3
+
+
+def test_single_requests_have_pauses(http_port: int) -> None:
+    plan = _plan(http_target("chat", f"http://127.0.0.1:{http_port}/v1", model="good"))
+    begun = time.monotonic()
+    assert not _drive(replace(plan, concurrency=1, requests=4, output_tokens=5, pause_s=0.1)).failures
+    assert time.monotonic() - begun > 3 * 0.05
 
 
 @pytest.mark.parametrize(
@@ -47,26 +79,52 @@ def test_complete_streams(server: tuple[int, int], api: Api) -> None:
         ("breaks", "incomplete: connection closed"),
         ("reports", "error event: the engine failed"),
         ("short", "incomplete: 19 of 20 tokens"),
+        ("hangs", "incomplete: timed out"),
     ],
 )
-def test_failures(server: tuple[int, int], model: str, problem: str) -> None:
-    report = _drive(_chat(server[0], model))
-    assert report.failures == {problem: 6}
+def test_http_failures(http_port: int, model: str, problem: str) -> None:
+    plan = _plan(http_target("chat", f"http://127.0.0.1:{http_port}/v1", model=model))
+    report = _drive(replace(plan, timeout_s=0.1) if model == "hangs" else plan)
+    assert report.failures == {problem: 7}
 
 
-def test_a_stream_that_hangs_is_given_up(server: tuple[int, int]) -> None:
-    report = _drive(_chat(server[0], "hangs"), requests=3, timeout_s=0.1)
-    assert report.failures == {"incomplete: timed out": 3}
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [("aborts", "incomplete: status 13 it broke"), ("reports", "error event: the engine failed")],
+)
+def test_grpc_failures(grpc_port: int, model: str, problem: str) -> None:
+    target = grpc_target(f"127.0.0.1:{grpc_port}", triton_model=model, dialect="ids")
+    assert _drive(_plan(target)).failures == {problem: 7}
 
 
-def test_grpc_messages() -> None:
-    target = grpc_target("127.0.0.1:8001", model="m")
-    request = service_pb2.ModelInferRequest.FromString(infer_request(target, b"{}"))
-    assert request.model_name == "openai_bls"
-    assert list(request.inputs[0].contents.bytes_contents) == [b"{}"]
+def test_no_grpc_server() -> None:
+    with pytest.raises(OSError, match=r"."):
+        _drive(_plan(grpc_target("127.0.0.1:1", triton_model="bare", dialect="ids")))
 
+
+def test_grpc_requests_of_every_dialect() -> None:
+    chat = service_pb2.ModelInferRequest.FromString(infer_request(grpc_target("h:1", model="m"), b"{}"))
+    assert (chat.model_name, list(chat.inputs[0].contents.bytes_contents)) == ("openai_bls", [b"{}"])
+    ids = infer_request(grpc_target("h:1", triton_model="bare", dialect="ids"), b'{"input_ids":[3,4],"n":5}')
+    message = service_pb2.ModelInferRequest.FromString(ids)
+    assert [(one.name, one.datatype, list(one.shape)) for one in message.inputs] == [
+        ("input_ids", "INT32", [2]),
+        ("n", "INT32", [1]),
+    ]
+    assert list(message.inputs[0].contents.int_contents) == [3, 4]
+    text = infer_request(grpc_target("h:1", dialect="text"), '{"text_input":"é"}'.encode())
+    [tensor] = service_pb2.ModelInferRequest.FromString(text).inputs
+    assert (tensor.datatype, list(tensor.contents.bytes_contents)) == ("BYTES", ["é".encode()])
+
+
+def test_grpc_responses() -> None:
     response = service_pb2.ModelStreamInferResponse()
+    with pytest.raises(StreamFailure, match="without an output"):
+        grpc_payload(response.SerializeToString())
     response.infer_response.raw_output_contents.append(b"\x02\0\0\0{}")
     assert grpc_payload(response.SerializeToString()) == b"{}"
+    response.infer_response.outputs.add().datatype = "INT32"
+    response.infer_response.raw_output_contents[0] = b"\x05\x01\0\0"
+    assert grpc_payload(response.SerializeToString()) == b"261"
     with pytest.raises(StreamFailure, match="no model"):
         grpc_payload(service_pb2.ModelStreamInferResponse(error_message="no model").SerializeToString())

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.events import (
-    EventSplitter,
-    StreamFailure,
-    error_message,
-    generate_payload,
-    read_ending,
-    sse_payload,
-)
+from benchmarks.events import EventSplitter, StreamFailure, error_message, generate_payload, read_ending, sse_payload
 
 # What an event's line may hold: anything but line feeds.
 _LINES = st.binary(max_size=12).map(lambda line: line.replace(b"\n", b""))
@@ -40,13 +33,10 @@ def _sse(*chunks: object) -> list[bytes]:
     return [b"data: " + (chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode()) for chunk in chunks]
 
 
-def test_ending() -> None:
+def test_endings() -> None:
     tail = _sse({"usage": None}, {"usage": {"prompt_tokens": 3, "completion_tokens": 5}}, b"[DONE]")
     ending = read_ending(tail, sse_payload)
     assert (ending.prompt_tokens, ending.completion_tokens, ending.done) == (3, 5, True)
-
-
-def test_ending_with_an_error() -> None:
     with pytest.raises(StreamFailure, match="it broke"):
         read_ending(_sse({"error": {"message": "it broke"}}, b"[DONE]"), sse_payload)
 
@@ -58,7 +48,6 @@ def test_triton_events_hold_json_text() -> None:
 
 
 def test_error_messages() -> None:
-    assert error_message(b'{"error":{"message":"no"}}') == "no"
-    assert error_message(b'{"error":"no"}') == "no"
-    assert error_message(b'data: {"error":"no"}\n\n') == "no"
+    for body in (b'{"error":{"message":"no"}}', b'{"error":"no"}', b'data: {"error":"no"}\n\n'):
+        assert error_message(body) == "no"
     assert error_message(b"<html>") == "<html>"

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository, prepare
+from benchmarks.contenders.servers import CONTENDERS, MAX_MODEL_LEN, MODELS, null_repository
 from benchmarks.target import Plan, bodies, http_request, http_target, triton_body
 from openai_bls.core.manifest import load_manifest
-from openai_bls.launcher.errors import LaunchError
 from openai_bls.triton_models import tensors
 
 # Comes with tritonclient, but without types.
@@ -27,15 +26,12 @@ def _config(name: str) -> model_config_pb2.ModelConfig:
 def test_configs_parse(name: str) -> None:
     config = _config(name)
     assert config.name == name
+    assert any(name in one.models for one in CONTENDERS.values())
     assert config.model_transaction_policy.decoupled == (name in ("bare", "official_bls"))
     for step in config.ensemble_scheduling.step:
         inner = _config(step.model_name)
         assert set(step.input_map) == {tensor.name for tensor in inner.input}
         assert set(step.output_map) == {tensor.name for tensor in inner.output}
-
-
-def test_contenders_name_models_that_exist() -> None:
-    assert {model for one in CONTENDERS.values() for model in one.models} == set(NAMES)
 
 
 def test_the_inputs_that_are_sent_are_the_models() -> None:
@@ -66,8 +62,3 @@ def test_the_null_repository(tmp_path: Path, tokenizer_dir: Path) -> None:
     assert (manifest.engine, manifest.max_model_len, manifest.null.token_ids) == ("null", MAX_MODEL_LEN, (5, 6))
     assert manifest.null.vocab_size > 6
     assert not (tmp_path / "copy" / "tensorrt_llm" / "1" / "checkpoint").exists()
-
-
-def test_a_repository_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="make engine"):
-        prepare(tmp_path, tmp_path / "scratch")

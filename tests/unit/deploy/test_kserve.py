@@ -27,13 +27,10 @@ def test_what_kserve_does_not_know_is_found() -> None:
     assert any("storageURI" in complaint for complaint in complaints(service, "1.37"))
 
 
-def test_the_service_chooses_the_runtime() -> None:
+def test_the_runtime_serves_what_kserve_mounts() -> None:
     model = SERVICE["spec"]["predictor"]["model"]
     assert model["runtime"] == RUNTIME["metadata"]["name"]
     assert model["modelFormat"]["name"] in {entry["name"] for entry in RUNTIME["spec"]["supportedModelFormats"]}
-
-
-def test_the_runtime_serves_what_kserve_mounts() -> None:
     [container] = RUNTIME["spec"]["containers"]
     assert container["name"] == "kserve-container"
     assert container["args"][container["args"].index("--model-repository") + 1] == "/mnt/models"

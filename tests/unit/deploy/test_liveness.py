@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,86 +52,69 @@ class Probed:
         return process.returncode, said.decode(), len(self.bench.engine.requests) - before
 
 
-def probing(tmp_path: Path, test: Callable[[Probed], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        bench = Bench(**settings)
-        port = free_port()
-        listener = SharedListener("127.0.0.1", port, owner=1)
-        server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
-        server.start()
-        try:
-            await test(Probed(bench, port, tmp_path / "state.json"))
-        finally:
-            await server.stop()
+@pytest.fixture
+async def server(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Probed]:
+    """With the API key that its parameter says, if any."""
+    bench = Bench(api_key=getattr(request, "param", ""))
+    port = free_port()
+    running = HttpServer(
+        bench.service, SharedListener("127.0.0.1", port, owner=1), WriteBatcher(asyncio.get_running_loop())
+    )
+    running.start()
+    try:
+        yield Probed(bench, port, tmp_path / "state.json")
+    finally:
+        await running.stop()
 
-    asyncio.run(main())
 
-
-def test_an_idle_server_is_asked_for_one_token_and_a_busy_one_is_not(tmp_path: Path) -> None:
+async def test_an_idle_server_is_asked_for_one_token_and_a_busy_one_is_not(server: Probed) -> None:
     """A busy server's queue may be long: a probe at its end would have the server killed for being used."""
-
-    async def test(server: Probed) -> None:
-        for _ in range(2):
-            server.worked(1000)
-            assert await server.probe() == (0, "", 1)
-        assert server.bench.engine.requests[0].max_tokens == 1
-        server.worked(1001)
-        assert await server.probe(answer=False, timeout="2") == (0, "", 0)
-        # Loaded again.
-        server.worked(0)
+    for _ in range(2):
+        server.worked(1000)
         assert await server.probe() == (0, "", 1)
-        server.worked(5)
-        assert await server.probe(answer=False, timeout="2") == (0, "", 0)
+    assert server.bench.engine.requests[0].max_tokens == 1
+    server.worked(1001)
+    assert await server.probe(answer=False, timeout="2") == (0, "", 0)
+    # Loaded again.
+    server.worked(0)
+    assert await server.probe() == (0, "", 1)
+    server.worked(5)
+    assert await server.probe(answer=False, timeout="2") == (0, "", 0)
 
-    probing(tmp_path, test)
 
-
-def test_an_engine_that_is_stuck_or_whose_process_has_died(tmp_path: Path) -> None:
+async def test_an_engine_that_is_stuck_or_whose_process_has_died(server: Probed) -> None:
     """A dead one has fewer steps than before, none at all, and requests that end with an error are no work."""
-
-    async def test(server: Probed) -> None:
-        server.worked(7)
-        assert await server.probe() == (0, "", 1)
-        code, said, requests = await server.probe(answer=False, timeout="0.5")
-        assert (code, requests) == (1, 1)
-        assert said.startswith("POST /v1/completions was not answered: ")
-        server.worked(8)
-        assert await server.probe() == (0, "", 0)
-        server.bench.engine.stats = None
-        server.bench.prompts.result = OverloadedError("The engine is not there.")
-        for _ in range(2):
-            code, said, _ = await server.probe()
-            assert code == 1
-            assert said.startswith("a request for one token was answered 503: ")
-
-    probing(tmp_path, test)
-
-
-@pytest.mark.parametrize(("key", "requests"), [("secret", 1), ("", 0)])
-def test_the_key(tmp_path: Path, key: str, requests: int) -> None:
-    """It is the server's; a wrong one is no reason to start the server again."""
-
-    async def test(server: Probed) -> None:
-        assert await server.probe(key=key) == (0, "", requests)
-
-    probing(tmp_path, test, api_key="secret")
-
-
-def test_a_state_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
-    async def test(server: Probed) -> None:
-        server.worked(7)
-        for content in ("", "no JSON", "{}"):
-            server.state.write_text(content, encoding="utf-8")
-            assert await server.probe() == (0, "", 1)
-            assert json.loads(server.state.read_text(encoding="utf-8"))["openai_bls_engine_steps_total"] == 7
-
-    probing(tmp_path, test)
-
-
-def test_a_server_that_is_gone(tmp_path: Path) -> None:
-    async def main() -> None:
-        code, said, _ = await Probed(Bench(), free_port(), tmp_path / "state.json").probe()
+    server.worked(7)
+    assert await server.probe() == (0, "", 1)
+    code, said, requests = await server.probe(answer=False, timeout="0.5")
+    assert (code, requests) == (1, 1)
+    assert said.startswith("POST /v1/completions was not answered: ")
+    server.worked(8)
+    assert await server.probe() == (0, "", 0)
+    server.bench.engine.stats = None
+    server.bench.prompts.result = OverloadedError("The engine is not there.")
+    for _ in range(2):
+        code, said, _ = await server.probe()
         assert code == 1
-        assert said.startswith("GET /metrics was not answered: ")
+        assert said.startswith("a request for one token was answered 503: ")
 
-    asyncio.run(main())
+
+@pytest.mark.parametrize("server", ["secret"], indirect=True)
+async def test_the_key(server: Probed) -> None:
+    """It is the server's; a wrong one is no reason to start the server again."""
+    assert await server.probe(key="") == (0, "", 0)
+    assert await server.probe(key="secret") == (0, "", 1)
+
+
+async def test_a_state_that_cannot_be_read_counts_as_none(server: Probed) -> None:
+    server.worked(7)
+    for content in ("", "no JSON", "{}"):
+        server.state.write_text(content, encoding="utf-8")
+        assert await server.probe() == (0, "", 1)
+        assert json.loads(server.state.read_text(encoding="utf-8"))["openai_bls_engine_steps_total"] == 7
+
+
+async def test_a_server_that_is_gone(tmp_path: Path) -> None:
+    code, said, _ = await Probed(Bench(), free_port(), tmp_path / "state.json").probe()
+    assert code == 1
+    assert said.startswith("GET /metrics was not answered: ")

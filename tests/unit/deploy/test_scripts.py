@@ -83,14 +83,7 @@ def test_the_leader_names_the_worker_that_is_missing(tmp_path: Path) -> None:
     assert done.stderr.startswith("demo-openai-bls-group-0-1.demo-openai-bls-group.default has not answered")
 
 
-def test_waiting_for_the_engine_ends_when_it_is_there(tmp_path: Path) -> None:
-    manifest = tmp_path / "tensorrt_llm" / "1" / "engine.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.touch()
-    assert run("wait-for-engine.sh", PLACE=str(tmp_path)).returncode == 0
-
-
-def test_waiting_for_the_engine_heeds_a_stop(tmp_path: Path) -> None:
+def test_waiting_for_the_engine(tmp_path: Path) -> None:
     """As process 1 of a container, where a signal without a handler has no effect."""
     waiting = subprocess.Popen(
         ["sh", str(FILES / "wait-for-engine.sh")],
@@ -106,6 +99,9 @@ def test_waiting_for_the_engine_heeds_a_stop(tmp_path: Path) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(waiting.pid, signal.SIGKILL)
     waiting.stdout.close()
+    (tmp_path / "tensorrt_llm" / "1").mkdir(parents=True)
+    (tmp_path / "tensorrt_llm" / "1" / "engine.json").touch()
+    assert run("wait-for-engine.sh", PLACE=str(tmp_path)).returncode == 0
 
 
 def test_a_session_has_the_environment_of_the_pod(tmp_path: Path) -> None:

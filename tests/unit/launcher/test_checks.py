@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,56 +16,45 @@ WHEEL = Server("wheel", Path("/w/tritonserver"), "1")
 IMAGE = Server("image", Path("/i/tritonserver"), "1")
 
 
-def failure(error: pytest.ExceptionInfo[LaunchError]) -> str:
-    message = str(error.value)
-    assert "\n" not in message
-    return message
+def failure(check: Callable[[], object]) -> str:
+    """The one line with which `check` refuses."""
+    with pytest.raises(LaunchError) as error:
+        check()
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def test_numpy_2_is_refused_with_the_wheel() -> None:
-    with pytest.raises(LaunchError) as error:
-        checks.check_numpy(WHEEL, "2.1.0")
-    assert "pip install 'numpy<2'" in failure(error)
-    assert "2.1.0" in failure(error)
-
-
-def test_numpy_2_is_fine_in_an_image() -> None:
+    said = failure(lambda: checks.check_numpy(WHEEL, "2.1.0"))
+    assert "pip install 'numpy<2'" in said
+    assert "2.1.0" in said
     assert checks.check_numpy(IMAGE, "2.1.0") == "numpy 2.1.0"
     assert checks.check_numpy(WHEEL, "1.26.4") == "numpy 1.26.4"
 
 
-def test_python_without_a_stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "python_version", lambda: "3.7")
-    with pytest.raises(LaunchError) as error:
-        checks.check_python(WHEEL)
-    assert "this is 3.7" in failure(error)
-    assert "make PYTHON=" in failure(error)
+def test_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "python_version", lambda: "3.7")
+        said = failure(lambda: checks.check_python(WHEEL))
+        assert "this is 3.7" in said
+        assert "make PYTHON=" in said
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "library_folder", lambda: None)
+        library = f"libpython{server.python_version()}.so.1.0"
+        assert library in failure(lambda: checks.check_python(WHEEL))
+    monkeypatch.setattr(checks, "backends_folder", lambda: tmp_path / "my project" / "backends")
+    monkeypatch.setattr(checks, "stub_versions", lambda _: [server.python_version()])
+    for name in ("library_folder", "wheel_root"):
+        monkeypatch.setattr(checks, name, lambda: tmp_path)
+    said = failure(lambda: checks.check_python(WHEEL))
+    assert "that path has a space: make the environment in another folder" in said
 
 
-def test_python_without_shared_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "library_folder", lambda: None)
-    with pytest.raises(LaunchError) as error:
-        checks.check_python(WHEEL)
-    assert f"libpython{server.python_version()}.so.1.0" in failure(error)
-
-
-def test_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platform_and_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(LaunchError) as error:
-        checks.check_platform()
-    assert "aarch64" in failure(error)
-
-
-def test_shared_memory_too_small(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError) as error:
-        checks.check_shm(tmp_path, minimum=2**62)
-    assert "--shm-size" in failure(error)
-
-
-def test_shared_memory_missing(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError) as error:
-        checks.check_shm(tmp_path / "none")
-    assert "not writable" in failure(error)
+    assert "aarch64" in failure(checks.check_platform)
+    assert "--shm-size" in failure(lambda: checks.check_shm(tmp_path, minimum=2**62))
+    assert "not writable" in failure(lambda: checks.check_shm(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
@@ -81,31 +71,17 @@ def test_busy_port_is_named_with_its_settings(name: str, flag: str, variable: st
         port = getattr(leased, name)
         busy.bind(("127.0.0.1", port))
         busy.listen()
-        with pytest.raises(LaunchError) as error:
-            checks.check_ports(leased)
-        message = failure(error)
-    assert str(port) in message
-    assert flag in message
-    assert variable in message
+        said = failure(lambda: checks.check_ports(leased))
+    assert all(part in said for part in (str(port), flag, variable))
 
 
-def test_free_ports_pass_and_zero_turns_v1_off() -> None:
-    with lease_ports() as leased:
-        ports = Ports(leased.http, leased.grpc, leased.metrics, 0)
-        assert "/v1" not in checks.check_ports(ports)
-        assert "/v1" in checks.check_ports(leased)
-
-
-def test_one_port_for_two() -> None:
-    with lease_ports() as leased:
-        ports = Ports(leased.http, leased.http, leased.metrics, 0)
-        with pytest.raises(LaunchError, match="both HTTP and gRPC"):
-            checks.check_ports(ports)
-
-
-def test_port_out_of_range() -> None:
-    with pytest.raises(LaunchError, match="between 1 and 65535"):
-        checks.check_ports(Ports(http=70000))
+def test_ports() -> None:
+    with lease_ports() as ports:
+        assert "/v1" in checks.check_ports(ports)
+        assert "/v1" not in checks.check_ports(Ports(ports.http, ports.grpc, ports.metrics, 0))
+        twice = Ports(ports.http, ports.http, ports.metrics, 0)
+        assert "both HTTP and gRPC" in failure(lambda: checks.check_ports(twice))
+    assert "between 1 and 65535" in failure(lambda: checks.check_ports(Ports(http=70000)))
 
 
 def test_leases_share_no_port() -> None:
@@ -123,17 +99,11 @@ def test_a_port_shared_by_reuseport_is_not_free() -> None:
 
 
 def test_local_host() -> None:
-    assert [local_host(host) for host in ("0.0.0.0", "::", "10.0.0.7")] == [
-        "127.0.0.1",
-        "::1",
-        "10.0.0.7",
-    ]
+    assert [local_host(host) for host in ("0.0.0.0", "::", "10.0.0.7")] == ["127.0.0.1", "::1", "10.0.0.7"]
 
 
 def test_repository(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError) as error:
-        checks.check_repository(tmp_path / "none")
-    assert "--model-repository" in failure(error)
+    assert "--model-repository" in failure(lambda: checks.check_repository(tmp_path / "none"))
     with pytest.raises(LaunchError, match="is empty"):
         checks.check_repository(tmp_path)
     (tmp_path / "b").mkdir()
@@ -150,9 +120,9 @@ def test_paths_that_triton_cannot_take(tmp_path: Path, character: str, said: str
     repository = tmp_path / f"my{character}models"
     version = repository / "echo" / "1"
     version.mkdir(parents=True)
-    with pytest.raises(LaunchError, match="a link to it") as error:
-        checks.check_repository(repository)
-    assert f"has a {said}:" in failure(error).replace("character ", "")
+    refused = failure(lambda: checks.check_repository(repository))
+    assert "a link to it" in refused
+    assert f"has a {said}:" in refused.replace("character ", "")
     link = tmp_path / "link"
     link.symlink_to(repository)
     assert str(link) in checks.check_repository(link)
@@ -167,16 +137,6 @@ def test_what_bash_leaves_alone_may_be_in_a_path(tmp_path: Path) -> None:
     repository = tmp_path / "a,b:c=d@e%f+g~h#i-j_k.l"
     (repository / "echo").mkdir(parents=True)
     assert checks.check_repository(repository)
-
-
-def test_an_environment_that_triton_cannot_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "backends_folder", lambda: tmp_path / "my project" / "backends")
-    monkeypatch.setattr(checks, "stub_versions", lambda _: [server.python_version()])
-    monkeypatch.setattr(checks, "library_folder", lambda: tmp_path)
-    monkeypatch.setattr(checks, "wheel_root", lambda: tmp_path)
-    with pytest.raises(LaunchError, match="that path has a space: make the environment in another folder") as error:
-        checks.check_python(WHEEL)
-    assert failure(error)
 
 
 def cpp_config(folder: Path, engine: Path, vocabulary: str = "") -> None:
@@ -210,10 +170,9 @@ def test_a_copied_repository_names_its_old_place(tmp_path: Path, name: str) -> N
     # Whether the old one is still there or not.
     for _ in range(2):
         write_cpp_config(here / name, old)
-        with pytest.raises(LaunchError) as error:
-            checks.check_engine(here)
-        assert f"gpt_model_path in {here / name / 'config.pbtxt'} is {old}, not {own}" in failure(error)
-        assert f"`python -m openai_bls render --model-repository {here}`" in failure(error)
+        said = failure(lambda: checks.check_engine(here))
+        assert f"gpt_model_path in {here / name / 'config.pbtxt'} is {old}, not {own}" in said
+        assert f"`python -m openai_bls render --model-repository {here}`" in said
         old.mkdir(parents=True, exist_ok=True)
     (own / "xgrammar_tokenizer_info.json").touch()
     write_cpp_config(here / name, own, str(old / "xgrammar_tokenizer_info.json"))
@@ -243,19 +202,13 @@ def test_missing_engine(tmp_path: Path) -> None:
     assert checks.check_engine(tmp_path) is None
     version = tmp_path / "tensorrt_llm" / "1"
     version.mkdir(parents=True)
-    with pytest.raises(LaunchError) as error:
+    with pytest.raises(LaunchError, match=r"`make engine` or `python build/engine\.py --model"):
         checks.check_engine(tmp_path)
-    assert "`make engine` or `python build/engine.py --model" in failure(error)
     (version / "engine.json").touch()
-    assert checks.check_engine(tmp_path) is not None
-
-
-def test_missing_further_engine(tmp_path: Path) -> None:
-    (tmp_path / "tensorrt_llm" / "1").mkdir(parents=True)
-    (tmp_path / "tensorrt_llm" / "1" / "engine.json").touch()
     # The ensemble of that name holds none.
     (tmp_path / "tensorrt_llm_bls" / "1").mkdir(parents=True)
     alone = checks.check_engine(tmp_path)
+    assert alone is not None
     version = tmp_path / "tensorrt_llm_small" / "1"
     version.mkdir(parents=True)
     assert checks.check_engine(tmp_path) == alone

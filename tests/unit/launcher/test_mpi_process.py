@@ -97,9 +97,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
         assert job.process.leftovers() == []
 
 
-def test_a_drain_reaches_rank_0_first(start: Callable[..., Job]) -> None:
+@pytest.mark.parametrize("drain", [True, False])
+def test_rank_0_leaves_first(start: Callable[..., Job], drain: bool) -> None:
+    """Told by a drain, or by others."""
     job = start()
-    job.process.drain()
+    if drain:
+        job.process.drain()
+    else:
+        job.signal(0, signal.SIGTERM)
     assert job.finish() == 0
     assert job.events == ["0 told", "0 leaves", "1 told", "1 leaves"]
     assert job.reason() is None
@@ -150,27 +155,16 @@ def test_a_rank_that_leaves_with_0_ends_the_whole(start: Callable[..., Job]) -> 
     assert job.events == ["1 told", "1 leaves", "0 told", "0 leaves"]
 
 
-def test_rank_0_may_be_told_by_others(start: Callable[..., Job]) -> None:
-    job = start()
-    job.signal(0, signal.SIGTERM)
-    assert job.finish() == 0
-    assert job.events == ["0 told", "0 leaves", "1 told", "1 leaves"]
-
-
-def test_a_kill_leaves_nothing(start: Callable[..., Job]) -> None:
+@pytest.mark.parametrize(
+    ("kill", "code"),
+    [
+        (lambda job: job.process.kill(), 128 + signal.SIGKILL),
+        (lambda job: job.process._guardian.kill(), -signal.SIGKILL),
+        (lambda job: os.kill(job.process.pid, signal.SIGKILL), 128 + signal.SIGKILL),
+    ],
+    ids=["by order", "guardian", "mpirun"],
+)
+def test_a_kill_leaves_nothing(start: Callable[..., Job], kill: Callable[[Job], None], code: int) -> None:
     job = start(RANK_0="stubborn", RANK_1="stubborn")
-    job.process.kill()
-    assert job.finish() == 128 + signal.SIGKILL
-    assert job.events == []
-
-
-def test_a_killed_guardian_takes_all_along(start: Callable[..., Job]) -> None:
-    job = start()
-    job.process._guardian.kill()
-    assert job.finish() == -signal.SIGKILL
-
-
-def test_an_mpirun_that_is_killed_takes_its_ranks_along(start: Callable[..., Job]) -> None:
-    job = start()
-    os.kill(job.process.pid, signal.SIGKILL)
-    assert job.finish() == 128 + signal.SIGKILL
+    kill(job)
+    assert job.finish() == code

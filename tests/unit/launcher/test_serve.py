@@ -74,9 +74,14 @@ def test_serve_reads_what_is_said_of_ranks(monkeypatch: pytest.MonkeyPatch) -> N
         (["--world-size", "two"], "invalid int value"),
         (["--mode", "follower"], "invalid choice"),
         (["--tensorrt_llm_model_name", "a,,b"], "not a list of names"),
+        ([], "--openai-port: invalid int value: 'nine'"),
     ],
 )
-def test_bad_options_of_ranks(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options(
+    argv: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not argv:
+        monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "nine")
     with pytest.raises(SystemExit):
         cli.main(["serve", *argv])
     assert message in capsys.readouterr().err
@@ -157,18 +162,6 @@ def test_the_address_of_v1_is_the_configs_unless_given(
     assert not any("OPENAI_BLS_HTTP_PORT" in change for change in run_dry(capsys, *where))
 
 
-def test_bad_port_variable_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "nine")
-    with pytest.raises(SystemExit):
-        cli.main(["serve"])
-    assert "--openai-port: invalid int value: 'nine'" in capsys.readouterr().err
-
-
-def test_failed_check_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_triton_flags() -> None:
     options = ServeOptions(Path("r"), PORTS, "0.0.0.0", exit_timeout=5, extra=["--log-info=false"])
     assert triton_flags(options) == [
@@ -184,9 +177,11 @@ def test_triton_flags() -> None:
     ]
 
 
-def test_own_options_are_refused_among_tritons() -> None:
+def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="give --host before it"):
         triton_flags(ServeOptions(extra=["--http-address", "::"]))
+    assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_expected_models(tmp_path: Path) -> None:
@@ -235,7 +230,7 @@ def models_page(*cards: tuple[str, str, str | None]) -> tuple[int, bytes]:
     return 200, json.dumps({"data": data}).encode()
 
 
-def test_the_names_that_are_served(models_port: int) -> None:
+def test_the_names_that_are_served(models_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ("demo", "demo", None), ("openai_bls", "demo", None), ("poet", "demo", "demo")
     second = ("small", "small", None)
     ModelsPage.pages = [models_page(*first), models_page(*first), models_page(*first[:2], second, first[2])]
@@ -244,9 +239,7 @@ def test_the_names_that_are_served(models_port: int) -> None:
     assert served_models("127.0.0.1", models_port, 2) == ["demo", "openai_bls", "small", "poet"]
     ModelsPage.pages = [(401, b"")]
     assert served_models("127.0.0.1", models_port, 2) == []
-
-
-def test_a_model_that_does_not_come_is_not_waited_for_long(models_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One that does not come is not waited for long.
     monkeypatch.setattr(readiness, "_LISTING_SECONDS", 0)
     ModelsPage.pages = [models_page(("demo", "demo", None))]
     assert served_models("127.0.0.1", models_port, 2) == ["demo"]
@@ -255,6 +248,10 @@ def test_a_model_that_does_not_come_is_not_waited_for_long(models_port: int, mon
 def test_examples_follow_the_repository() -> None:
     assert examples("127.0.0.1", PORTS, ["echo"], "") == ""
     text = examples("0.0.0.0", PORTS, ["ensemble", "openai_bls"], "demo")
+    command = next(part for part in text.split("\n\n") if "generate_stream" in part)
+    words = shlex.split(command.replace("\\\n", " "), comments=True)
+    body = json.loads(words[words.index("-d") + 1])
+    assert json.loads(body["messages"])[0]["role"] == "user"
     for part in (
         "http://127.0.0.1:1/v2/models/openai_bls/generate_stream",
         "http://127.0.0.1:1/v2/models/ensemble/generate",
@@ -264,14 +261,6 @@ def test_examples_follow_the_repository() -> None:
         assert part in text
     off = examples("127.0.0.1", Ports(openai=0), ["openai_bls"], "demo")
     assert "/v1" not in off
-
-
-def test_example_bodies_survive_a_shell() -> None:
-    text = examples("127.0.0.1", PORTS, ["openai_bls"], "demo")
-    command = next(part for part in text.split("\n\n") if "generate_stream" in part)
-    words = shlex.split(command.replace("\\\n", " "), comments=True)
-    body = json.loads(words[words.index("-d") + 1])
-    assert json.loads(body["messages"])[0]["role"] == "user"
 
 
 def test_doctor_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,11 +47,12 @@ def test_command_leaves_the_users_flags_alone(args: list[str]) -> None:
     assert server.server_command(WHEEL, args, backends=Path("/b")) == [str(WHEEL.binary), *args]
 
 
-def test_command_of_an_image_has_no_backend_directory() -> None:
+def test_an_image_has_its_own_backends_and_libraries() -> None:
     image = Server("image", Path("/opt/tritonserver/bin/tritonserver"), "24.10")
     command = server.server_command(image, ["--backend-config=python,shm-growth-byte-size=1"])
     assert not server.has_flag(command, "--backend-directory")
     assert server.has_backend_setting(command, "thread-pool-size")
+    assert "LD_LIBRARY_PATH" not in server.server_environment(image, {"PATH": "/usr/bin"})
 
 
 def test_thread_pool_size_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,33 +71,13 @@ def test_environment_puts_this_python_first() -> None:
     assert server.server_environment(WHEEL, environment) == environment
 
 
-def test_environment_of_an_image_keeps_its_libraries() -> None:
-    image = Server("image", Path("/opt/tritonserver/bin/tritonserver"), "24.10")
-    assert "LD_LIBRARY_PATH" not in server.server_environment(image, {"PATH": "/usr/bin"})
-
-
 def test_backends_are_assembled_from_many_threads(tmp_path: Path) -> None:
     root = make_wheel(tmp_path / "wheel")
-    errors: list[Exception] = []
-
-    def assemble() -> None:
-        try:
-            server.assemble_backends(root, tmp_path / "backends")
-        except Exception as error:  # collected for the assertion below
-            errors.append(error)
-
-    threads = [threading.Thread(target=assemble) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(8) as pool:
+        # An error of a thread is raised here.
+        list(pool.map(lambda _: server.assemble_backends(root, tmp_path / "backends"), range(8)))
     names = {path.name for path in (tmp_path / "backends" / "python").iterdir()}
-    assert names == {
-        "libtriton_python.so",
-        "triton_python_backend_utils.py",
-        "triton_python_backend_stub",
-    }
+    assert names == {"libtriton_python.so", "triton_python_backend_utils.py", "triton_python_backend_stub"}
     stub = tmp_path / "backends" / "python" / "triton_python_backend_stub"
     assert os.access(stub, os.X_OK)
 
@@ -118,20 +99,16 @@ def test_missing_stub_is_named(tmp_path: Path) -> None:
         server.assemble_backends(root, tmp_path / "backends")
 
 
-def test_shim_runs_this_python_and_is_recognised(tmp_path: Path) -> None:
+def test_shim_runs_this_python_and_spares_another_server(tmp_path: Path) -> None:
     shim = server.install_shim(tmp_path / "tritonserver")
     assert server.is_shim(shim)
     assert os.access(shim, os.X_OK)
     assert sys.executable in shim.read_text()
     assert server.install_shim(shim) == shim
-
-
-def test_shim_spares_another_server(tmp_path: Path) -> None:
-    other = tmp_path / "tritonserver"
-    other.write_bytes(b"\x7fELF")
+    shim.write_bytes(b"\x7fELF")
     with pytest.raises(LaunchError, match="another tritonserver"):
-        server.install_shim(other)
-    assert other.read_bytes() == b"\x7fELF"
+        server.install_shim(shim)
+    assert shim.read_bytes() == b"\x7fELF"
 
 
 def test_search_prefers_a_server_on_path_but_not_the_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

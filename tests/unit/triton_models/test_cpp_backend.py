@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,16 +26,9 @@ ROOT = Path(__file__).parents[3]
 HERE = Path("/srv/model_repository/tensorrt_llm/1")
 
 
-def manifest(backend: str = "cpp", *, kind: str = "tensorrt_llm", max_batch_size: int = 128) -> Manifest:
-    record = TensorRtLlmRecord(version="1.2.1", backend=backend, max_beam_width=2)  # type: ignore[arg-type]
-    return Manifest(
-        engine=kind,  # type: ignore[arg-type]
-        model_name="m",
-        max_model_len=4096,
-        max_batch_size=max_batch_size,
-        created=0,
-        tensorrt_llm=record if kind == "tensorrt_llm" else None,
-    )
+def manifest(backend: Any = "cpp", *, kind: Any = "tensorrt_llm", max_batch_size: int = 128) -> Manifest:
+    record = TensorRtLlmRecord(version="1.2.1", backend=backend, max_beam_width=2) if kind == "tensorrt_llm" else None
+    return Manifest(kind, "m", 4096, max_batch_size, 0, tensorrt_llm=record)
 
 
 def parsed(text: str) -> model_config_pb2.ModelConfig:
@@ -49,27 +43,23 @@ def parameters(config: model_config_pb2.ModelConfig) -> dict[str, str]:
 def test_the_embedded_engine_has_the_committed_files() -> None:
     """A build of it leaves a user's working tree clean."""
     rendered = render_configs(manifest(kind="transformers"), TensorRtLlmSettings())
-    assert set(rendered) == {"tensorrt_llm", "ensemble", "tensorrt_llm_bls"}
-    for name, text in rendered.items():
-        assert text == render(MODELS[name])
+    assert rendered == {name: render(MODELS[name]) for name in ("tensorrt_llm", "ensemble", "tensorrt_llm_bls")}
 
 
 def test_our_own_model_gets_what_is_set_and_nothing_else() -> None:
-    settings = TensorRtLlmSettings(kv_cache_free_gpu_mem_fraction=0.85, enable_chunked_context=True)
-    config = parsed(render_configs(manifest("python"), settings)["tensorrt_llm"])
+    settings = TensorRtLlmSettings(kv_cache_free_gpu_mem_fraction=0.85, max_attention_window_size="4096,32768")
+    rendered = render_configs(manifest("python"), settings, suffix="small")
+    # A further engine has no ensembles.
+    assert set(rendered) == {"tensorrt_llm_small"}
+    config = parsed(rendered["tensorrt_llm_small"])
     assert config.backend == "python"
     assert parameters(config) == {
         "exclude_input_in_output": "true",
         "kv_cache_free_gpu_mem_fraction": "0.85",
-        "enable_chunked_context": "true",
+        "max_attention_window_size": "4096,32768",
     }
     assert not config.HasField("dynamic_batching")
-
-
-def test_what_is_rendered_is_read_back() -> None:
-    settings = TensorRtLlmSettings(max_attention_window_size="4096,32768", batch_scheduler_policy="max_utilization")
-    rendered = parameters(parsed(render_configs(manifest("python"), settings)["tensorrt_llm"]))
-    assert msgspec.convert(rendered, TensorRtLlmSettings, strict=False) == settings
+    assert msgspec.convert(parameters(config), TensorRtLlmSettings, strict=False) == settings
 
 
 def test_the_cpp_backend() -> None:
@@ -130,10 +120,6 @@ def test_ensembles_around_the_cpp_backend_connect(max_batch_size: int) -> None:
             assert {tensor.name for tensor in inner.inputs if not tensor.optional} <= set(step.inputs)
             produced |= set(step.outputs.values())
         assert {tensor.name for tensor in model.outputs} <= produced
-
-
-def test_a_further_engine_has_no_ensembles() -> None:
-    assert set(render_configs(manifest("python"), TensorRtLlmSettings(), suffix="small")) == {"tensorrt_llm_small"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,10 +32,6 @@ def config(repository: Path, model: str) -> Path:
     return repository / model / "config.pbtxt"
 
 
-def test_nothing_to_do(repository: Path) -> None:
-    assert configure(repository) == []
-
-
 def test_an_empty_folder_gets_the_committed_files(tmp_path: Path) -> None:
     assert configure(tmp_path) == [
         config(tmp_path, name) for name in sorted(MODELS, key=lambda n: bool(MODELS[n].steps))
@@ -44,13 +41,19 @@ def test_an_empty_folder_gets_the_committed_files(tmp_path: Path) -> None:
 
 
 def test_values_are_set_once_and_stay(repository: Path) -> None:
-    changes = ["openai_bls.http_port=9100", "openai_bls.instances=2", "tensorrt_llm.max_tokens_in_paged_kv_cache=4096"]
-    assert configure(repository, changes) == [config(repository, "tensorrt_llm"), config(repository, "openai_bls")]
-    text = config(repository, "openai_bls").read_text()
-    assert 'key: "http_port" value { string_value: "9100" }' in text
-    assert "count: 2" in text
     assert configure(repository) == []
-    assert configure(repository, changes) == []
+    changes = ["openai_bls.http_port=9100", "openai_bls.instances=2", "tensorrt_llm.max_tokens_in_paged_kv_cache=4096"]
+    changes += ["postprocessing.max_queue_delay_microseconds=500", "postprocessing.max_queue_size=32"]
+    changed = [config(repository, name) for name in ("tensorrt_llm", "postprocessing", "openai_bls")]
+    assert sorted(configure(repository, changes)) == sorted(changed)
+    for name, line in (
+        ("openai_bls", 'key: "http_port" value { string_value: "9100" }'),
+        ("openai_bls", "count: 2"),
+        ("postprocessing", "max_queue_delay_microseconds: 500"),
+        ("postprocessing", "max_queue_size: 32"),
+    ):
+        assert line in config(repository, name).read_text()
+    assert configure(repository) == configure(repository, changes) == []
     # What is taken out goes back to the default.
     assert configure(repository, ["tensorrt_llm.max_tokens_in_paged_kv_cache="]) == [config(repository, "tensorrt_llm")]
     assert config(repository, "tensorrt_llm").read_text() == render(MODELS["tensorrt_llm"])
@@ -70,14 +73,6 @@ def test_what_was_written_by_hand_stays_in_any_layout(repository: Path) -> None:
     assert 'string_value: "9200"' in text
 
 
-def test_a_queue(repository: Path) -> None:
-    configure(repository, ["postprocessing.max_queue_delay_microseconds=500", "postprocessing.max_queue_size=32"])
-    text = config(repository, "postprocessing").read_text()
-    assert "max_queue_delay_microseconds: 500" in text
-    assert "max_queue_size: 32" in text
-    assert configure(repository) == []
-
-
 def test_a_queue_of_our_own_engine_is_kept_and_changed_but_not_made(repository: Path) -> None:
     path = config(repository, "tensorrt_llm")
     path.write_text(render(msgspec.structs.replace(MODELS["tensorrt_llm"], queue=Queue(500, 32))))
@@ -86,15 +81,8 @@ def test_a_queue_of_our_own_engine_is_kept_and_changed_but_not_made(repository: 
     assert "max_queue_size: 16" in path.read_text()
 
 
-def built(backend: str = "cpp", max_batch_size: int = 16) -> Manifest:
-    return Manifest(
-        engine="tensorrt_llm",
-        model_name="m",
-        max_model_len=64,
-        max_batch_size=max_batch_size,
-        created=0,
-        tensorrt_llm=TensorRtLlmRecord(version="1.2.1", backend=backend),  # type: ignore[arg-type]
-    )
+def built(backend: Any = "cpp") -> Manifest:
+    return Manifest("tensorrt_llm", "m", 64, 16, 0, tensorrt_llm=TensorRtLlmRecord(version="1.2.1", backend=backend))
 
 
 def test_a_cpp_engine_stays_one(repository: Path) -> None:
@@ -161,14 +149,11 @@ def test_the_path_of_an_engine_elsewhere_stays(repository: Path) -> None:
     assert paths(repository) == {"gpt_model_path": "/srv/large", **NO_GRAMMARS}
 
 
-def test_several_instances_are_for_the_cpp_backend(repository: Path) -> None:
+def test_limits_of_the_cpp_backend(repository: Path) -> None:
+    """Several instances are for it alone; an ensemble has no larger batches than its engine."""
     on_cpp(repository)
     configure(repository, ["tensorrt_llm.instances=2", "tensorrt_llm.gpu_device_ids=0;1"])
     assert "count: 2" in config(repository, "tensorrt_llm").read_text()
-
-
-def test_an_ensemble_has_no_more_than_its_engine(repository: Path) -> None:
-    on_cpp(repository)
     with pytest.raises(SettingsError, match="ensemble: max_batch_size is 100, that of tensorrt_llm is 16"):
         configure(repository, ["ensemble.max_batch_size=100"])
     configure(repository, ["ensemble.max_batch_size=8"])

@@ -12,8 +12,8 @@ from openai_bls.triton_models.repository import Backend, backends, served_names
 from openai_bls.triton_models.tensors import OPENAI_BLS, TENSORRT_LLM
 
 
-def engine(repository: Path, name: str, *, manifest: str = "engine.json") -> None:
-    folder = repository / name / "1"
+def engine(repository: Path, name: str, *, manifest: str = "engine.json", version: str = "1") -> None:
+    folder = repository / name / version
     folder.mkdir(parents=True)
     (folder / manifest).touch()
 
@@ -23,7 +23,9 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
     default = Backend("tensorrt_llm", "preprocessing", model / "1" / "tokenizer", tmp_path / "tensorrt_llm")
     assert backends(model, "1") == [default]
     engine(tmp_path, "tensorrt_llm")
+    # Of two versions it is one engine.
     engine(tmp_path, "tensorrt_llm_small")
+    engine(tmp_path, "tensorrt_llm_small", version="2")
     engine(tmp_path, "tensorrt_llm_a_b")
     # The ensemble of that name, and what is no engine.
     engine(tmp_path, "tensorrt_llm_bls", manifest=".gitkeep")
@@ -40,13 +42,6 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
             for name in ("a_b", "small")
         ),
     ]
-
-
-def test_an_engine_in_two_versions_is_one(tmp_path: Path) -> None:
-    engine(tmp_path, "tensorrt_llm_small")
-    (tmp_path / "tensorrt_llm_small" / "2").mkdir()
-    (tmp_path / "tensorrt_llm_small" / "2" / "engine.json").touch()
-    assert [b.engine for b in backends(tmp_path / "openai_bls", "1")] == ["tensorrt_llm", "tensorrt_llm_small"]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
-from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, w
+from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, running, w
 
 __all__ = ["folder", "w"]
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
@@ -70,39 +68,28 @@ class Busy(Model):
         self.live.pop(triton_id, None)
 
 
-class BusyWorld(World):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.model: Busy = Busy()
-        self.server = grpc.aio.server()
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self.model, self.server)
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
-
-
-def test_a_thousand_requests(folder: Path) -> None:
+async def test_a_thousand_requests(folder: Path) -> None:
     """At most 200 at a time; some are cancelled on the way."""
     rng = random.Random(3)
+    places = asyncio.Semaphore(200)
+    cancelled: list[Listener] = []
 
-    async def scenario(w: World) -> None:
-        await w.client.ready()
-        places = asyncio.Semaphore(200)
-        cancelled: list[Listener] = []
-
-        async def one(number: int) -> None:
-            async with places:
-                token, count = number % 30 + 3, rng.randint(1, 6)
-                request_id, listener = w.submit(prompt_token_ids=[token, 4], max_tokens=count)
-                if number % 10 == 0:
-                    await asyncio.sleep(rng.random() / 500)
-                    if listener.ended.is_set():
-                        return
+    async def one(w: World, number: int) -> None:
+        async with places:
+            token, count = number % 30 + 3, rng.randint(1, 6)
+            request_id, listener = w.submit(prompt_token_ids=[token, 4], max_tokens=count)
+            if number % 10 == 0:
+                await asyncio.sleep(rng.random() / 500)
+                if not listener.ended.is_set():
                     w.client.cancel(request_id)
                     cancelled.append(listener)
-                    return
-                end = await listener.last()
-                assert (listener.tokens, end.finish_reason, end.error) == ([token] * count, "length", None)
+                return
+            end = await listener.last()
+            assert (listener.tokens, end.finish_reason, end.error) == ([token] * count, "length", None)
 
-        await asyncio.gather(*map(one, range(1000)))
+    async with running(folder, Busy()) as w:
+        await w.client.ready()
+        await asyncio.gather(*(one(w, number) for number in range(1000)))
         assert cancelled
         assert w.client.live == 0
         # Streams that were told to stop end by themselves; none is broken off.
@@ -110,17 +97,6 @@ def test_a_thousand_requests(folder: Path) -> None:
         assert w.model.live == {}
         assert w.model.broken_off == 0
         assert not any(listener.ended.is_set() for listener in cancelled)
-
-    async def main() -> None:
-        w = BusyWorld(folder)
-        await w.start()
-        try:
-            await scenario(w)
-        finally:
-            await w.client.close()
-            await w.server.stop(0)
-
-    asyncio.run(main())
 
 
 def half_have_heard(listeners: list[Listener]) -> bool:

@@ -33,11 +33,8 @@ def test_the_end_token_is_not_sent_and_yet_was_sampled() -> None:
 
 
 def test_length() -> None:
-    decoder = Decoder(request(max_tokens=2))
-    assert take(decoder, [5, 6], final=True) == TokenDelta(3, [5, 6], "length")
-
-
-def test_without_an_end_token_only_length_can_end_it() -> None:
+    assert take(Decoder(request(max_tokens=2)), [5, 6], final=True) == TokenDelta(3, [5, 6], "length")
+    # Without an end token only the length or a grammar can end it.
     assert take(Decoder(request(stop_token_ids=())), [5], final=True) == TokenDelta(3, [5], "length")
     ended = take(Decoder(request(stop_token_ids=(), grammar=Grammar("regex", "a"))), [5], final=True)
     assert ended == TokenDelta(3, [5], "stop")
@@ -117,24 +114,19 @@ def test_nothing_follows_a_further_end_token(tokens: list[int], cuts: set[int]) 
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "says"),
     [
-        "Request for unknown model: 'tensorrt_llm' is not found",
-        "Request for unknown model: 'tensorrt_llm' has no available versions",
-        "Server is stopping, scheduler for model has stopped accepting new inference requests",
+        ("Request for unknown model: 'tensorrt_llm' is not found", UNAVAILABLE),
+        ("Request for unknown model: 'tensorrt_llm' has no available versions", UNAVAILABLE),
+        ("Server is stopping, scheduler for model has stopped accepting new inference requests", UNAVAILABLE),
+        ("Exceeds maximum queue size", "queue is full"),
+        ("Maximum queue size of 2 has been reached, please try again later", "queue is full"),
     ],
 )
-def test_a_model_that_is_not_there(message: str) -> None:
-    assert failure(3, message) == TokenDelta(3, [], "cancelled", error=UNAVAILABLE)
-
-
-@pytest.mark.parametrize(
-    "message", ["Exceeds maximum queue size", "Maximum queue size of 2 has been reached, please try again later"]
-)
-def test_a_full_queue(message: str) -> None:
+def test_an_unavailable_model(message: str, says: str) -> None:
     delta = failure(3, message)
     assert delta.finish_reason == "cancelled"
-    assert "queue is full" in (delta.error or "")
+    assert says in (delta.error or "")
 
 
 def test_a_request_that_does_not_fit() -> None:

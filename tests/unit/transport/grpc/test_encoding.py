@@ -123,14 +123,11 @@ def test_guides() -> None:
 
 def test_only_what_the_model_declares_is_sent() -> None:
     arrays = encode(inputs=frozenset(encoding.REQUIRED_INPUTS), stop_token_ids=(2,))
-    assert set(arrays) <= set(encoding.REQUIRED_INPUTS)
+    assert set(arrays) <= set(encoding.REQUIRED_INPUTS) <= {tensor.name for tensor in TENSORRT_LLM.inputs}
 
 
 def test_what_is_supported_goes_by_the_inputs() -> None:
-    assert set(encoding.supported(INPUTS)) == {
-        "temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty",
-        "logit_bias", "stop_token_ids", "stop_words", "bad_words", "min_tokens", "logprobs", "grammar",
-    }  # fmt: skip
+    assert {"min_tokens", "grammar"} <= set(encoding.supported(INPUTS))
     assert "min_tokens" not in encoding.supported(INPUTS - {"min_tokens"})
     assert "grammar" not in encoding.supported(INPUTS - {"guided_decoding_guide"})
 
@@ -150,11 +147,9 @@ def test_refused(fields: dict[str, Any], named: str) -> None:
     assert named in (encoding.refusal(request(**fields)) or "")
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"logprobs": 0}, {"logprobs": 0, "sampling": GREEDY}, {"sampling": SamplingParams(top_k=1024)}]
-)
-def test_not_refused(fields: dict[str, Any]) -> None:
-    assert encoding.refusal(request(**fields)) is None
+def test_not_refused() -> None:
+    for fields in ({}, {"logprobs": 0, "sampling": GREEDY}, {"sampling": SamplingParams(top_k=1024)}):
+        assert encoding.refusal(request(**fields)) is None
 
 
 _WORDS = st.lists(st.lists(st.integers(0, 90), min_size=1, max_size=4).map(tuple), max_size=3).map(tuple)
@@ -187,8 +182,3 @@ def test_our_own_reader_of_the_contract_gets_the_same_request(
     assert read.prompts == [prompt]
     for field in ("max_tokens", "stop_token_ids", "stop_words", "bad_words", "sampling"):
         assert getattr(read.template, field) == getattr(sent, field)
-
-
-def test_the_embedded_model_has_the_same_contract() -> None:
-    """Which the `engine_door` setting can be tried with."""
-    assert {tensor.name for tensor in TENSORRT_LLM.inputs} >= set(encoding.REQUIRED_INPUTS)

@@ -27,8 +27,6 @@ from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, LENGTH, ClientFram
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +111,8 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         yield made
 
 
-@pytest.mark.parametrize("world", [2], indirect=True)
-async def test_the_engine_introduces_itself(world: World) -> None:
-    assert world.infos == [engine_info()] * 2
-
-
 async def test_tokens_reach_their_listener_in_order(world: World) -> None:
+    assert world.infos == [engine_info()]
     first, second = world.submit(prompt=[1, 2]), world.submit()
     await until(lambda: len(world.engine.live) == 2)
     assert world.engine.live[first.request_id].prompt_token_ids == [1, 2]
@@ -277,22 +271,19 @@ async def test_what_was_cancelled_at_the_old_engine_is_not_cancelled_at_the_new_
     assert world.engine.cancelled == []
 
 
-def test_an_engine_that_loads_later_is_found() -> None:
-    async def main() -> None:
-        infos: list[EngineInfo] = []
-        address = exchange_address()
-        client = ExchangeClient(address, infos.append)
-        listener = Listener(client.new_request_id())
-        client.submit(GenerationRequest(listener.request_id, [1], 5), listener)
-        await until(lambda: listener.reasons)
-        assert listener.reasons == ["cancelled"]
-        server = ExchangeServer(address)
-        server.start(FakeEngine(server.on_step))
-        await until(lambda: infos)
-        await client.close()
-        await asyncio.get_running_loop().run_in_executor(None, server.close)
-
-    asyncio.run(main())
+async def test_an_engine_that_loads_later_is_found() -> None:
+    infos: list[EngineInfo] = []
+    address = exchange_address()
+    client = ExchangeClient(address, infos.append)
+    listener = Listener(client.new_request_id())
+    client.submit(GenerationRequest(listener.request_id, [1], 5), listener)
+    await until(lambda: listener.reasons)
+    assert listener.reasons == ["cancelled"]
+    server = ExchangeServer(address)
+    server.start(FakeEngine(server.on_step))
+    await until(lambda: infos)
+    await client.close()
+    await asyncio.get_running_loop().run_in_executor(None, server.close)
 
 
 async def test_a_reloaded_model_takes_the_address_over(world: World) -> None:
@@ -477,13 +468,13 @@ def test_what_is_pending_is_sent_before_hanging_up() -> None:
     peer.socket.close()
 
 
-def test_addresses() -> None:
+def test_an_address_is_one_process_and_model() -> None:
     mine = frames.address("tensorrt_llm", os.getpid())
     assert mine == frames.address("tensorrt_llm", os.getpid())
     assert mine.startswith("\0")
-    others = {frames.address("tensorrt_llm", os.getppid()), frames.address("other", os.getpid())}
-    assert mine not in others
-    assert frames.address("tensorrt_llm", 2**22 + 1)
+    others = {frames.address("tensorrt_llm", pid) for pid in (1, os.getppid(), 2**22 + 1)}
+    others.add(frames.address("other", os.getpid()))
+    assert len({mine, *others}) == len(others) + 1
     # The longest that Linux takes.
     assert all(len(address) <= 107 for address in (mine, *others))
 
@@ -636,21 +627,10 @@ def test_a_load_that_does_not_change_is_told_once(monkeypatch: pytest.MonkeyPatc
     assert [frame.stats and frame.stats.running for frame in told] == [None, 0, 1]
 
 
-async def test_a_lost_engines_load_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_load_that_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that fails to tell it is asked again; that of a lost one is forgotten."""
     monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
-    await until(lambda: world.client.stats is not None)
-    await world.hang_up()
-    await until(lambda: world.client.stats is None)
-    world.load()
-    await until(lambda: world.client.stats is not None)
-
-
-async def test_an_engine_that_cannot_tell_its_load_is_asked_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_STATS_INTERVAL_S", 0.002)
-    known = FakeEngine.stats
-    failures = itertools.count()
+    known, failures = FakeEngine.stats, itertools.count()
 
     def stats(engine: FakeEngine) -> EngineStats:
         if next(failures) < 3:
@@ -658,4 +638,8 @@ async def test_an_engine_that_cannot_tell_its_load_is_asked_again(
         return known(engine)
 
     monkeypatch.setattr(FakeEngine, "stats", stats)
+    await until(lambda: world.client.stats is not None)
+    await world.hang_up()
+    await until(lambda: world.client.stats is None)
+    world.load()
     await until(lambda: world.client.stats is not None)

@@ -45,8 +45,3 @@ def test_a_process_of_another_user_is_turned_away(
     end.close()
     assert not taken
     assert "another user was turned away from the engine" in caplog.text
-
-
-def test_an_address_is_one_process() -> None:
-    assert frames.address("m", os.getpid()) == frames.address("m", os.getpid()) != frames.address("m", 1)
-    assert frames.process_identity(2**22 + 1)[2] == "0"

@@ -16,8 +16,6 @@ from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
 from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, PromptExchangeServer
 from tests.unit.core_support import WAIT_S, exchange_address
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

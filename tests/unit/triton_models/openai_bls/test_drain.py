@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -59,92 +59,93 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "_PROBE_INTERVAL_S", 0.04)
 
 
-def run(test: Callable[[FrontEnd, DrainGuard, list[str]], Awaitable[None]]) -> None:
-    async def main() -> None:
-        front_end = FrontEnd()
-        drained: list[str] = []
-        guard = DrainGuard(("127.0.0.1", front_end.port), lambda: drained.append("now"))
-        guard.start()
-        try:
-            await test(front_end, guard, drained)
-        finally:
-            await guard.stop()
-            await until(lambda: not front_end.held)
-
-    asyncio.run(main())
+@pytest.fixture
+async def front_end() -> FrontEnd:
+    return FrontEnd()
 
 
-def test_a_connection_is_held_while_requests_are_in_progress() -> None:
-    async def test(front_end: FrontEnd, guard: DrainGuard, drained: list[str]) -> None:
-        await front_end.open()
-        assert front_end.holds == 0
-        guard.set_in_progress(1)
-        await until(lambda: front_end.holds == 1)
-        guard.set_in_progress(2)
-        await until(lambda: front_end.probes > 2)
-        guard.set_in_progress(1)
-        assert front_end.holds == 1
-        assert len(front_end.held) >= 1
-        guard.set_in_progress(0)
-        await until(lambda: not front_end.held)
-        guard.set_in_progress(1)
-        await until(lambda: front_end.holds == 2)
-        assert drained == []
-
-    run(test)
+@pytest.fixture
+def drained() -> list[str]:
+    return []
 
 
-def test_a_server_that_takes_no_more_connections_is_draining_and_still_held() -> None:
-    async def test(front_end: FrontEnd, guard: DrainGuard, drained: list[str]) -> None:
-        await front_end.open()
-        guard.set_in_progress(1)
-        await until(lambda: front_end.holds == 1)
-        await front_end.shut()
-        await until(lambda: drained)
-        await asyncio.sleep(0.2)
-        assert drained == ["now"]
-        assert len(front_end.held) == 1
-        guard.set_in_progress(0)
-        await until(lambda: not front_end.held)
-
-    run(test)
+@pytest.fixture
+async def guard(front_end: FrontEnd, drained: list[str]) -> AsyncIterator[DrainGuard]:
+    made = DrainGuard(("127.0.0.1", front_end.port), lambda: drained.append("now"))
+    made.start()
+    yield made
+    await made.stop()
+    await until(lambda: not front_end.held)
 
 
-def test_a_server_that_closes_at_once_is_draining() -> None:
-    async def test(front_end: FrontEnd, guard: DrainGuard, drained: list[str]) -> None:
-        front_end.answer = b""
-        await front_end.open()
-        guard.set_in_progress(1)
-        await until(lambda: drained)
+async def test_a_connection_is_held_while_requests_are_in_progress(
+    front_end: FrontEnd, guard: DrainGuard, drained: list[str]
+) -> None:
+    await front_end.open()
+    assert front_end.holds == 0
+    guard.set_in_progress(1)
+    await until(lambda: front_end.holds == 1)
+    guard.set_in_progress(2)
+    await until(lambda: front_end.probes > 2)
+    guard.set_in_progress(1)
+    assert front_end.holds == 1
+    assert len(front_end.held) >= 1
+    guard.set_in_progress(0)
+    await until(lambda: not front_end.held)
+    guard.set_in_progress(1)
+    await until(lambda: front_end.holds == 2)
+    assert drained == []
 
-    run(test)
+
+async def test_a_server_that_takes_no_more_connections_is_draining_and_still_held(
+    front_end: FrontEnd, guard: DrainGuard, drained: list[str]
+) -> None:
+    await front_end.open()
+    guard.set_in_progress(1)
+    await until(lambda: front_end.holds == 1)
+    await front_end.shut()
+    await until(lambda: drained)
+    await asyncio.sleep(0.2)
+    assert drained == ["now"]
+    assert len(front_end.held) == 1
+    guard.set_in_progress(0)
+    await until(lambda: not front_end.held)
+
+
+async def test_a_server_that_closes_at_once_is_draining(
+    front_end: FrontEnd, guard: DrainGuard, drained: list[str]
+) -> None:
+    front_end.answer = b""
+    await front_end.open()
+    guard.set_in_progress(1)
+    await until(lambda: drained)
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request", b"404 Not Found"])
-def test_a_server_that_answers_is_not_draining(status: bytes) -> None:
-    async def test(front_end: FrontEnd, guard: DrainGuard, drained: list[str]) -> None:
-        front_end.answer = b"HTTP/1.1 " + status + b"\r\n\r\n"
-        await front_end.open()
-        guard.set_in_progress(1)
-        await until(lambda: front_end.probes > 3)
-        assert drained == []
-
-    run(test)
-
-
-def test_a_front_end_that_opens_later_is_held_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(front_end: FrontEnd, guard: DrainGuard, drained: list[str]) -> None:
-        guard.set_in_progress(1)
-        await until(lambda: caplog.records)
-        await front_end.open()
-        await until(lambda: front_end.holds == 1)
-        assert drained == []
-        assert len(caplog.records) == 1
-
-    run(test)
+async def test_a_server_that_answers_is_not_draining(
+    front_end: FrontEnd, guard: DrainGuard, drained: list[str], status: bytes
+) -> None:
+    front_end.answer = b"HTTP/1.1 " + status + b"\r\n\r\n"
+    await front_end.open()
+    guard.set_in_progress(1)
+    await until(lambda: front_end.probes > 3)
+    assert drained == []
 
 
-def test_a_cancellation_that_gets_lost_stops_the_guard_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_front_end_that_opens_later_is_held_all_the_same(
+    front_end: FrontEnd, guard: DrainGuard, drained: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    guard.set_in_progress(1)
+    await until(lambda: caplog.records)
+    await front_end.open()
+    await until(lambda: front_end.holds == 1)
+    assert drained == []
+    assert len(caplog.records) == 1
+
+
+async def test_a_cancellation_that_gets_lost_stops_the_guard_all_the_same(
+    front_end: FrontEnd, guard: DrainGuard, drained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As `asyncio.wait_for` may lose one before Python 3.12."""
     asked = asyncio.Event()
 
@@ -154,26 +155,20 @@ def test_a_cancellation_that_gets_lost_stops_the_guard_all_the_same(monkeypatch:
             await asyncio.Event().wait()
         return True
 
-    async def test(front_end: FrontEnd, guard: DrainGuard, drained: list[str]) -> None:
-        await front_end.open()
-        guard.set_in_progress(1)
-        await asyncio.wait_for(asked.wait(), WAIT_S)
-        stopping = asyncio.ensure_future(guard.stop())
-        await until(stopping.done)
-        assert drained == []
-
     monkeypatch.setattr(DrainGuard, "_ready", answer_instead)
-    run(test)
+    await front_end.open()
+    guard.set_in_progress(1)
+    await asyncio.wait_for(asked.wait(), WAIT_S)
+    stopping = asyncio.ensure_future(guard.stop())
+    await until(stopping.done)
+    assert drained == []
 
 
-def test_without_an_address_there_is_no_guard() -> None:
-    async def main() -> None:
-        guard = DrainGuard(None, lambda: pytest.fail("drained"))
-        guard.start()
-        guard.set_in_progress(1)
-        await guard.stop()
-
-    asyncio.run(main())
+async def test_without_an_address_there_is_no_guard() -> None:
+    guard = DrainGuard(None, lambda: pytest.fail("drained"))
+    guard.start()
+    guard.set_in_progress(1)
+    await guard.stop()
 
 
 @pytest.mark.parametrize(

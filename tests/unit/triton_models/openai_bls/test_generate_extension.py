@@ -32,12 +32,31 @@ def refused(tensors: dict[str, list[bytes]], parameters: dict[str, Any] | None =
     return info.value
 
 
-def test_a_whole_request_as_text() -> None:
-    assert assemble({"request": [text({"messages": [USER], "n": 2})]}, {}) == (
-        "chat.completions",
-        {"messages": [USER], "n": 2},
-    )
-    assert assemble({"request": [text({"prompt": "x"})]}, {}) == ("completions", {"prompt": "x"})
+OTHER = {"role": "assistant", "content": "ho"}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "endpoint", "body"),
+    [
+        ({"request": [text({"messages": [USER], "n": 2})]}, "chat.completions", {"messages": [USER], "n": 2}),
+        ({"request": [text({"prompt": "x"})]}, "completions", {"prompt": "x"}),
+        # Messages come as one element or one per message.
+        ({"messages": [text([USER, OTHER])]}, "chat.completions", {"messages": [USER, OTHER]}),
+        ({"messages": [text(USER), text(OTHER)]}, "chat.completions", {"messages": [USER, OTHER]}),
+        ({"messages": [text(USER)]}, "chat.completions", {"messages": [USER]}),
+        ({"messages": [text([USER])]}, "chat.completions", {"messages": [USER]}),
+        ({"prompt": [b"a"]}, "completions", {"prompt": "a"}),
+        ({"prompt": [b"a", b"b"]}, "completions", {"prompt": ["a", "b"]}),
+        ({"prompt": [b"1"], "stop": [b"[x]"]}, "completions", {"prompt": "1", "stop": "[x]"}),
+        ({"prompt": [b"x"], "bad_words": [b"a"]}, "completions", {"prompt": "x", "bad_words": ["a"]}),
+        ({"prompt": [b"x"], "bad_words": [b"a", b"b c"]}, "completions", {"prompt": "x", "bad_words": ["a", "b c"]}),
+    ],
+)
+def test_tensors_make_a_body(tensors: dict[str, list[bytes]], endpoint: str, body: dict[str, Any]) -> None:
+    assert assemble(tensors, {}) == (endpoint, body)
+    # Triton's own parameters are left out.
+    own = {"id": "7", "triton_enable_empty_final_response": True, "binary_data_output": False}
+    assert assemble(tensors, {**own, "seed": 1}) == (endpoint, {**body, "seed": 1})
 
 
 def test_parts_and_parameters_give_the_same_request_as_a_body() -> None:
@@ -69,26 +88,6 @@ def test_parts_and_parameters_give_the_same_request_as_a_body() -> None:
     endpoint, assembled = assemble(tensors, parameters)
     assert endpoint == "chat.completions"
     assert parse_object("chat.completions", assembled) == parse_json("chat.completions", text(body))
-
-
-def test_messages_and_tools_come_as_one_element_or_one_an_item() -> None:
-    other = {"role": "assistant", "content": "ho"}
-    whole = assemble({"messages": [text([USER, other])]}, {})
-    assert whole == assemble({"messages": [text(USER), text(other)]}, {})
-    assert whole[1]["messages"] == [USER, other]
-    assert assemble({"messages": [text(USER)]}, {})[1]["messages"] == [USER]
-    assert assemble({"messages": [text([USER])]}, {})[1]["messages"] == [USER]
-
-
-def test_prompts_and_stops() -> None:
-    assert assemble({"prompt": [b"a"]}, {})[1]["prompt"] == "a"
-    assert assemble({"prompt": [b"a", b"b"]}, {})[1]["prompt"] == ["a", "b"]
-    assert assemble({"prompt": [b"1"], "stop": [b"[x]"]}, {})[1] == {"prompt": "1", "stop": "[x]"}
-
-
-def test_bad_words_are_an_array_even_if_there_is_one() -> None:
-    assert assemble({"prompt": [b"x"], "bad_words": [b"a"]}, {})[1]["bad_words"] == ["a"]
-    assert assemble({"prompt": [b"x"], "bad_words": [b"a", b"b c"]}, {})[1]["bad_words"] == ["a", "b c"]
 
 
 @pytest.mark.parametrize(
@@ -154,11 +153,6 @@ def test_a_field_given_twice_is_refused() -> None:
     request = [text({"messages": [USER], "n": 1})]
     assert refused({"request": request}, {"n": 1}).param == "n"
     assert refused({"request": request, "messages": [text(USER)]}).param == "messages"
-
-
-def test_tritons_own_parameters_are_left_out() -> None:
-    own = {"id": "7", "triton_enable_empty_final_response": True, "binary_data_output": False}
-    assert assemble({"prompt": [b"x"]}, {**own, "n": 1})[1] == {"prompt": "x", "n": 1}
 
 
 @pytest.mark.parametrize(

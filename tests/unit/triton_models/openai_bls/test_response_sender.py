@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -59,9 +58,6 @@ class World:
         while not condition():
             assert self.loop.time() < deadline, "waited in vain"
             await asyncio.sleep(0.001)
-
-
-pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
@@ -141,24 +137,18 @@ def test_nothing_is_lost_or_reordered_however_slow_the_server_is(
     asyncio.run(main())
 
 
-async def test_an_answer_is_one_response(world: World) -> None:
-    reply = FakeReply()
-    world.sender_for(reply).answer(b'{"whole":1}')
-    await world.until(lambda: reply.finals)
-    assert (reply.bodies, reply.finals, reply.error) == ([{"whole": 1}], 1, None)
-
-
 async def test_an_error_before_and_after_output(world: World) -> None:
-    first, later = FakeReply(), FakeReply()
-    error = EngineError("broken")
+    first, later, last = FakeReply(), FakeReply(), FakeReply()
+    error = ApiError("x", param="p", code="c")
     world.sender_for(first).fail(error)
     sender = world.sender_for(later)
-    sender.text(0, "a", None)
+    sender.write(b'{"choices":[]}')
     sender.fail(error)
-    await world.until(lambda: first.finals and later.finals)
+    world.sender_for(last).answer(b'{"whole":1}')
+    await world.until(lambda: first.finals and later.finals and last.finals)
     assert (first.error, first.bodies) == (error, [])
-    assert later.error is None
-    assert later.bodies[-1] == error.body()
+    assert (later.error, later.bodies) == (None, [{"choices": []}, error.body()])
+    assert (last.bodies, last.finals, last.error) == ([{"whole": 1}], 1, None)
 
 
 async def test_what_comes_after_the_end_is_dropped(world: World) -> None:
@@ -224,18 +214,15 @@ async def test_requests_are_spread_over_the_senders(world: World) -> None:
     await world.until(lambda: held.finals)
 
 
-def test_closing_sends_what_is_pending() -> None:
-    async def main() -> list[FakeReply]:
-        world = World()
-        replies = [FakeReply() for _ in range(5)]
-        for reply in replies:
-            sender = world.sender_for(reply)
-            sender.text(0, "a", None)
-            sender.end()
-        await world.loop.run_in_executor(None, world.senders.close)
-        return replies
-
-    for reply in asyncio.run(main()):
+async def test_closing_sends_what_is_pending() -> None:
+    world = World()
+    replies = [FakeReply() for _ in range(5)]
+    for reply in replies:
+        sender = world.sender_for(reply)
+        sender.text(0, "a", None)
+        sender.end()
+    await world.loop.run_in_executor(None, world.senders.close)
+    for reply in replies:
         assert (texts(reply, 0), reply.finals) == (["a"], 1)
 
 
@@ -265,13 +252,3 @@ def test_the_throttle_allows_so_many_in_any_span(gaps: list[float]) -> None:
         assert sixth - first >= 0.025 - 1e-9
     # And makes nobody wait who comes slowly.
     assert sent[0] == 50.0 + gaps[0]
-
-
-async def test_errors_are_api_errors_as_json(world: World) -> None:
-    reply = FakeReply()
-    sender = world.sender_for(reply)
-    sender.write(json.dumps({"choices": []}).encode())
-    error = ApiError("x", param="p", code="c")
-    sender.fail(error)
-    await world.until(lambda: reply.finals)
-    assert reply.bodies == [{"choices": []}, error.body()]

@@ -271,15 +271,23 @@ def test_a_stream_opens_with_the_role_at_once_and_ends_without_done(make: Callab
         ({"prompt": [b"x"]}, {"model": "other"}, "model"),
         ({"prompt": [b"x"]}, {"n": 2**31 - 1}, "n"),
         ({"prompt": [b""]}, {}, "prompt"),
+        ({"endpoint": [b"tokenize"]}, {}, "prompt"),
+        ({"endpoint": [b"tokenize"], "prompt": [b"x"]}, {"stream": True}, "stream"),
+        ({"endpoint": [b"detokenize"], "tokens": [b"[1000000]"]}, {}, "tokens"),
+        ({"endpoint": [b"embeddings"], "input": [b"[]"]}, {}, "input"),
+        ({"tokens": [b"[1]"]}, {}, "messages"),
+        ({"prompt": [b"x"]}, {"endpoint": "tokenize"}, "endpoint"),
     ],
 )
 def test_bad_requests_are_refused(
     make: Callable[..., World], tensors: dict[str, list[bytes]], parameters: dict[str, Any], param: str
 ) -> None:
     world = make()
-    for stream in (False, True):
-        reply = world.submit(tensors, **parameters, stream=stream)
-        assert refusal(reply).param == param
+    streams: list[dict[str, Any]] = [{}] if "endpoint" in tensors else [{"stream": False}, {"stream": True}]
+    for more in streams:
+        reply = world.submit(tensors, **parameters, **more)
+        error = refusal(reply)
+        assert (error.status, error.param) == (404 if param == "model" else 400, param)
         assert (reply.bodies, reply.finals) == ([], 1)
 
 
@@ -298,13 +306,10 @@ def test_an_engine_error_before_and_after_output(make: Callable[..., World]) -> 
     stream.wait_for(lambda: stream.bodies)
     for at in (0, 1):
         world.deliver(at, "", "error")
-    whole.wait_end()
-    stream.wait_end()
-    assert whole.error is not None
-    assert whole.error.status == 500
+    assert refusal(whole).status == 500
     assert whole.bodies == []
     # After output the error is a response of its own.
-    assert stream.error is None
+    assert succeeded(stream)
     assert set(stream.bodies[-1]["error"]) == {"message", "type", "param", "code"}
     assert stream.finals == 1
 
@@ -341,10 +346,8 @@ def test_a_lost_engine_ends_what_runs_and_is_found_again(make: Callable[..., Wor
     world.engine.wait_for(lambda: len(world.engine.live) == 2)
     # As if it had died: nobody is told of anything.
     world.server.close()
-    whole.wait_end()
+    assert refusal(whole).status == 503
     stream.wait_end()
-    assert whole.error is not None
-    assert whole.error.status == 503
     assert "error" in stream.bodies[-1]
     assert refusal(world.submit()).status == 503
     world.load_engine()
@@ -380,11 +383,13 @@ def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pyte
     assert "error" in stream.bodies[-1]
 
 
-def test_closing_without_an_engine_answers_who_waits_for_it(make: Callable[..., World]) -> None:
+def test_closing_without_an_engine(make: Callable[..., World]) -> None:
+    """Whoever waits for it is answered; one that was never started closes, too."""
     world = make(engine=False)
     reply = world.submit()
     world.close()
     assert refusal(reply).status == 503
+    make(start=False).close()
 
 
 def test_the_engine_is_looked_for_once_the_server_is_up(
@@ -418,19 +423,12 @@ def official(tmp_path: Path) -> Iterator[OfficialServer]:
     server.close()
 
 
-def test_an_engine_with_the_official_contract_alone(
-    make: Callable[..., World], official: OfficialServer, tokenizer_dir: Path
-) -> None:
+def test_an_engine_with_the_official_contract_alone(make: Callable[..., World], official: OfficialServer) -> None:
     """Reached through gRPC; its prompts still come over the exchange."""
-    world = make(
-        engine=False,
-        transport=("grpc", official.folder),
-        engine_grpc_url=official.address,
-    )
+    world = make(engine=False, transport=("grpc", official.folder), engine_grpc_url=official.address)
     reply, streamed = world.submit(max_tokens=5), world.submit(max_tokens=5, stream=True)
-    for waiting in (reply, streamed):
-        waiting.wait_end()
-        assert waiting.error is None
+    assert succeeded(reply)
+    assert succeeded(streamed)
     assert reply.bodies[0]["choices"][0]["message"]["content"] == "hé"
     assert reply.bodies[0]["choices"][0]["finish_reason"] == "stop"
     assert len(world.default.prepared) == 2
@@ -464,10 +462,6 @@ def test_without_tritonclient(
     reply = make(engine_door="grpc", engine_grpc_url="127.0.0.1:1").submit()
     assert refusal(reply).status == 503
     assert "pip install 'tritonclient[grpc]'" in caplog.text
-
-
-def test_closing_before_the_start(make: Callable[..., World]) -> None:
-    make(start=False).close()
 
 
 def test_v1_listens_as_soon_as_the_engine_is_there(make: Callable[..., World]) -> None:
@@ -533,14 +527,12 @@ def test_an_engine_that_comes_later_is_served_from_then_on(make: Callable[..., W
     world = make(further=[small(tmp_path)], http_port=port)
     service = world.service()
     assert service.models.names == ["tiny", "openai_bls"]
-    refused = world.submit(model="small")
-    assert refusal(refused).status == 404
+    assert refusal(world.submit(model="small")).status == 404
     world.fakes[1].load_engine()
     until(lambda: "small" in service.models.names)
     reply = world.submit(model="small")
     world.fakes[1].deliver(0, "x", "stop")
-    reply.wait_end()
-    assert reply.error is None
+    assert succeeded(reply)
     assert models_at(port) == ["tiny", "openai_bls", "small", "poet"]
 
 
@@ -554,50 +546,25 @@ def test_a_further_engine_alone_opens_nothing_and_waits_for_the_default_one(
     assert not reply.finals
     world.load_engine()
     world.fakes[1].deliver(0, "x", "stop")
-    reply.wait_end()
-    assert reply.error is None
-    assert world.service().models.names == ["tiny", "openai_bls", "small", "poet"]
+    assert succeeded(reply)
 
 
 def test_the_small_endpoints_on_tritons(make: Callable[..., World]) -> None:
     world = make()
     tokenized = world.submit({"endpoint": [b"tokenize"], "prompt": ["hé".encode()]}, return_token_strs=False)
-    tokenized.wait_end()
-    assert tokenized.bodies == [{"count": 3, "max_model_len": 1000, "tokens": token_ids("hé"), "token_strs": None}]
     text = world.submit({"endpoint": [b"detokenize"], "tokens": [json.dumps(token_ids("hé")).encode()]})
-    text.wait_end()
-    assert text.bodies == [{"prompt": "hé"}]
-    embedded = world.submit({"endpoint": [b"embeddings"], "input": [b'"a"']}, encoding_format="float")
+    embedding = {"endpoint": [b"embeddings"], "input": [b'"a"']}
+    embedded = world.submit(embedding, encoding_format="float")
     world.default.deliver(0, [], "stop", embedding=[1.0, 0.0])
-    embedded.wait_end()
+    assert all(map(succeeded, (tokenized, text, embedded)))
+    assert tokenized.bodies == [{"count": 3, "max_model_len": 1000, "tokens": token_ids("hé"), "token_strs": None}]
+    assert text.bodies == [{"prompt": "hé"}]
     assert embedded.bodies[0]["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0, 0.0]}]
-    assert [reply.finals for reply in (tokenized, text, embedded)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("tensors", "parameters", "param"),
-    [
-        ({"endpoint": [b"tokenize"]}, {}, "prompt"),
-        ({"endpoint": [b"tokenize"], "prompt": [b"x"]}, {"stream": True}, "stream"),
-        ({"endpoint": [b"detokenize"], "tokens": [b"[1000000]"]}, {}, "tokens"),
-        ({"endpoint": [b"embeddings"], "input": [b"[]"]}, {}, "input"),
-        ({"tokens": [b"[1]"]}, {}, "messages"),
-        ({"prompt": [b"x"]}, {"endpoint": "tokenize"}, "endpoint"),
-    ],
-)
-def test_bad_requests_for_the_small_endpoints(
-    make: Callable[..., World], tensors: dict[str, list[bytes]], parameters: dict[str, Any], param: str
-) -> None:
-    error = refusal(make().submit(tensors, **parameters))
-    assert (error.status, error.param) == (400, param)
-
-
-def test_a_client_of_a_small_endpoint_that_has_gone_stops_the_engines_work(make: Callable[..., World]) -> None:
-    world = make()
-    reply = world.submit({"endpoint": [b"embeddings"], "input": [b'"a"']})
-    world.deliver(0, "", None)
-    reply.cancelled = True
-    reply.wait_end()
+    # A client that has gone stops the engine's work.
+    gone = world.submit(embedding)
+    world.deliver(1, "", None)
+    gone.cancelled = True
+    gone.wait_end()
     world.engine.wait_for(lambda: world.engine.cancelled)
 
 

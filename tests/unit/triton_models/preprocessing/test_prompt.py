@@ -23,11 +23,6 @@ def prepare(encoder: PromptEncoder, **fields: Any) -> PromptResult:
     return encoder.prepare(PromptRequest(messages=[USER], **fields))
 
 
-def test_special_ids(encoder: PromptEncoder) -> None:
-    assert encoder.eos_token_id == EOS
-    assert encoder.pad_token_id == tiny_tokenizer().token_to_id("<|endoftext|>")
-
-
 def test_a_chat_is_rendered_by_the_template(encoder: PromptEncoder) -> None:
     text = "<|im_start|>user\nhé<|im_end|>\n"
     result = prepare(encoder)
@@ -60,25 +55,24 @@ def test_raw_prompts_are_taken_as_they_stand(encoder: PromptEncoder) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["conversation", "tools", "chat_template", "tokenize", "padding", "return_dict", "return_tensors"]
+    "name",
+    [
+        *("conversation", "tools", "chat_template", "tokenize", "padding", "return_dict", "return_tensors"),
+        *("messages", "self"),
+    ],
 )
 def test_reserved_template_arguments(encoder: PromptEncoder, name: str) -> None:
     result = prepare(encoder, chat_template_kwargs={name: 1})
-    assert result.param == "chat_template_kwargs"
     assert result.error is not None
-    assert name in result.error
-
-
-@pytest.mark.parametrize("name", ["messages", "self"])
-def test_template_arguments_that_collide(encoder: PromptEncoder, name: str) -> None:
-    assert prepare(encoder, chat_template_kwargs={name: 1}).error is not None
+    if name not in ("messages", "self"):
+        assert result.param == "chat_template_kwargs"
+        assert name in result.error
 
 
 def test_what_the_template_refuses_is_told_in_its_words(encoder: PromptEncoder) -> None:
     result = encoder.prepare(PromptRequest(messages=[{"role": "forbidden", "content": "x"}]))
     assert result.param == "messages"
-    assert result.error is not None
-    assert "no forbidden role" in result.error
+    assert "no forbidden role" in (result.error or "")
 
 
 @pytest.mark.parametrize(
@@ -102,18 +96,14 @@ def test_a_template_that_cannot_render_is_an_error_not_an_exception(tmp_path: Pa
 
 def test_without_a_template_there_is_no_chat(tmp_path: Path) -> None:
     encoder = PromptEncoder(write_tokenizer(tmp_path, None))
-    result = encoder.prepare(PromptRequest(messages=[USER]))
-    assert result.param == "messages"
-    assert encoder.prepare(PromptRequest(prompts=["a"])).prompt_token_ids == [token_ids("a")]
+    assert encoder.prepare(PromptRequest(messages=[USER])).param == "messages"
+    # A long prompt is not cut.
+    assert encoder.prepare(PromptRequest(prompts=["a" * 50_000])).prompt_token_ids == [token_ids("a") * 50_000]
 
 
 def test_words_in_both_of_their_forms(encoder: PromptEncoder) -> None:
     words = encoder.encode_words(["ab", "", "\nx", "ab"])
     assert words == [tuple(token_ids("ab")), tuple(token_ids(" ab")), tuple(token_ids("\nx"))]
-
-
-def test_a_long_prompt_is_not_cut(encoder: PromptEncoder) -> None:
-    assert len(encoder.encode("x" * 50_000)) == 50_000
 
 
 def test_what_a_tokenizer_was_built_from_is_dropped(tmp_path: Path) -> None:

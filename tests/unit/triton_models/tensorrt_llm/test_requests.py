@@ -53,6 +53,8 @@ def test_defaults_are_greedy_and_end_at_the_models_own_tokens() -> None:
     assert request.template.sampling == SamplingParams(temperature=0.0)
     assert request.template.stop_token_ids == (EOS, 2)
     assert (request.return_sequences, request.streaming, request.exclude_input) == (1, False, True)
+    # What has no effect without beams or a decay is taken.
+    assert parse(arrays(**FREE), INFO, True) == request
     assert parse(arrays(), INFO, False).exclude_input is False
     assert parse(arrays(exclude_input_in_output=True), INFO, False).exclude_input is True
 
@@ -79,11 +81,15 @@ def test_lengths_cut_the_padding_of_rows() -> None:
     assert parse(arrays(**values), INFO, True).prompts == [[1, 2], [3, 4, 5]]
 
 
-def test_words() -> None:
+def test_words_lengths_and_log_probs() -> None:
     words = word_lists.encode([(5, 6), (7,)])
-    request = parse(arrays(stop_words_list=words[np.newaxis], bad_words_list=words), INFO, True)
-    assert request.template.stop_words == ((5, 6), (7,))
-    assert request.template.bad_words == ((5, 6), (7,))
+    found = parse(arrays(stop_words_list=words[np.newaxis], bad_words_list=words), ABLE, True).template
+    assert found.stop_words == found.bad_words == ((5, 6), (7,))
+    assert (found.min_tokens, found.logprobs) == (0, None)
+    for values, least in (({"min_tokens": 5}, 5), ({"min_length": 2}, 2), ({"min_length": 2, "min_tokens": 3}, 3)):
+        assert parse(arrays(**values), ABLE, True).template.min_tokens == least
+    # Of the sampled tokens alone.
+    assert parse(arrays(return_log_probs=True), ABLE, True).template.logprobs == 0
 
 
 # Inputs at a value that changes nothing, and at another.
@@ -146,10 +152,6 @@ def test_rows_that_differ_are_refused() -> None:
     assert refused(ABLE, **values, guided_decoding_guide_type=[b"json", b""]).param == "guided_decoding_guide_type"
 
 
-def test_without_effect() -> None:
-    assert parse(arrays(**FREE), INFO, True) == parse(arrays(), INFO, True)
-
-
 def test_an_adapter_is_refused_with_advice() -> None:
     error = refused(engine_info(lora_names=("pirate", "poet")), lora_task_id=0)
     assert error.param == "lora_task_id"
@@ -181,17 +183,6 @@ def test_bias_of_the_tokens_that_have_one() -> None:
     assert refusal(msgspec.structs.replace(extremes, prompt_token_ids=[1]), engine_info()) is None
     shared = arrays(input_ids=[[1], [2]], request_output_len=[5, 5], embedding_bias=[[0.5], [0.5]])
     assert parse(shared, ABLE, True).template.sampling.logit_bias == {0: 0.5}
-
-
-def test_min_tokens_and_its_old_name() -> None:
-    assert parse(arrays(min_tokens=5), ABLE, True).template.min_tokens == 5
-    assert parse(arrays(min_length=2), ABLE, True).template.min_tokens == 2
-    assert parse(arrays(min_length=2, min_tokens=3), ABLE, True).template.min_tokens == 3
-
-
-def test_log_probs_are_of_the_sampled_tokens_alone() -> None:
-    assert parse(arrays(return_log_probs=True), ABLE, True).template.logprobs == 0
-    assert parse(arrays(), ABLE, True).template.logprobs is None
 
 
 def guided(kind: str, guide: str | None, info: EngineInfo = ABLE) -> Grammar | None:
