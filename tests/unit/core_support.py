@@ -394,11 +394,7 @@ App = Callable[..., Awaitable[None]]
 
 
 async def ask(
-    app: App,
-    method: str,
-    path: str,
-    body: bytes | dict[str, Any] = b"",
-    headers: Sequence[tuple[str, str]] = (),
+    app: App, method: str, path: str, body: bytes | dict[str, Any] = b"", headers: Sequence[tuple[str, str]] = ()
 ) -> Answered:
     """One request to an ASGI application, in process."""
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()

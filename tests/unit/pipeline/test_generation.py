@@ -114,12 +114,7 @@ def test_deltas_become_text_and_an_end() -> None:
     run.deliver(0, "he")
     run.deliver(0, [])
     run.deliver(0, "y", "stop", stop_token_id=EOS)
-    assert run.writer.events == [
-        ("text", 0, "he"),
-        ("text", 0, "y"),
-        ("finished", 0, "stop"),
-        ("done", Usage.of(5, 4)),
-    ]
+    assert run.writer.events == [("text", 0, "he"), ("text", 0, "y"), ("finished", 0, "stop"), ("done", Usage.of(5, 4))]
     assert run.ends == 1
     assert run.engine.cancelled == []
 

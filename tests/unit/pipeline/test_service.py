@@ -88,8 +88,7 @@ async def test_a_whole_answer() -> None:
 async def test_the_engines_request() -> None:
     bench = Bench(engine_info(sampling_defaults=SamplingParams(temperature=0.7, top_k=20, min_p=0.1)))
     await stream(
-        bench,
-        completion(prompt="abc", n=2, max_tokens=9, top_p=0.5, top_k=-1, seed=2**64 - 1, stop_token_ids=[3, 3]),
+        bench, completion(prompt="abc", n=2, max_tokens=9, top_p=0.5, top_k=-1, seed=2**64 - 1, stop_token_ids=[3, 3])
     )
     first, second = bench.engine.requests
     assert first.prompt_token_ids == second.prompt_token_ids == token_ids("abc")

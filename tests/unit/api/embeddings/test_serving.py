@@ -61,12 +61,7 @@ def refused(body: dict[str, Any], **options: Any) -> ApiError:
 async def test_an_answer(bench: Bench) -> None:
     task = await begin(bench, {"model": "openai_bls", "input": "hé", "user": "u"})
     assert bench.engine.requests == [
-        GenerationRequest(
-            request_id=1,
-            prompt_token_ids=token_ids("hé"),
-            max_tokens=0,
-            pooling="last",
-        )
+        GenerationRequest(request_id=1, prompt_token_ids=token_ids("hé"), max_tokens=0, pooling="last")
     ]
     assert bench.service.in_progress == 1
     bench.engine.deliver(0, [], "stop", embedding=VECTOR)

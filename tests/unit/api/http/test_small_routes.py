@@ -54,10 +54,7 @@ def test_tokenize_and_detokenize(prefix: str) -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "read"),
-    [
-        ("float", lambda value: value),
-        ("base64", lambda value: list(struct.unpack("<2f", base64.b64decode(value)))),
-    ],
+    [("float", lambda value: value), ("base64", lambda value: list(struct.unpack("<2f", base64.b64decode(value))))],
 )
 def test_embeddings(encoding: str, read: Callable[[Any], list[float]]) -> None:
     async def test(bench: Bench, app: Starlette) -> None:

@@ -252,13 +252,7 @@ OUTPUTS: list[tuple[str, dict[str, Any], list[dict[str, Any]], str, str | None]]
         None,
     ),
     # As chat completions do not say it: a call that was named is a tool_use all the same.
-    (
-        CALL,
-        {**WITH_TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}},
-        [tool_use(KOELN)],
-        "tool_use",
-        None,
-    ),
+    (CALL, {**WITH_TOOLS, "tool_choice": {"type": "tool", "name": "get_weather"}}, [tool_use(KOELN)], "tool_use", None),
     (CALL + "END", {**WITH_TOOLS, "stop_sequences": ["END"]}, [tool_use(KOELN)], "stop_sequence", "END"),
     (CALL, {}, [text(CALL)], "end_turn", None),
     (CALL, {**WITH_TOOLS, "tool_choice": {"type": "none"}}, [text(CALL)], "end_turn", None),

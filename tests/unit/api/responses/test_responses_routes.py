@@ -98,10 +98,7 @@ def test_retrieving_and_deleting() -> None:
         path = f"{PATH}/{response['id']}"
         assert place.ask("GET", path).json() == response
         deleted = place.ask("DELETE", path)
-        assert (deleted.status, deleted.json()) == (
-            200,
-            {"id": response["id"], "object": "response", "deleted": True},
-        )
+        assert (deleted.status, deleted.json()) == (200, {"id": response["id"], "object": "response", "deleted": True})
         for method in ("GET", "DELETE"):
             gone = place.ask(method, path)
             assert gone.status == 404

@@ -63,10 +63,7 @@ async def test_a_prompts_ids_and_their_texts(bench: Bench) -> None:
     assert bench.engine.requests == []
 
 
-@pytest.mark.parametrize(
-    ("given_value", "meant"),
-    [(None, True), (True, True), (False, False)],
-)
+@pytest.mark.parametrize(("given_value", "meant"), [(None, True), (True, True), (False, False)])
 async def test_special_tokens_are_added_unless_not_wanted(bench: Bench, given_value: bool | None, meant: bool) -> None:
     await tokenize(bench.service, {"prompt": "x", "add_special_tokens": given_value})
     assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]

@@ -50,10 +50,7 @@ def test_the_form(wanted: dict[str, Any], kind: str) -> None:
         ({"type": "grammar", "grammar": "start: b"}, "b"),
         ({"type": "grammar", "grammar": ""}, "with something in it"),
         ({"type": "grammar", "grammar": 'start: %json {"not": {}}'}, "not"),
-        (
-            {"type": "sequence", "elements": [{"type": "grammar", "grammar": "start: /a/"}]},
-            "a Lark grammar cannot",
-        ),
+        ({"type": "sequence", "elements": [{"type": "grammar", "grammar": "start: /a/"}]}, "a Lark grammar cannot"),
         ({"type": "sequence", "elements": [{"type": "any_text"}, HARDER]}, "must come last"),
         ({"type": "regex", "pattern": "("}, "missing ')'"),
         ({"type": "regex", "pattern": "^$"}, "nothing but the empty text"),
@@ -70,10 +67,7 @@ def test_the_form(wanted: dict[str, Any], kind: str) -> None:
         ({"type": "json_schema", "json_schema": {}, "any_order": True}, "'any_order'"),
         ({"type": "json_schema"}, "needs a 'json_schema'"),
         ({"type": "json_schema", "json_schema": {}, "x": 1}, 'has no "x"'),
-        (
-            {"type": "tag", "begin": {"type": "token", "token": 1}, "content": TEXT, "end": ""},
-            "'begin', a string",
-        ),
+        ({"type": "tag", "begin": {"type": "token", "token": 1}, "content": TEXT, "end": ""}, "'begin', a string"),
         ({"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": ""}, "needs an 'end'"),
         ({"type": "tag", "begin": "", "content": TEXT, "end": []}, "'end'"),
         ({"type": "any_text", "max_tokens": 3}, "'max_tokens'"),
