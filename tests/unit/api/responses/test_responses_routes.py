@@ -12,9 +12,8 @@ import pytest
 from openai.types.responses import Response, ResponseItem
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 
-from openai_bls.api.responses.store import ResponseStore
 from openai_bls.core.engine_types import PromptResult
-from tests.unit.api.responses.responses_support import THINKS_AND_CALLS, WEATHER, Place, anonymous, call_text, checked
+from tests.unit.api.responses.responses_support import THINKS_AND_CALLS, WEATHER, Place, call_text, checked
 from tests.unit.core_support import WAIT_S, Bench, engine_info
 
 PATH = "/v1/responses"
@@ -269,14 +268,11 @@ def test_preprocessings_refusal_has_this_apis_names() -> None:
         assert (reply.error["param"], reply.error["message"]) == ("input", "no such role in 'input'")
 
 
-def test_unknown_models_and_bad_bodies() -> None:
+def test_unknown_models() -> None:
     place = Place()
     for stream in (False, True):
         missing = place.ask("POST", PATH, {"input": "x", "model": "gpt", "stream": stream})
         assert (missing.status, missing.error["code"]) == (404, "model_not_found")
-    for path in (PATH, f"{PATH}/input_tokens"):
-        for body in (b"", b"{", b"[]", b"\xff", b"[" * 100_000):
-            assert place.ask("POST", path, body).error["type"] == "invalid_request_error"
 
 
 def test_schemas_that_nest_too_deeply_are_refused() -> None:
@@ -296,19 +292,6 @@ def test_schemas_that_nest_too_deeply_are_refused() -> None:
             assert reply.events[-1]["type"] == "response.completed"
 
 
-def test_the_key_is_wanted_everywhere() -> None:
-    place = Place(Bench(api_key="k1"))
-    for method, path in (
-        ("POST", PATH),
-        ("POST", f"{PATH}/input_tokens"),
-        ("GET", f"{PATH}/resp_1"),
-        ("DELETE", f"{PATH}/resp_1"),
-        ("GET", f"{PATH}/resp_1/input_items"),
-        ("POST", f"{PATH}/resp_1/cancel"),
-    ):
-        assert place.ask(method, path, {}).status == 401
-
-
 def test_a_bug_is_a_plain_500() -> None:
     for body in ({}, {"stream": True}):
         place = Place()
@@ -316,13 +299,6 @@ def test_a_bug_is_a_plain_500() -> None:
         reply = place.ask("POST", PATH, {"input": "x", **body})
         assert reply.status == 500
         assert "secret" not in reply.text
-
-
-def test_the_store_is_bounded() -> None:
-    place = Place(store=ResponseStore(max_responses=2))
-    responses = [place.whole({}) for _ in range(3)]
-    statuses = [place.ask("GET", f"{PATH}/{response['id']}").status for response in responses]
-    assert statuses == [404, 200, 200]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -358,14 +334,6 @@ def test_a_client_that_goes_away_ends_the_generation(stream: bool) -> None:
     assert engine.cancelled == [engine.requests[0].request_id]
     assert place.bench.service.in_progress == 0
     assert len(place.store) == 0
-
-
-def test_streams_and_whole_responses_are_stored_alike() -> None:
-    place = Place()
-    whole = place.whole({}, ["a"])
-    streamed = place.streamed({}, ["a"])[-1]["response"]
-    kept = [place.ask("GET", f"{PATH}/{response['id']}").json() for response in (whole, streamed)]
-    assert anonymous(kept[0]) == anonymous(kept[1])
 
 
 def test_references_multiply_nothing() -> None:
