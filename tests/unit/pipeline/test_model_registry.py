@@ -6,13 +6,12 @@ import pytest
 
 from openai_bls.core.errors import ModelNotFoundError
 from openai_bls.output.detect import ModelFormats
-from openai_bls.output.detokenizer.factory import from_tokenizer
 from openai_bls.pipeline.model_registry import Models, ServedModel
-from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_tokenizer
+from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 
 
 def served(*aliases: str, **info: Any) -> ServedModel:
-    detokenizers = from_tokenizer(tiny_tokenizer())
+    detokenizers = tiny_detokenizers()
     return ServedModel(engine_info(**info), FakeEngineClient(), FakePrompts(), detokenizers, ModelFormats(), aliases)
 
 

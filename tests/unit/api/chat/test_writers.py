@@ -8,9 +8,8 @@ from openai_bls.api.chat.writers import AnswerWriter, StreamWriter
 from openai_bls.api.common.encoding import encode
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.usage import Usage
-from openai_bls.output.detokenizer.factory import from_tokenizer
 from openai_bls.pipeline.sequence import Sequence
-from tests.unit.core_support import FakeSink, tiny_tokenizer
+from tests.unit.core_support import FakeSink, tiny_detokenizers
 
 USAGE = Usage.of(1, 2)
 
@@ -29,7 +28,7 @@ def stream(
 
 
 def sequences(writer: Any, count: int) -> list[Sequence]:
-    detokenizer = from_tokenizer(tiny_tokenizer()).new()
+    detokenizer = tiny_detokenizers().new()
     return [Sequence(i, GenerationRequest(i, [1], 1), detokenizer, writer) for i in range(count)]
 
 

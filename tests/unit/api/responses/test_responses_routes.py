@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from typing import Any
 
 import msgspec
@@ -13,8 +11,9 @@ from openai.types.responses import Response, ResponseItem
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 
 from openai_bls.core.engine_types import PromptResult
+from tests.unit.api.http_support import given_up
 from tests.unit.api.responses.responses_support import THINKS_AND_CALLS, WEATHER, Place, call_text, checked
-from tests.unit.core_support import WAIT_S, Bench, engine_info
+from tests.unit.core_support import Bench, engine_info
 
 PATH = "/v1/responses"
 
@@ -302,36 +301,9 @@ def test_a_bug_is_a_plain_500() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_ends_the_generation(stream: bool) -> None:
+async def test_a_client_that_goes_away_ends_the_generation(stream: bool) -> None:
     place = Place()
-    engine = place.bench.engine
-
-    async def main() -> None:
-        app = place.app()
-        gone = asyncio.Event()
-        body = [{"type": "http.request", "body": json.dumps({"input": "hi", "stream": stream}).encode()}]
-
-        async def receive() -> dict[str, Any]:
-            if body:
-                return body.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
-        scope = {"type": "http", "method": "POST", "path": PATH, "query_string": b"", "headers": []}
-        task = asyncio.ensure_future(app(scope, receive, send))
-        deadline = time.monotonic() + WAIT_S
-        while not engine.requests:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0)
-        engine.deliver(0, "a")
-        gone.set()
-        await asyncio.wait_for(task, WAIT_S)
-
-    asyncio.run(main())
-    assert engine.cancelled == [engine.requests[0].request_id]
+    await given_up(place.app(), place.bench.engine, PATH, {"input": "hi", "stream": stream}, "a")
     assert place.bench.service.in_progress == 0
     assert len(place.store) == 0
 
