@@ -41,17 +41,8 @@ def test_names_aliases_and_adapters() -> None:
 
 
 def test_cards() -> None:
-    models = Models([served("alias", model_name="big", lora_names=("poet",), created=5, max_model_len=9)])
-    assert models.card("alias") == {
-        "id": "alias",
-        "object": "model",
-        "created": 5,
-        "owned_by": "openai_bls",
-        "root": "big",
-        "parent": None,
-        "max_model_len": 9,
-    }
-    assert models.card("poet")["parent"] == "big"
+    models = Models([served("alias", model_name="big", lora_names=("poet",))])
+    assert (models.card("alias")["root"], models.card("poet")["parent"]) == ("big", "big")
     with pytest.raises(ModelNotFoundError):
         models.card("nope")
 

@@ -188,25 +188,6 @@ def test_a_whole_answer() -> None:
     assert answered.json()["choices"][0]["message"]["content"] == "hé"
 
 
-def test_a_stream() -> None:
-    bench = Bench()
-
-    def feed() -> None:
-        bench.engine.deliver(0, "a")
-        bench.engine.deliver(0, "b", "length")
-
-    body = {**STREAM, "stream_options": {"include_usage": True}}
-    answered = asked(bench, "/v1/chat/completions", body, feed)
-    assert answered.status == 200
-    *chunks, done = events(answered.body)
-    assert done == "[DONE]"
-    parsed = [json.loads(chunk) for chunk in chunks]
-    deltas = [chunk["choices"][0]["delta"] for chunk in parsed[:-1]]
-    assert deltas == [{"role": "assistant", "content": ""}, {"content": "a"}, {"content": "b"}, {}]
-    assert parsed[-1]["choices"] == []
-    assert parsed[-1]["usage"]["completion_tokens"] == 2
-
-
 def test_a_streamed_completion() -> None:
     bench = Bench()
     body = {"prompt": "x", "stream": True, "echo": True}
@@ -227,20 +208,6 @@ def test_an_error_before_the_first_token_has_its_own_status(invalid: bool, statu
         )
         assert answered.status == status
         assert error_of(answered)["message"] == "x"
-
-
-def test_an_error_after_it_is_an_event_before_done() -> None:
-    bench = Bench()
-
-    def feed() -> None:
-        bench.engine.deliver(0, "a")
-        bench.engine.deliver(0, "", "error", error="x")
-
-    answered = asked(bench, "/v1/chat/completions", STREAM, feed)
-    assert answered.status == 200
-    *_, error, done = events(answered.body)
-    assert done == "[DONE]"
-    assert json.loads(error)["error"]["message"] == "x"
 
 
 # --- over a socket ---
@@ -392,15 +359,6 @@ async def test_streams_one_after_another_on_one_connection() -> None:
             rest = await reader.readuntil(b"\r\n0\r\n\r\n")
             assert b"last%d" % at in rest
             assert rest.count(b"[DONE]") == 1
-        writer.close()
-
-
-async def test_silence_before_the_first_token_is_kept_alive() -> None:
-    async with over_socket(keep_alive_interval_s=0.01) as (bench, port):
-        reader, writer = await post(port, STREAM)
-        await reader.readuntil(b": keep-alive\n\n")
-        bench.engine.deliver(0, "a", "length")
-        assert b"data: [DONE]\n\n" in await reader.read()
         writer.close()
 
 

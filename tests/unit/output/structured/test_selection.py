@@ -120,11 +120,7 @@ REPEATED = ["#", "(", "a ", "a?", "{1,", "\n", " ", r"\W", "[^a]", "|"]
 LONG = st.builds(
     "{}{}{}".format,
     st.sampled_from(["", "root ::= ", 'root ::= "a"', "start: ", "["]),
-    st.builds(
-        str.__mul__,
-        st.sampled_from(["#", "(", "a ", "a?", "{1,", "\n", " ", r"\W", "[^a]", "|"]),
-        st.integers(0, 3_000),
-    ),
+    st.builds(str.__mul__, st.sampled_from(REPEATED), st.integers(0, 3_000)),
     st.sampled_from(["", "b", "\na ::= root", ")", "]", "}"]),
 )
 CHAINS = st.builds(
@@ -134,48 +130,15 @@ CHAINS = st.builds(
 )
 
 
-def arrays(depth: int) -> Any:
-    return nested(depth)["json_schema"]
-
-
-NESTED = st.builds(arrays, st.integers(0, 300))
+NESTED = st.integers(0, 300).map(lambda depth: nested(depth)["json_schema"])
+KEYS = [
+    *("type", "json_schema", "pattern", "elements", "content", "tags", "begin", "end", "$ref", "enum", "anyOf"),
+    *("properties", "items", "required", "minimum", "multipleOf", "const", "minLength", "grammar", "excludes"),
+    *("triggers", "$defs"),
+]
 JSON = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | LONG | CHAINS | NESTED,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                sorted(
-                    [
-                        "type",
-                        "json_schema",
-                        "pattern",
-                        "elements",
-                        "content",
-                        "tags",
-                        "begin",
-                        "end",
-                        "$ref",
-                        "enum",
-                        "anyOf",
-                        "properties",
-                        "items",
-                        "required",
-                        "minimum",
-                        "multipleOf",
-                        "const",
-                        "minLength",
-                        "grammar",
-                        "excludes",
-                        "triggers",
-                        "$defs",
-                    ]
-                )
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(KEYS)), inner, max_size=4),
     max_leaves=12,
 )
 KINDS = st.sampled_from(["json_schema", "regex", "grammar", "sequence", "or", "tag", "triggered_tags", "any_text"])
