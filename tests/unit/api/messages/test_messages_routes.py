@@ -74,10 +74,31 @@ def test_the_clients_request_id_is_kept() -> None:
 
 
 @PATHS
-def test_a_model_that_is_not_served(path: str, fields: dict[str, Any]) -> None:
-    result = asked(Bench(), path, {**fields, "model": "claude"})
-    assert (result.status, error_of(result)["type"]) == (404, "not_found_error")
-    assert "claude" in error_of(result)["message"]
+@pytest.mark.parametrize(
+    ("fault", "status", "kind"),
+    [
+        ("model", 404, "not_found_error"),
+        ("draining", 529, "overloaded_error"),
+        ("size", 413, "request_too_large"),
+        ("bug", 500, "api_error"),
+        ("refusal", 400, "invalid_request_error"),
+        ("overload", 529, "overloaded_error"),
+    ],
+)
+def test_refusals(path: str, fields: dict[str, Any], fault: str, status: int, kind: str) -> None:
+    bench = Bench(max_request_bytes=10 if fault == "size" else 10**6)
+    bench.service.draining = fault == "draining"
+    bench.prompts.result = {
+        "bug": RuntimeError("secret path /x"),
+        "refusal": InvalidRequestError("m"),
+        "overload": OverloadedError("m"),
+    }.get(fault)
+    result = asked(bench, path, {**fields, "model": "claude"} if fault == "model" else fields)
+    assert (result.status, error_of(result)["type"]) == (status, kind)
+    assert "secret" not in error_of(result)["message"]
+    assert ("claude" in error_of(result)["message"]) is (fault == "model")
+    assert ("retry-after" in result.headers) is (status == 529)
+    assert bench.busy in ([], [1, 0])
 
 
 @PATHS
@@ -94,30 +115,6 @@ def test_authentication(path: str, fields: dict[str, Any], headers: tuple[tuple[
     result = asked(Bench(api_key="k1"), path, {**fields, "messages": []}, headers=headers)
     assert result.status == status
     assert (error_of(result)["type"] == "authentication_error") is (status == 401)
-
-
-@PATHS
-def test_an_overloaded_server(path: str, fields: dict[str, Any]) -> None:
-    bench = Bench()
-    bench.service.draining = True
-    result = asked(bench, path, fields)
-    assert (result.status, error_of(result)["type"]) == (529, "overloaded_error")
-    assert result.headers["retry-after"]
-
-
-@PATHS
-def test_a_body_that_is_too_large(path: str, fields: dict[str, Any]) -> None:
-    result = asked(Bench(max_request_bytes=10), path, fields)
-    assert (result.status, error_of(result)["type"]) == (413, "request_too_large")
-
-
-@PATHS
-def test_a_bug_is_a_plain_error(path: str, fields: dict[str, Any]) -> None:
-    bench = Bench()
-    bench.prompts.result = RuntimeError("secret path /x")
-    result = asked(bench, path, fields)
-    assert (result.status, error_of(result)["type"]) == (500, "api_error")
-    assert "secret" not in error_of(result)["message"]
 
 
 @PATHS
@@ -140,12 +137,6 @@ def test_what_the_model_cannot_do(path: str, fields: dict[str, Any]) -> None:
     result = asked(Bench(engine), path, forced)
     assert result.status == 400
     assert "'tool_choice'" in error_of(result)["message"]
-
-
-@BOTH
-def test_a_prompt_that_is_too_long(fields: dict[str, Any]) -> None:
-    result = asked(Bench(engine_info(max_model_len=51)), MESSAGES, fields)
-    assert (result.status, error_of(result)["type"]) == (400, "invalid_request_error")
 
 
 @BOTH
@@ -202,14 +193,6 @@ def test_what_is_counted_is_the_prompt_that_would_be_read() -> None:
 
 def test_counting_a_prompt_that_does_not_fit() -> None:
     assert asked(Bench(engine_info(max_model_len=1)), COUNT, COUNTED).json() == {"input_tokens": 2}
-
-
-@pytest.mark.parametrize("error", [InvalidRequestError("m"), OverloadedError("m")])
-def test_counting_ends_in_any_case(error: Exception) -> None:
-    bench = Bench()
-    bench.prompts.result = error
-    assert asked(bench, COUNT, COUNTED).status in (400, 529)
-    assert bench.busy == [1, 0]
 
 
 # --- going away ---

@@ -80,15 +80,6 @@ def test_tool_choices_are_told_back(choice: Any) -> None:
     assert response["status"] == "completed"
 
 
-def test_a_stream() -> None:
-    place = Place()
-    events = place.streamed({}, ["a", "b"])
-    assert events[-1]["type"] == "response.completed"
-    reply = place.create({"stream": True}, ["a"])
-    assert "[DONE]" not in reply.text
-    assert reply.headers["x-request-id"]
-
-
 def test_retrieving_and_deleting() -> None:
     for stream in (False, True):
         place = Place()
@@ -162,14 +153,6 @@ def test_a_conversation_goes_on_without_new_input() -> None:
     reply = place.create_fed(body, lambda: place.bench.engine.deliver(1, "more", "stop"))
     assert reply.status == 200
     assert [message["role"] for message in place.messages] == ["user", "assistant"]
-
-
-def test_item_references() -> None:
-    place = Place()
-    first = place.whole({}, ["I said"])
-    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
-    place.whole({"input": [reference, {"role": "user", "content": "what?"}]})
-    assert place.messages == [{"role": "assistant", "content": "I said"}, {"role": "user", "content": "what?"}]
 
 
 def test_input_items() -> None:
