@@ -135,7 +135,7 @@ def test_an_admitted_requests_error_is_not_counted_again_when_it_is_answered() -
 
 async def test_a_service_feeds_them() -> None:
     bench = Bench()
-    metrics = Metrics(bench.service)
+    metrics = bench.service.metrics
     bench.service.on_end = metrics.ended
     answer = asyncio.create_task(serving.answer(bench.service, chat()))
     while not bench.engine.requests:
