@@ -65,6 +65,11 @@ def tiny_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+@cache
+def tiny_detokenizers() -> factory.DetokenizerFactory:
+    return factory.from_tokenizer(tiny_tokenizer())
+
+
 EOS: int = tiny_tokenizer().get_vocab()["<|im_end|>"]
 VOCAB_SIZE: int = tiny_tokenizer().get_vocab_size()
 
@@ -339,7 +344,7 @@ class Bench:
             info or engine_info(),
             self.engine,
             self.prompts,
-            factory.from_tokenizer(tiny_tokenizer()),
+            tiny_detokenizers(),
             formats or detect(None, tool_call_parser="hermes", reasoning_parser="none"),
             known.aliases,
         )
@@ -394,11 +399,7 @@ App = Callable[..., Awaitable[None]]
 
 
 async def ask(
-    app: App,
-    method: str,
-    path: str,
-    body: bytes | dict[str, Any] = b"",
-    headers: Sequence[tuple[str, str]] = (),
+    app: App, method: str, path: str, body: bytes | dict[str, Any] = b"", headers: Sequence[tuple[str, str]] = ()
 ) -> Answered:
     """One request to an ASGI application, in process."""
     payload = body if isinstance(body, bytes) else json.dumps(body).encode()

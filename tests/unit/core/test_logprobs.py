@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest, Logprobs
 from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
-from openai_bls.output.detokenizer.factory import from_tokenizer
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.sequence import Echo, Sequence
-from tests.unit.core_support import EOS, FakeEngineClient, tiny_tokenizer, token_ids
+from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
-DETOKENIZERS = from_tokenizer(tiny_tokenizer())
+DETOKENIZERS = tiny_detokenizers()
 
 
 def test_tokens_are_told_once_their_text_begins() -> None:

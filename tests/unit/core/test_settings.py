@@ -6,11 +6,6 @@ from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtL
 from openai_bls.triton_models.tensors import MODELS
 
 
-def test_defaults() -> None:
-    assert load(OpenAiBlsSettings, {}, {}) == OpenAiBlsSettings()
-    assert load(TensorRtLlmSettings, {}, {}) == TensorRtLlmSettings()
-
-
 def test_the_committed_parameters_are_accepted_and_say_the_defaults() -> None:
     assert load(OpenAiBlsSettings, MODELS["openai_bls"].parameters, {}) == OpenAiBlsSettings()
     assert load(TensorRtLlmSettings, MODELS["tensorrt_llm"].parameters, {}) == TensorRtLlmSettings()

@@ -121,9 +121,7 @@ TEMPLATES: dict[str, tuple[str, str | None, str | None, bool]] = {
 def test_the_template_tells(model: str) -> None:
     template, tool_format, reasoning, takes_tools = TEMPLATES[model]
     expected = ModelFormats(
-        TOOL_FORMATS[tool_format] if tool_format else None,
-        REASONINGS[reasoning] if reasoning else None,
-        takes_tools,
+        TOOL_FORMATS[tool_format] if tool_format else None, REASONINGS[reasoning] if reasoning else None, takes_tools
     )
     assert detect(template) == expected
 

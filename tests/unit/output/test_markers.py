@@ -5,14 +5,6 @@ import pytest
 from openai_bls.output.markers import Markers
 
 
-def test_finds_the_first() -> None:
-    markers = Markers("<a>", "<bc>")
-    found = markers.find("x <bc> <a>", 1)
-    assert found is not None
-    assert (found[0], found.start(), found.end()) == ("<bc>", 2, 6)
-    assert markers.find("x <bc> <a>", 8) is None
-
-
 @pytest.mark.parametrize(
     ("text", "certain"),
     [("", 0), ("abc", 3), ("abc<", 3), ("a<b", 1), ("a<bc", 1), ("a<c", 3), ("<<b", 1), ("<b <", 3), ("<b x", 4)],

@@ -82,12 +82,7 @@ parts = st.sampled_from(["<think>", "</think>", "<thi", "</", ">", "\n", " ", "t
 
 
 @moderate
-@given(
-    text=st.lists(parts, max_size=8).map("".join),
-    lengths=cut_lengths,
-    opened=st.booleans(),
-    tools=st.booleans(),
-)
+@given(text=st.lists(parts, max_size=8).map("".join), lengths=cut_lengths, opened=st.booleans(), tools=st.booleans())
 def test_any_cut_equals_the_whole(text: str, lengths: list[int], opened: bool, tools: bool) -> None:
     def parser() -> ReasoningParser:
         return new(opened, tools)

@@ -78,13 +78,6 @@ def test_examples() -> None:
     assert StopMatcher(["\0"]).push("a\0b") == ("a", "\0")
 
 
-def test_held_text_is_released() -> None:
-    matcher = StopMatcher(["stop"])
-    assert matcher.push("ssto") == ("s", None)
-    assert matcher.finish() == "sto"
-    assert matcher.finish() == ""
-
-
 @pytest.mark.parametrize("stops", [[], [""], ["a", ""]])
 def test_empty_stops_are_refused(stops: list[str]) -> None:
     with pytest.raises(ValueError, match="empty"):

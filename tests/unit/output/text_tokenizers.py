@@ -47,10 +47,7 @@ def _byte_fallback(decoder: decoders.Decoder) -> Tokenizer:
     pieces += [piece for piece in ("▁", "\ufffd") if piece not in pieces]
     tokenizer = Tokenizer(
         models.BPE(
-            vocab={piece: place for place, piece in enumerate(pieces)},
-            merges=[],
-            unk_token="<unk>",
-            byte_fallback=True,
+            vocab={piece: place for place, piece in enumerate(pieces)}, merges=[], unk_token="<unk>", byte_fallback=True
         )
     )
     tokenizer.normalizer = trained.normalizer
@@ -107,10 +104,7 @@ def suffix_bpe() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.decoder = decoders.BPEDecoder()
     trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<unk>"],
-        end_of_word_suffix="</w>",
-        show_progress=False,
+        vocab_size=300, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return tokenizer

@@ -11,14 +11,13 @@ from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.output.detokenizer.factory import from_tokenizer
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.tool_parsers.parser import ToolCallParser
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.sequence import Sequence
-from tests.unit.core_support import EOS, FakeEngineClient, tiny_tokenizer, token_ids
+from tests.unit.core_support import EOS, FakeEngineClient, tiny_detokenizers, token_ids
 
-DETOKENIZERS = from_tokenizer(tiny_tokenizer())
+DETOKENIZERS = tiny_detokenizers()
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 
 
@@ -109,26 +108,54 @@ class Run:
         self.ends += 1
 
 
-def test_deltas_become_text_and_an_end() -> None:
-    run = Run()
-    run.deliver(0, "he")
-    run.deliver(0, [])
-    run.deliver(0, "y", "stop", stop_token_id=EOS)
-    assert run.writer.events == [
-        ("text", 0, "he"),
-        ("text", 0, "y"),
-        ("finished", 0, "stop"),
-        ("done", Usage.of(5, 4)),
-    ]
+ONE_CALL = [("f", '{"a": 1}')]
+END = {"stop": ("END",)}
+
+
+@pytest.mark.parametrize(
+    ("options", "deltas", "reason", "text", "calls", "ends_in", "cancelled"),
+    [
+        ({}, ["he", [], "y"], "stop", "hey", [], "stop", 0),
+        ({}, ["abc"], "length", "abc", [], "length", 0),
+        ({}, [[]], "stop", "", [], "stop", 0),
+        # A stop string cuts and stops the engine; in the last delta it is a stop, whatever the engine says.
+        (END, ["abE", "ND and more"], None, "ab", [], "stop", 1),
+        (END, ["abENDx"], "length", "ab", [], "stop", 0),
+        (END, ["abEN"], "length", "abEN", [], "length", 0),
+        ({**END, "include": True}, ["abEND!"], None, "abEND", [], "stop", 1),
+        ({"stop": ("\ufffd",)}, [[*token_ids("a"), token_ids("中")[0]]], "length", "a", [], "stop", 0),
+        ({"tools": True}, list(CALL), "stop", "", ONE_CALL, "tool_calls", 0),
+        ({"tools": True}, ["I see. " + CALL + CALL], "stop", "I see. ", ONE_CALL * 2, "tool_calls", 0),
+        ({"tools": True}, [CALL[: CALL.index("1")]], "length", "", [("f", '{"a": ')], "length", 0),
+        ({"tools": True}, ["a < b <tool"], "stop", "a < b <tool", [], "stop", 0),
+        ({}, [CALL], "stop", CALL, [], "stop", 0),
+        # A second call ends the answer if calls may not be parallel.
+        ({"tools": True, "parallel_tool_calls": False}, [CALL + CALL], None, "", ONE_CALL, "tool_calls", 1),
+        ({"tools": True, "stop": (": 1",)}, [CALL], None, "", [("f", '{"a"')], "stop", 1),
+    ],
+)
+def test_what_becomes_of_deltas(
+    options: dict[str, Any],
+    deltas: list[Any],
+    reason: str | None,
+    text: str,
+    calls: list[tuple[str, str]],
+    ends_in: str,
+    cancelled: int,
+) -> None:
+    run = Run(**options)
+    for at, delta in enumerate(deltas):
+        last = reason if at == len(deltas) - 1 else None
+        run.deliver(0, delta, last, stop_token_id=EOS if last == "stop" else None)
+    names = [event[3] for event in run.writer.events if event[0] == "call"]
+    assert [(name, run.writer.arguments(at)) for at, name in enumerate(names)] == calls
+    assert run.writer.content() == text
+    assert run.writer.reasons() == [ends_in]
+    tokens = sum(len(token_ids(delta) if isinstance(delta, str) else delta) for delta in deltas)
+    assert run.writer.events[-1] == ("done", Usage.of(5, tokens + (reason == "stop")))
+    assert len(run.engine.cancelled) == cancelled
+    run.deliver(0, "late", "length")
     assert run.ends == 1
-    assert run.engine.cancelled == []
-
-
-def test_length_survives_and_no_stop_token_is_counted() -> None:
-    run = Run()
-    run.deliver(0, "abc", "length")
-    assert run.writer.reasons() == ["length"]
-    assert run.writer.events[-1] == ("done", Usage.of(5, 3))
 
 
 def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> None:
@@ -142,52 +169,6 @@ def test_bytes_that_are_no_character_yet_are_held_and_at_the_end_replaced() -> N
     run.deliver(0, [first], "length")
     assert run.writer.content() == "中\ufffd"
     assert run.generation.usage.completion_tokens == 4
-
-
-def test_an_empty_answer() -> None:
-    run = Run()
-    run.deliver(0, [], "stop", stop_token_id=EOS)
-    assert run.writer.events == [("finished", 0, "stop"), ("done", Usage.of(5, 1))]
-
-
-def test_a_stop_string_cuts_and_stops_the_engine() -> None:
-    run = Run(stop=("END",))
-    run.deliver(0, "abE")
-    run.deliver(0, "ND and more")
-    assert run.writer.content() == "ab"
-    assert run.writer.reasons() == ["stop"]
-    assert run.engine.cancelled == [run.engine.requests[0].request_id]
-    run.deliver(0, "late", "length")
-    assert run.writer.events[-1] == ("done", Usage.of(5, 14))
-    assert run.ends == 1
-
-
-def test_a_stop_string_in_the_last_delta_is_a_stop_whatever_the_engine_says() -> None:
-    run = Run(stop=("END",))
-    run.deliver(0, "abENDx", "length")
-    assert run.writer.content() == "ab"
-    assert run.writer.reasons() == ["stop"]
-    assert run.engine.cancelled == []
-
-
-def test_half_a_stop_string_at_the_end_is_text() -> None:
-    run = Run(stop=("END",))
-    run.deliver(0, "abEN", "length")
-    assert run.writer.content() == "abEN"
-    assert run.writer.reasons() == ["length"]
-
-
-def test_a_stop_string_may_be_kept() -> None:
-    run = Run(stop=("END",), include=True)
-    run.deliver(0, "abEND!")
-    assert run.writer.content() == "abEND"
-
-
-def test_a_stop_string_that_ends_in_replaced_bytes() -> None:
-    run = Run(stop=("\ufffd",))
-    run.deliver(0, [*token_ids("a"), token_ids("中")[0]], "length")
-    assert run.writer.content() == "a"
-    assert run.writer.reasons() == ["stop"]
 
 
 def test_several_sequences_end_on_their_own_and_are_summed() -> None:
@@ -261,65 +242,6 @@ def test_a_bug_while_a_delta_is_taken_ends_the_request_and_not_silently() -> Non
 
 
 # --- tool calls ---
-
-
-def test_a_tool_call_is_told_once_and_ends_in_tool_calls() -> None:
-    run = Run(tools=True)
-    for char in CALL:
-        run.deliver(0, char)
-    run.deliver(0, [], "stop", stop_token_id=EOS)
-    assert run.writer.events[0] == ("call", 0, 0, "f")
-    assert [event for event in run.writer.events if event[0] == "call"] == [("call", 0, 0, "f")]
-    assert run.writer.arguments(0) == '{"a": 1}'
-    assert run.writer.content() == ""
-    assert run.writer.reasons() == ["tool_calls"]
-
-
-def test_a_call_that_arrives_in_one_delta_with_the_end() -> None:
-    run = Run(tools=True)
-    run.deliver(0, "Let me see. " + CALL + CALL, "stop", stop_token_id=EOS)
-    assert run.writer.content().strip() == "Let me see."
-    assert [event[2:] for event in run.writer.events if event[0] == "call"] == [(0, "f"), (1, "f")]
-    assert run.writer.arguments(0) == run.writer.arguments(1) == '{"a": 1}'
-    assert run.writer.reasons() == ["tool_calls"]
-
-
-def test_a_call_cut_at_the_length_says_length() -> None:
-    run = Run(tools=True)
-    run.deliver(0, CALL[:40], "length")
-    assert run.writer.reasons() == ["length"]
-    assert '{"a": 1}'.startswith(run.writer.arguments(0))
-
-
-def test_without_a_call_the_answer_is_text() -> None:
-    run = Run(tools=True)
-    run.deliver(0, "a < b <tool", "stop", stop_token_id=EOS)
-    assert run.writer.content() == "a < b <tool"
-    assert run.writer.reasons() == ["stop"]
-
-
-def test_without_tools_the_markers_are_text() -> None:
-    run = Run()
-    run.deliver(0, CALL, "stop", stop_token_id=EOS)
-    assert run.writer.content() == CALL
-    assert run.writer.reasons() == ["stop"]
-
-
-def test_the_second_call_ends_the_answer_if_calls_may_not_be_parallel() -> None:
-    run = Run(tools=True, parallel_tool_calls=False)
-    run.deliver(0, CALL + "\n" + CALL)
-    assert [event[2:] for event in run.writer.events if event[0] == "call"] == [(0, "f")]
-    assert run.writer.arguments(0) == '{"a": 1}'
-    assert run.writer.reasons() == ["tool_calls"]
-    assert run.engine.cancelled == [run.engine.requests[0].request_id]
-    assert run.ends == 1
-
-
-def test_a_stop_string_within_the_arguments() -> None:
-    run = Run(tools=True, stop=(": 1",))
-    run.deliver(0, CALL)
-    assert run.writer.arguments(0) == '{"a"'
-    assert run.writer.reasons() == ["stop"]
 
 
 # --- however the tokens are cut ---

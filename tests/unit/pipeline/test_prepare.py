@@ -11,7 +11,6 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
-from openai_bls.output.detokenizer.factory import from_tokenizer
 from openai_bls.pipeline import prepare
 from openai_bls.pipeline.model_registry import ServedModel, Target
 from tests.unit.core_support import (
@@ -21,7 +20,7 @@ from tests.unit.core_support import (
     chat,
     completion,
     engine_info,
-    tiny_tokenizer,
+    tiny_detokenizers,
     token_ids,
 )
 from tests.unit.output.structured import driving
@@ -35,7 +34,7 @@ THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
 
 
 def model(formats: ModelFormats = HERMES, info: EngineInfo | None = None) -> ServedModel:
-    detokenizers = from_tokenizer(tiny_tokenizer())
+    detokenizers = tiny_detokenizers()
     return ServedModel(info or engine_info(), FakeEngineClient(), FakePrompts(), detokenizers, formats)
 
 

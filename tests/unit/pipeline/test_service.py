@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -32,10 +31,6 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
     """A whole answer whose sequences have reached the engine."""
     before = len(bench.engine.requests)
@@ -43,6 +38,16 @@ async def begin(bench: Bench, request: ValidRequest) -> asyncio.Task[Any]:
     while len(bench.engine.requests) == before and not task.done():
         await asyncio.sleep(0)
     return task
+
+
+async def whole(bench: Bench, request: ValidRequest, *pieces: Any, reason: str = "length", **last: Any) -> Any:
+    """The body of an answer made of pieces, a delta each; `last` comes with the last of them."""
+    before = len(bench.engine.requests)
+    task = await begin(bench, request)
+    for piece in pieces[:-1]:
+        bench.engine.deliver(before, piece)
+    bench.engine.deliver(before, pieces[-1], reason, stop_token_id=EOS if reason == "stop" else None, **last)
+    return body_of(await task)
 
 
 async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = False) -> FakeSink:
@@ -53,16 +58,16 @@ async def stream(bench: Bench, request: ValidRequest, *, open_at_once: bool = Fa
 
 async def refused(bench: Bench, request: ValidRequest) -> ApiError:
     """The same error streamed and not; nothing stays behind."""
-    with pytest.raises(ApiError) as whole:
+    with pytest.raises(ApiError) as caught:
         await serving.answer(bench.service, request)
     sink = FakeSink(opens_at_once=True)
     with pytest.raises(ApiError) as streamed:
         await serving.stream(bench.service, request, sink)
     assert sink.raw == []
-    assert whole.value.body() == streamed.value.body()
+    assert caught.value.body() == streamed.value.body()
     assert bench.service.in_progress == 0
     assert bench.engine.requests == []
-    return whole.value
+    return caught.value
 
 
 def body_of(answer: Any) -> Any:
@@ -88,8 +93,7 @@ async def test_a_whole_answer() -> None:
 async def test_the_engines_request() -> None:
     bench = Bench(engine_info(sampling_defaults=SamplingParams(temperature=0.7, top_k=20, min_p=0.1)))
     await stream(
-        bench,
-        completion(prompt="abc", n=2, max_tokens=9, top_p=0.5, top_k=-1, seed=2**64 - 1, stop_token_ids=[3, 3]),
+        bench, completion(prompt="abc", n=2, max_tokens=9, top_p=0.5, top_k=-1, seed=2**64 - 1, stop_token_ids=[3, 3])
     )
     first, second = bench.engine.requests
     assert first.prompt_token_ids == second.prompt_token_ids == token_ids("abc")
@@ -156,9 +160,8 @@ async def test_echo(streamed: bool) -> None:
 
 async def test_echo_of_token_ids() -> None:
     bench = Bench()
-    task = await begin(bench, completion(prompt=[*token_ids("é"), EOS], echo=True))
-    bench.engine.deliver(0, "!", "length")
-    assert body_of(await task)["choices"][0]["text"] == "é<|im_end|>!"
+    body = await whole(bench, completion(prompt=[*token_ids("é"), EOS], echo=True), "!")
+    assert body["choices"][0]["text"] == "é<|im_end|>!"
     assert bench.prompts.requests == []
 
 
@@ -395,13 +398,13 @@ def test_a_stream_adds_up_to_the_whole_answer(choices: list[Any], tools: bool, s
         bench = Bench()
         task = await begin(bench, make(**fields))
         feed(bench)
-        whole = body_of(await task)
+        answer = body_of(await task)
         bench = Bench()
         sink = await stream(bench, make(stream=True, **usage, **fields))
         feed(bench)
         assert sink.ends == 1
-        assert sink.chunks[-1]["usage"] == whole["usage"]
-        for choice in whole["choices"]:
+        assert sink.chunks[-1]["usage"] == answer["usage"]
+        for choice in answer["choices"]:
             own = [c["choices"][0] for c in sink.chunks[:-1] if c["choices"][0]["index"] == choice["index"]]
             assert own[-1]["finish_reason"] == choice["finish_reason"]
             assert all(c["finish_reason"] is None for c in own[:-1])
@@ -422,7 +425,7 @@ def test_a_stream_adds_up_to_the_whole_answer(choices: list[Any], tools: bool, s
                     calls[call["index"]]["arguments"] += call["function"]["arguments"]
             assert calls == [call["function"] for call in message.get("tool_calls", ())]
 
-    run(test())
+    asyncio.run(test())
 
 
 THINKING = detect(None, tool_call_parser="hermes", reasoning_parser="think")
@@ -460,10 +463,10 @@ async def test_log_probabilities_of_a_chat(streamed: bool) -> None:
 
 async def test_log_probabilities_of_an_echoed_prompt() -> None:
     bench = Bench()
-    task = await begin(bench, completion(prompt="aé", echo=True, logprobs=1, max_tokens=2))
+    prompt = Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]])
+    request = completion(prompt="aé", echo=True, logprobs=1, max_tokens=2)
+    choice = (await whole(bench, request, "xy", prompt_logprobs=prompt))["choices"][0]
     assert bench.engine.requests[0].prompt_logprobs == 1
-    bench.engine.deliver(0, "xy", "length", prompt_logprobs=Logprobs([-1.0, -2.0], [[3], [4]], [[-0.1], [-0.2]]))
-    choice = body_of(await task)["choices"][0]
     assert choice["text"] == "aéxy"
     logprobs = choice["logprobs"]
     assert logprobs["tokens"] == ["a", "bytes:\\xc3", "bytes:\\xa9", "x", "y"]
@@ -474,10 +477,9 @@ async def test_log_probabilities_of_an_echoed_prompt() -> None:
 
 async def test_nothing_but_the_prompts_log_probabilities() -> None:
     bench = Bench()
-    task = await begin(bench, completion(prompt="ab", echo=True, logprobs=0, max_tokens=0))
+    request = completion(prompt="ab", echo=True, logprobs=0, max_tokens=0)
+    body = await whole(bench, request, "", prompt_logprobs=Logprobs([-1.0], [[]], [[]]))
     assert bench.engine.requests[0].max_tokens == 0
-    bench.engine.deliver(0, "", "length", prompt_logprobs=Logprobs([-1.0], [[]], [[]]))
-    body = body_of(await task)
     assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == ("ab", "length")
     assert body["choices"][0]["logprobs"]["token_logprobs"] == [None, -1.0]
     assert body["usage"] == usage_body(2, 0)
@@ -486,11 +488,10 @@ async def test_nothing_but_the_prompts_log_probabilities() -> None:
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}])
 async def test_an_echo_of_what_is_left_of_a_prompt(fields: dict[str, Any]) -> None:
     bench = Bench()
-    task = await begin(bench, completion(prompt="abcdef", echo=True, truncate_prompt_tokens=2, **fields))
-    assert bench.engine.requests[0].prompt_token_ids == token_ids("ef")
     more: dict[str, Any] = {"prompt_logprobs": Logprobs([-1.0], [[]], [[]])} if fields else {}
-    bench.engine.deliver(0, "X", "length", **more)
-    assert body_of(await task)["choices"][0]["text"] == "efX"
+    request = completion(prompt="abcdef", echo=True, truncate_prompt_tokens=2, **fields)
+    assert (await whole(bench, request, "X", **more))["choices"][0]["text"] == "efX"
+    assert bench.engine.requests[0].prompt_token_ids == token_ids("ef")
 
 
 async def test_the_prompt_has_no_part_in_which_answer_is_best() -> None:
@@ -506,11 +507,7 @@ async def test_the_prompt_has_no_part_in_which_answer_is_best() -> None:
 async def test_thoughts_that_are_not_told_have_no_log_probabilities() -> None:
     bench = Bench(formats=THINKING)
     request = chat(messages=[{"role": "user", "content": "<think>"}], include_reasoning=False, logprobs=True)
-    task = await begin(bench, request)
-    for piece in ("hmm", "</think>", "yes"):
-        bench.engine.deliver(0, piece)
-    bench.engine.deliver(0, "", "length")
-    choice = body_of(await task)["choices"][0]
+    choice = (await whole(bench, request, "hmm", "</think>", "yes", ""))["choices"][0]
     assert choice["message"]["content"] == "yes"
     assert [entry["token"] for entry in choice["logprobs"]["content"]] == list("yes")
 
@@ -570,15 +567,11 @@ async def test_what_the_model_thinks_is_told_apart_and_counted(streamed: bool, o
 
 async def test_thoughts_that_nobody_wants() -> None:
     bench = Bench(formats=THINKING)
-    task = await begin(bench, chat(include_reasoning=False))
-    bench.engine.deliver(0, "<think>hm</think>yes", "length")
-    message = body_of(await task)["choices"][0]["message"]
+    message = (await whole(bench, chat(include_reasoning=False), "<think>hm</think>yes"))["choices"][0]["message"]
     assert message["content"] == "yes"
     assert "reasoning_content" not in message
-    task = await begin(bench, chat())
-    bench.engine.deliver(1, "<think>hm", "length")
-    body = body_of(await task)
-    assert (body["choices"][0]["message"]["content"], body["choices"][0]["finish_reason"]) == (None, "length")
+    choice = (await whole(bench, chat(), "<think>hm"))["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")
 
 
 @pytest.mark.parametrize(
@@ -586,12 +579,10 @@ async def test_thoughts_that_nobody_wants() -> None:
 )
 async def test_forced_calls(choice: Any, reason: str) -> None:
     bench = Bench()
-    task = await begin(bench, chat(tools=TOOLS, tool_choice=choice))
+    body = (await whole(bench, chat(tools=TOOLS, tool_choice=choice), CALL, reason="stop"))["choices"][0]
     grammar = bench.engine.requests[0].grammar
     assert grammar is not None
     assert "<tool_call>" in grammar.text
-    bench.engine.deliver(0, CALL, "stop", stop_token_id=EOS)
-    body = body_of(await task)["choices"][0]
     assert body["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
     assert (body["message"]["content"], body["finish_reason"]) == (None, reason)
 
@@ -610,9 +601,7 @@ async def test_cached_tokens_count_once_a_prompt() -> None:
 
 async def test_records_of_what_was_answered() -> None:
     bench = Bench()
-    task = await begin(bench, chat())
-    bench.engine.deliver(0, "ab", "length")
-    await task
+    await whole(bench, chat(), "ab")
     (record,) = bench.records
     assert (record.endpoint, record.model, record.outcome) == ("chat.completions", "tiny", "done")
     assert record.finish_reasons == ["length"]
@@ -652,9 +641,7 @@ async def test_templates_of_requests_need_the_operators_word() -> None:
 
 async def test_adapters_are_models() -> None:
     bench = Bench(engine_info(lora_names=("poet",)))
-    task = await begin(bench, chat(model="poet"))
+    assert (await whole(bench, chat(model="poet"), "x"))["model"] == "poet"
     assert bench.engine.requests[0].lora_name == "poet"
-    bench.engine.deliver(0, "x", "length")
-    assert body_of(await task)["model"] == "poet"
     await stream(bench, chat())
     assert bench.engine.requests[1].lora_name is None

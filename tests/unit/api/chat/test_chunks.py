@@ -77,11 +77,6 @@ def test_the_other_chunks(usage_null: bool) -> None:
     assert json.loads(chunks.usage(Usage.of(1, 2))) == {**head(True), "choices": [], "usage": usage}
 
 
-def test_the_last_chunk_of_a_completion() -> None:
-    chunk = json.loads(encoder(chat=False).finish(0, "length"))
-    assert chunk["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": "length"}]
-
-
 def test_a_whole_answer_has_the_fields_the_spec_requires_and_no_others() -> None:
     message = AnswerMessage("assistant", "hi")
     answer = Answer("i", "chat.completion", 1, "m", [ChatChoice(0, message, None, "stop")], Usage.of(1, 1), "fp")

@@ -7,10 +7,9 @@ import pytest
 
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.core.logprobs import TokenLogprob
-from openai_bls.output.detokenizer.factory import from_tokenizer
-from tests.unit.core_support import EOS, tiny_tokenizer, token_ids
+from tests.unit.core_support import EOS, tiny_detokenizers, token_ids
 
-DETOKENIZERS = from_tokenizer(tiny_tokenizer())
+DETOKENIZERS = tiny_detokenizers()
 SPACE, A = token_ids(" a")
 FIRST, SECOND = token_ids("é")
 

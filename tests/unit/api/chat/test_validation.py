@@ -89,16 +89,8 @@ BAD_SHARED: dict[str, list[Any]] = {
     "store": NOT_BOOL,
     "n": [*NOT_INT, *HUGE, 0, -1],
     "stop": [
-        1,
-        True,
-        {},
-        [1],
-        [None],
-        "",
-        [""],
-        ["a", ""],
-        ["a"] * (MAX_STOP_STRINGS + 1),
-        "x" * (MAX_STOP_LENGTH + 1),
+        *(1, True, {}, [1], [None], "", [""], ["a", ""]),
+        *(["a"] * (MAX_STOP_STRINGS + 1), "x" * (MAX_STOP_LENGTH + 1)),
     ],
     "stream": NOT_BOOL,
     "stream_options": [*NOT_OBJECT, {"include_usage": 1}, {"other": True}, {"include_usage": True}],
@@ -116,15 +108,8 @@ BAD_SHARED: dict[str, list[Any]] = {
     "presence_penalty": [*NOT_NUMBER, -2.01, 2.01],
     "repetition_penalty": [*NOT_NUMBER, 0, -1, 100.5],
     "logit_bias": [
-        *NOT_OBJECT,
-        {"a": 1},
-        {"-1": 1},
-        {"1_0": 1},
-        {" 1": 1},
-        {"١": 1},
-        {"1": 101},
-        {"1": -101},
-        {"1": "x"},
+        *(*NOT_OBJECT, {"a": 1}, {"-1": 1}, {"1_0": 1}, {" 1": 1}, {"١": 1}),
+        *({"1": 101}, {"1": -101}, {"1": "x"}),
     ],
     "min_tokens": [*NOT_INT, -1],
     "bad_words": ["a", 1, {}, [1], [""], ["x" * (MAX_STOP_LENGTH + 1)], ["a"] * (MAX_BAD_WORDS + 1)],
@@ -151,28 +136,12 @@ BAD: dict[Body, dict[str, list[Any]]] = {
         "documents": [{}, "d", [1]],
         "chat_template": NOT_STRING,
         "tools": [
-            {},
-            "f",
-            1,
-            [1],
-            [{}],
-            [{"type": "function"}],
-            [{"type": "web_search"}],
+            *({}, "f", 1, [1], [{}], [{"type": "function"}], [{"type": "web_search"}]),
             [{"type": "function", "function": {}}],
         ],
         "tool_choice": [
-            1,
-            True,
-            [],
-            {},
-            "",
-            "AUTO",
-            "any",
-            {"type": "function"},
-            {"type": "custom", "function": {}},
-            "auto",
-            "required",
-            {"type": "function", "function": {"name": "f"}},
+            *(1, True, [], {}, "", "AUTO", "any", "auto", "required", {"type": "function"}),
+            *({"type": "custom", "function": {}}, {"type": "function", "function": {"name": "f"}}),
         ],
         "parallel_tool_calls": NOT_BOOL,
         "chat_template_kwargs": NOT_OBJECT,
@@ -216,7 +185,7 @@ def test_a_bad_value_is_refused_by_name(endpoint: Body, field: str, value: Any) 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_none_come_by_grpc_only_and_are_refused_too(field: str, value: float) -> None:
+def test_numbers_that_only_grpc_can_say_are_refused_too(field: str, value: float) -> None:
     with pytest.raises(InvalidRequestError) as info:
         parse_object("completions", {"prompt": "hi", field: value})
     assert info.value.param == field
@@ -230,93 +199,39 @@ def test_null_is_as_good_as_absent(endpoint: Body) -> None:
             assert parse(endpoint, {**MINIMAL[endpoint], field: None}) == plain, field
 
 
-GOOD: list[tuple[str, Any, str, Any]] = [
-    ("model", "m", "model", "m"),
-    ("n", 3, "n", 3),
-    ("max_tokens", 1, "max_tokens", 1),
-    ("max_tokens", 2**31 - 1, "max_tokens", 2**31 - 1),
-    ("stop", "a", "stop", ("a",)),
-    ("stop", ["a", "b"], "stop", ("a", "b")),
-    ("stop", [], "stop", ()),
-    ("stop", ["a"] * MAX_STOP_STRINGS, "stop", ("a",) * MAX_STOP_STRINGS),
-    ("stop", "x" * MAX_STOP_LENGTH, "stop", ("x" * MAX_STOP_LENGTH,)),
-    ("stream", True, "stream", True),
-    ("temperature", 0, "temperature", 0.0),
-    ("temperature", 2.0, "temperature", 2.0),
-    ("top_p", 1, "top_p", 1.0),
-    ("top_p", 1e-9, "top_p", 1e-9),
-    ("min_p", 0, "min_p", 0.0),
-    ("min_p", 1, "min_p", 1.0),
-    ("top_k", -1, "top_k", 0),
-    ("top_k", 0, "top_k", 0),
-    ("top_k", 40, "top_k", 40),
-    ("seed", 0, "seed", 0),
-    ("seed", -1, "seed", 2**64 - 1),
-    ("seed", -(2**63), "seed", 2**63),
-    ("seed", 2**64 - 1, "seed", 2**64 - 1),
-    ("stop_token_ids", [1, 2], "stop_token_ids", (1, 2)),
-    ("ignore_eos", True, "ignore_eos", True),
-    ("include_stop_str_in_output", True, "include_stop_str_in_output", True),
-    ("skip_special_tokens", False, "skip_special_tokens", False),
-    ("frequency_penalty", -2, "frequency_penalty", -2.0),
-    ("presence_penalty", 2, "presence_penalty", 2.0),
-    ("repetition_penalty", 1.2, "repetition_penalty", 1.2),
-    ("logit_bias", {"7": -100, "8": 1.5}, "logit_bias", {7: -100.0, 8: 1.5}),
-    ("logit_bias", {}, "logit_bias", {}),
-    ("min_tokens", 3, "min_tokens", 3),
-    ("bad_words", ["a", "b c"], "bad_words", ("a", "b c")),
-    ("truncate_prompt_tokens", 5, "truncate_prompt_tokens", 5),
-    ("response_format", {"type": "text"}, "structured", None),
-]
-
-
-def test_log_probabilities() -> None:
-    assert chat().logprobs is None
-    assert chat(logprobs=False).logprobs is None
-    assert chat(logprobs=True).logprobs == 0
-    assert chat(logprobs=True, top_logprobs=20).logprobs == 20
-    for value in (0, 5):
-        assert parse("completions", {"prompt": "x", "logprobs": value}).logprobs == value
-
-
-def test_min_tokens_fit_into_max_tokens() -> None:
-    assert refused("chat.completions", {"messages": [USER], "max_tokens": 5, "min_tokens": 6}).param == "min_tokens"
-    # 16 is the default there.
-    assert refused("completions", {"prompt": "x", "min_tokens": 17}).param == "min_tokens"
-    assert chat(max_completion_tokens=6, min_tokens=6).min_tokens == 6
-
-
-def test_no_tokens_at_all_need_an_echo() -> None:
-    assert parse("completions", {"prompt": "x", "max_tokens": 0, "echo": True}).max_tokens == 0
-
-
-def test_the_best_of_several() -> None:
-    request = parse("completions", {"prompt": ["x", "y"], "n": 2, "best_of": 3})
-    assert (request.n, request.candidates, request.prompt_count) == (2, 3, 2)
-    assert parse("completions", {"prompt": "x", "n": 2}).candidates == 2
-    assert refused("completions", {"prompt": "x", "n": 3, "best_of": 2}).param == "best_of"
-    assert refused("completions", {"prompt": "x", "best_of": 2, "stream": True}).param == "best_of"
-    assert parse("completions", {"prompt": "x", "best_of": 1, "stream": True}).candidates == 1
-
-
-def test_bad_words_beside_token_ids() -> None:
-    request = parse("completions", {"prompt": [[1], [2]], "bad_words": ["w"]})
-    assert (request.prompt_count, request.prompt_token_ids) == (2, [[1], [2]])
-    assert request.prompt is not None
-    assert (request.prompt.prompts, request.prompt.bad_words) == ([], ["w"])
-
-
-def test_what_was_thought_comes_back_under_either_name() -> None:
-    for name in ("reasoning_content", "reasoning"):
-        assert messages({"role": "assistant", "content": "a", name: "t"}) == [
-            {"role": "assistant", "reasoning_content": "t", "content": "a"}
-        ]
+# Field of a request and of the valid one: (what is given, what it becomes).
+GOOD: dict[str, list[tuple[Any, Any]]] = {
+    "model": [("m", "m")],
+    "n": [(3, 3)],
+    "max_tokens": [(1, 1), (2**31 - 1, 2**31 - 1)],
+    "stop": [
+        *(("a", ("a",)), (["a", "b"], ("a", "b")), ([], ())),
+        *((["a"] * MAX_STOP_STRINGS, ("a",) * MAX_STOP_STRINGS), ("x" * MAX_STOP_LENGTH, ("x" * MAX_STOP_LENGTH,))),
+    ],
+    "stream": [(True, True)],
+    "temperature": [(0, 0.0), (2.0, 2.0)],
+    "top_p": [(1, 1.0), (1e-9, 1e-9)],
+    "min_p": [(0, 0.0), (1, 1.0)],
+    "top_k": [(-1, 0), (0, 0), (40, 40)],
+    "seed": [(0, 0), (-1, 2**64 - 1), (-(2**63), 2**63), (2**64 - 1, 2**64 - 1)],
+    "stop_token_ids": [([1, 2], (1, 2))],
+    "ignore_eos": [(True, True)],
+    "include_stop_str_in_output": [(True, True)],
+    "skip_special_tokens": [(False, False)],
+    "frequency_penalty": [(-2, -2.0)],
+    "presence_penalty": [(2, 2.0)],
+    "repetition_penalty": [(1.2, 1.2)],
+    "logit_bias": [({"7": -100, "8": 1.5}, {7: -100.0, 8: 1.5}), ({}, {})],
+    "min_tokens": [(3, 3)],
+    "bad_words": [(["a", "b c"], ("a", "b c"))],
+    "truncate_prompt_tokens": [(5, 5)],
+}
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize(("field", "given", "name", "value"), GOOD)
-def test_good_values(endpoint: Body, field: str, given: Any, name: str, value: Any) -> None:
-    assert getattr(parse(endpoint, {**MINIMAL[endpoint], field: given}), name) == value
+@pytest.mark.parametrize(("field", "given", "value"), [(field, *case) for field in GOOD for case in GOOD[field]])
+def test_good_values(endpoint: Body, field: str, given: Any, value: Any) -> None:
+    assert getattr(parse(endpoint, {**MINIMAL[endpoint], field: given}), field) == value
 
 
 # --- what is not honoured, what is harmless, what is unknown ---
@@ -371,17 +286,6 @@ def test_unknown_fields_are_refused_by_name(endpoint: Body, field: str) -> None:
     assert (error.param, error.code) == (field, "unknown_parameter")
 
 
-def test_fields_of_the_other_endpoint_are_unknown() -> None:
-    assert refused("completions", {"prompt": "x", "messages": [USER]}).param == "messages"
-    assert refused("chat.completions", {"messages": [USER], "prompt": "x"}).param == "prompt"
-
-
-def test_what_is_missing_is_named() -> None:
-    for endpoint, field in (("chat.completions", "messages"), ("completions", "prompt")):
-        error = refused(endpoint, {})  # type: ignore[arg-type]
-        assert (error.param, error.code) == (field, "missing_required_parameter")
-
-
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff", b'{"seed": NaN}', b'{"user": "\xff"}', b"{1: 2}"]
 )
@@ -434,6 +338,8 @@ def test_roles_and_contents_as_templates_know_them() -> None:
         {"role": "assistant", "content": None, "refusal": "f"},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "g"}]},
         {"role": "tool", "content": "h", "tool_call_id": "i"},
+        {"role": "assistant", "content": "a", "reasoning_content": "t"},
+        {"role": "assistant", "content": "a", "reasoning": "t"},
     ) == [
         {"role": "system", "content": "a"},
         {"role": "system", "content": "b", "name": "n"},
@@ -442,6 +348,7 @@ def test_roles_and_contents_as_templates_know_them() -> None:
         {"role": "assistant", "content": "f"},
         {"role": "assistant", "content": "g"},
         {"role": "tool", "tool_call_id": "i", "content": "h"},
+        *[{"role": "assistant", "reasoning_content": "t", "content": "a"}] * 2,
     ]
 
 
@@ -502,23 +409,108 @@ def test_other_media_are_refused_with_a_reason() -> None:
 # --- fields that belong together ---
 
 
-def test_either_name_of_max_tokens_but_not_both() -> None:
-    assert chat(max_completion_tokens=5).max_tokens == 5
-    assert chat(max_tokens=6).max_tokens == 6
-    assert chat().max_tokens is None
-    assert refused("chat.completions", {"messages": [USER], "max_tokens": 5, "max_completion_tokens": 5}).param == (
-        "max_tokens"
-    )
+def named(name: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
-def test_stream_options_need_a_stream() -> None:
-    request = chat(stream=True, stream_options={"include_usage": True, "include_obfuscation": False})
-    assert (request.include_usage, request.continuous_usage_stats) == (True, False)
-    request = chat(stream=True, stream_options={"continuous_usage_stats": True})
-    assert (request.include_usage, request.continuous_usage_stats) == (False, True)
-    for stream in (False, None):
-        error = refused("chat.completions", {"messages": [USER], "stream": stream, "stream_options": {}})
-        assert error.param == "stream_options"
+def allowed(mode: str, name: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named(name)]}}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "param"),
+    [
+        ("chat.completions", {"max_tokens": 5, "min_tokens": 6}, "min_tokens"),
+        # 16 is the default there.
+        ("completions", {"min_tokens": 17}, "min_tokens"),
+        ("completions", {"n": 3, "best_of": 2}, "best_of"),
+        ("completions", {"best_of": 2, "stream": True}, "best_of"),
+        ("completions", {"messages": [USER]}, "messages"),
+        ("chat.completions", {"prompt": "x"}, "prompt"),
+        ("chat.completions", {"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
+        ("chat.completions", {"stream": False, "stream_options": {}}, "stream_options"),
+        ("chat.completions", {"stream": None, "stream_options": {}}, "stream_options"),
+        ("chat.completions", {"tool_choice": "auto"}, "tool_choice"),
+        ("chat.completions", {"tools": [TOOL], "tool_choice": named("nope")}, "tool_choice"),
+        ("chat.completions", {"tools": [TOOL], "tool_choice": allowed("auto", "nope")}, "tool_choice"),
+        ("chat.completions", {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        *(
+            ("chat.completions", {"tools": [TOOL, named(name)]}, "tools[1].function.name")
+            for name in ("", "a b", "x" * 129, "é", "f\n", 1, None)
+        ),
+    ],
+)
+def test_fields_that_do_not_fit_together(endpoint: Body, fields: dict[str, Any], param: str) -> None:
+    assert refused(endpoint, {**MINIMAL[endpoint], **fields}).param == param
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "expected"),
+    [
+        (
+            "chat.completions",
+            {},
+            {"logprobs": None, "max_tokens": None, "prompt_count": 1, "parallel_tool_calls": True},
+        ),
+        ("chat.completions", {"logprobs": False}, {"logprobs": None}),
+        ("chat.completions", {"response_format": {"type": "text"}}, {"structured": None}),
+        ("chat.completions", {"logprobs": True}, {"logprobs": 0}),
+        ("chat.completions", {"logprobs": True, "top_logprobs": 20}, {"logprobs": 20}),
+        ("completions", {"logprobs": 0}, {"logprobs": 0}),
+        ("completions", {"logprobs": 5}, {"logprobs": 5}),
+        ("chat.completions", {"max_completion_tokens": 6, "min_tokens": 6}, {"max_tokens": 6, "min_tokens": 6}),
+        ("completions", {"max_tokens": 0, "echo": True}, {"max_tokens": 0, "echo": True}),
+        ("completions", {}, {"max_tokens": None, "default_max_tokens": 16, "echo": False}),
+        ("completions", {"prompt": ["x", "y"], "n": 2, "best_of": 3}, {"n": 2, "candidates": 3, "prompt_count": 2}),
+        ("completions", {"n": 2}, {"candidates": 2}),
+        ("completions", {"best_of": 1, "stream": True}, {"candidates": 1}),
+        ("completions", {"prompt": [1, 2]}, {"prompt": None, "prompt_token_ids": [[1, 2]], "prompt_count": 1}),
+        ("completions", {"prompt": [[1], [2]]}, {"prompt": None, "prompt_token_ids": [[1], [2]], "prompt_count": 2}),
+        ("completions", {"prompt": [[1], [2]], "bad_words": ["w"]}, {"prompt_token_ids": [[1], [2]]}),
+        ("chat.completions", {"tools": [TOOL], "parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+        *(
+            (
+                "chat.completions",
+                {"stream": True, "stream_options": dict.fromkeys(options, True) | {"include_obfuscation": False}},
+                {name: name in options for name in ("include_usage", "continuous_usage_stats")},
+            )
+            for options in (("include_usage",), ("continuous_usage_stats",))
+        ),
+    ],
+)
+def test_fields_that_fit_together(endpoint: Body, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    request = parse(endpoint, {**MINIMAL[endpoint], **fields})
+    assert {name: getattr(request, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "expected"),
+    [
+        ("completions", {"prompt": "a"}, {"prompts": ["a"], "bad_words": []}),
+        ("completions", {"prompt": ["a", "b"]}, {"prompts": ["a", "b"]}),
+        ("completions", {"prompt": [[1], [2]], "bad_words": ["w"]}, {"prompts": [], "bad_words": ["w"]}),
+        (
+            "chat.completions",
+            {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": False},
+            {"chat_template_kwargs": {"enable_thinking": False, "add_generation_prompt": False}},
+        ),
+        (
+            "chat.completions",
+            {"continue_final_message": True},
+            {"chat_template_kwargs": {"continue_final_message": True, "add_generation_prompt": False}},
+        ),
+    ],
+)
+def test_what_preprocessing_gets(endpoint: Body, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    prompt = parse(endpoint, {**MINIMAL[endpoint], **fields}).prompt
+    assert prompt is not None
+    assert {name: getattr(prompt, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("endpoint", "field"), [("chat.completions", "messages"), ("completions", "prompt")])
+def test_what_is_missing_is_named(endpoint: Body, field: str) -> None:
+    error = refused(endpoint, {})
+    assert (error.param, error.code) == (field, "missing_required_parameter")
 
 
 def test_tools_are_offered_unless_the_choice_is_none() -> None:
@@ -561,61 +553,6 @@ def test_choices_that_force_or_restrict_calls() -> None:
         assert (some.required, some.checked, some.callable) == (mode == "required", True, [TOOL])
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        {"type": "function", "function": {"name": "nope"}},
-        {
-            "type": "allowed_tools",
-            "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "nope"}}]},
-        },
-    ],
-)
-def test_a_choice_of_a_tool_that_is_not_offered(choice: Any) -> None:
-    error = refused("chat.completions", {"messages": [USER], "tools": [TOOL], "tool_choice": choice})
-    assert error.param == "tool_choice"
-    assert "'nope'" in error.message
-
-
-def test_a_choice_without_tools() -> None:
-    assert refused("chat.completions", {"messages": [USER], "tool_choice": "auto"}).param == "tool_choice"
-
-
-@pytest.mark.parametrize("name", ["", "a b", "x" * 129, "é", "f\n", 1, None])
-def test_function_names(name: Any) -> None:
-    tool = {"type": "function", "function": {"name": name}}
-    error = refused("chat.completions", {"messages": [USER], "tools": [TOOL, tool]})
-    assert error.param == "tools[1].function.name"
-
-
-def test_template_arguments() -> None:
-    prompt = chat(chat_template_kwargs={"enable_thinking": False}, add_generation_prompt=False).prompt
-    assert prompt is not None
-    assert prompt.chat_template_kwargs == {"enable_thinking": False, "add_generation_prompt": False}
-    prompt = chat(continue_final_message=True).prompt
-    assert prompt is not None
-    assert prompt.chat_template_kwargs == {"continue_final_message": True, "add_generation_prompt": False}
-    body = {"messages": [USER], "continue_final_message": True, "add_generation_prompt": True}
-    assert refused("chat.completions", body).param == "continue_final_message"
-
-
-def test_the_four_forms_of_a_prompt() -> None:
-    for prompt, texts, ids, count in (
-        ("a", ["a"], [], 1),
-        (["a", "b"], ["a", "b"], [], 2),
-        ([1, 2], None, [[1, 2]], 1),
-        ([[1], [2, 3]], None, [[1], [2, 3]], 2),
-    ):
-        request = parse("completions", {"prompt": prompt})
-        assert (request.prompt.prompts if request.prompt else None) == texts
-        assert request.prompt_token_ids == ids
-        assert request.prompt_count == count
-    assert chat().prompt_count == 1
-    request = parse("completions", {"prompt": "a"})
-    assert (request.max_tokens, request.default_max_tokens) == (None, 16)
-    assert parse("completions", {"prompt": "a", "echo": True}).echo
-
-
 # --- anything at all ---
 
 FIELD_NAMES = sorted({field for cls in SCHEMAS.values() for field in cls.__struct_fields__})
@@ -652,15 +589,14 @@ def test_any_json_is_a_request_or_a_400(endpoint: Body, body: Any) -> None:
     _is_a_request_or_a_400(endpoint, body)
 
 
-@given(
-    st.fixed_dictionaries(
-        {"messages": NEAR_MESSAGES},
-        optional=dict.fromkeys(("stop", "tools", "tool_choice", "stream_options", "seed", "n", "metadata"), VALUES),
-    )
-)
+# Few at once: the first bad one ends the parsing.
+NEAR_FIELDS = st.sampled_from(["stop", "tools", "tool_choice", "stream_options", "seed", "n", "metadata"])
+
+
+@given(NEAR_MESSAGES, st.dictionaries(NEAR_FIELDS, VALUES, max_size=2))
 @settings(deadline=None, max_examples=300)
-def test_nearly_right_chats(body: dict[str, Any]) -> None:
-    _is_a_request_or_a_400("chat.completions", body)
+def test_nearly_right_chats(messages: list[Any], fields: dict[str, Any]) -> None:
+    _is_a_request_or_a_400("chat.completions", {"messages": messages, **fields})
 
 
 @given(st.fixed_dictionaries({"prompt": VALUES}, optional=dict.fromkeys(("echo", "stop", "max_tokens"), VALUES)))

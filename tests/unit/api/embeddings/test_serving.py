@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -17,16 +16,6 @@ from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, O
 from tests.unit.core_support import VOCAB_SIZE, Bench, engine_info, token_ids
 
 VECTOR = [0.6, -0.8, 1e-7]
-
-
-def run(test: Callable[[Bench], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        bench = Bench(**settings)
-        await test(bench)
-        assert bench.service.in_progress == 0
-        assert not bench.engine.listeners
-
-    asyncio.run(main())
 
 
 async def begin(bench: Bench, body: dict[str, Any], count: int = 1) -> asyncio.Task[dict[str, Any]]:
@@ -46,27 +35,17 @@ async def begin(bench: Bench, body: dict[str, Any], count: int = 1) -> asyncio.T
 
 
 def refused(body: dict[str, Any], **options: Any) -> ApiError:
-    errors: list[ApiError] = []
-
-    async def test(bench: Bench) -> None:
-        with pytest.raises(ApiError) as caught:
-            await embed(bench.service, body)
-        errors.append(caught.value)
-        assert bench.engine.requests == []
-
-    run(test, **options)
-    return errors[0]
+    bench = Bench(**options)
+    with pytest.raises(ApiError) as caught:
+        asyncio.run(embed(bench.service, body))
+    assert (bench.service.in_progress, bench.engine.requests) == (0, [])
+    return caught.value
 
 
 async def test_an_answer(bench: Bench) -> None:
     task = await begin(bench, {"model": "openai_bls", "input": "hé", "user": "u"})
     assert bench.engine.requests == [
-        GenerationRequest(
-            request_id=1,
-            prompt_token_ids=token_ids("hé"),
-            max_tokens=0,
-            pooling="last",
-        )
+        GenerationRequest(request_id=1, prompt_token_ids=token_ids("hé"), max_tokens=0, pooling="last")
     ]
     assert bench.service.in_progress == 1
     bench.engine.deliver(0, [], "stop", embedding=VECTOR)
@@ -124,15 +103,14 @@ async def test_special_tokens_are_added_unless_not_wanted(bench: Bench, given_va
     await task
 
 
-def test_an_adapter_is_named_to_the_engine() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": "x", "model": "poet"})
-        assert bench.engine.requests[0].lora_name == "poet"
-        bench.engine.deliver(0, [], "stop", embedding=[1.0])
-        assert (await task)["model"] == "poet"
-        assert bench.records[0].model == "poet"
-
-    run(test, info=engine_info(lora_names=("poet",)))
+async def test_an_adapter_is_named_to_the_engine() -> None:
+    bench = Bench(info=engine_info(lora_names=("poet",)))
+    task = await begin(bench, {"input": "x", "model": "poet"})
+    assert bench.engine.requests[0].lora_name == "poet"
+    bench.engine.deliver(0, [], "stop", embedding=[1.0])
+    assert (await task)["model"] == "poet"
+    assert bench.records[0].model == "poet"
+    assert bench.service.in_progress == 0
 
 
 @pytest.mark.parametrize(
@@ -223,12 +201,11 @@ async def test_what_preprocessing_refuses(bench: Bench) -> None:
     assert (caught.value.message, caught.value.param) == ("no", "input")
 
 
-def test_a_full_server_takes_none() -> None:
-    async def test(bench: Bench) -> None:
-        task = await begin(bench, {"input": "x"})
-        with pytest.raises(OverloadedError):
-            await embed(bench.service, {"input": "x"})
-        bench.engine.deliver(0, [], "stop", embedding=VECTOR)
-        await task
-
-    run(test, max_concurrent_requests=1)
+async def test_a_full_server_takes_none() -> None:
+    bench = Bench(max_concurrent_requests=1)
+    task = await begin(bench, {"input": "x"})
+    with pytest.raises(OverloadedError):
+        await embed(bench.service, {"input": "x"})
+    bench.engine.deliver(0, [], "stop", embedding=VECTOR)
+    await task
+    assert bench.service.in_progress == 0

@@ -2,32 +2,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from openai_bls import __version__
-from openai_bls.api.http.app import create_app
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import PromptResult
-from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, events, free_port
+from tests.unit.api.http_support import asked, until
+from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, events, free_port
 
 USER = {"role": "user", "content": "hi"}
 CHAT: dict[str, Any] = {"messages": [USER]}
 STREAM = {**CHAT, "stream": True}
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.001)
 
 
 def one(
@@ -39,14 +31,7 @@ def one(
     bench: Callable[[], Bench] = Bench,
 ) -> Answered:
     """A request that needs no engine."""
-
-    async def main() -> Answered:
-        service = bench().service
-        answered = await ask(create_app(service, WriteBatcher(asyncio.get_running_loop())), method, path, body, headers)
-        assert service.in_progress == 0
-        return answered
-
-    return asyncio.run(main())
+    return asked(bench(), path, body, headers=headers, method=method)
 
 
 def error_of(answered: Answered) -> dict[str, Any]:
@@ -193,23 +178,9 @@ def test_preprocessings_refusal_has_its_status_streamed_or_not() -> None:
 # --- with an engine ---
 
 
-def answered_by(bench: Bench, path: str, body: dict[str, Any], feed: Callable[[], None]) -> Answered:
-    async def main() -> Answered:
-        task = asyncio.ensure_future(
-            ask(create_app(bench.service, WriteBatcher(asyncio.get_running_loop())), "POST", path, body)
-        )
-        await until(lambda: bench.engine.requests or task.done())
-        feed()
-        answered = await asyncio.wait_for(task, WAIT_S)
-        assert bench.service.in_progress == 0
-        return answered
-
-    return asyncio.run(main())
-
-
 def test_a_whole_answer() -> None:
     bench = Bench()
-    answered = answered_by(
+    answered = asked(
         bench, "/v1/chat/completions", CHAT, lambda: bench.engine.deliver(0, "hé", "stop", stop_token_id=EOS)
     )
     assert answered.status == 200
@@ -217,29 +188,10 @@ def test_a_whole_answer() -> None:
     assert answered.json()["choices"][0]["message"]["content"] == "hé"
 
 
-def test_a_stream() -> None:
-    bench = Bench()
-
-    def feed() -> None:
-        bench.engine.deliver(0, "a")
-        bench.engine.deliver(0, "b", "length")
-
-    body = {**STREAM, "stream_options": {"include_usage": True}}
-    answered = answered_by(bench, "/v1/chat/completions", body, feed)
-    assert answered.status == 200
-    *chunks, done = events(answered.body)
-    assert done == "[DONE]"
-    parsed = [json.loads(chunk) for chunk in chunks]
-    deltas = [chunk["choices"][0]["delta"] for chunk in parsed[:-1]]
-    assert deltas == [{"role": "assistant", "content": ""}, {"content": "a"}, {"content": "b"}, {}]
-    assert parsed[-1]["choices"] == []
-    assert parsed[-1]["usage"]["completion_tokens"] == 2
-
-
 def test_a_streamed_completion() -> None:
     bench = Bench()
     body = {"prompt": "x", "stream": True, "echo": True}
-    answered = answered_by(bench, "/v1/completions", body, lambda: bench.engine.deliver(0, "a", "length"))
+    answered = asked(bench, "/v1/completions", body, lambda: bench.engine.deliver(0, "a", "length"))
     chunks = [json.loads(chunk) for chunk in events(answered.body)[:-1]]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "xa"
 
@@ -248,7 +200,7 @@ def test_a_streamed_completion() -> None:
 def test_an_error_before_the_first_token_has_its_own_status(invalid: bool, status: int) -> None:
     for body in (CHAT, STREAM):
         bench = Bench()
-        answered = answered_by(
+        answered = asked(
             bench,
             "/v1/chat/completions",
             body,
@@ -256,20 +208,6 @@ def test_an_error_before_the_first_token_has_its_own_status(invalid: bool, statu
         )
         assert answered.status == status
         assert error_of(answered)["message"] == "x"
-
-
-def test_an_error_after_it_is_an_event_before_done() -> None:
-    bench = Bench()
-
-    def feed() -> None:
-        bench.engine.deliver(0, "a")
-        bench.engine.deliver(0, "", "error", error="x")
-
-    answered = answered_by(bench, "/v1/chat/completions", STREAM, feed)
-    assert answered.status == 200
-    *_, error, done = events(answered.body)
-    assert done == "[DONE]"
-    assert json.loads(error)["error"]["message"] == "x"
 
 
 # --- over a socket ---
@@ -309,18 +247,16 @@ def content_of(received: bytes) -> list[str]:
     return [choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"]]
 
 
-def over_socket(test: Callable[[Bench, int], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        bench = Bench(**settings)
-        async with served(bench) as port:
-            await asyncio.wait_for(test(bench, port), WAIT_S)
-            await until(lambda: bench.service.in_progress == 0)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def over_socket(**settings: Any) -> AsyncIterator[tuple[Bench, int]]:
+    bench = Bench(**settings)
+    async with asyncio.timeout(WAIT_S), served(bench) as port:
+        yield bench, port
+        await until(lambda: bench.service.in_progress == 0)
 
 
-def test_chunks_arrive_as_they_are_made() -> None:
-    async def test(bench: Bench, port: int) -> None:
+async def test_chunks_arrive_as_they_are_made() -> None:
+    async with over_socket() as (bench, port):
         reader, writer = await post(port, STREAM)
         await until(lambda: bench.engine.requests)
         for text in ("a", "b", "c"):
@@ -330,22 +266,18 @@ def test_chunks_arrive_as_they_are_made() -> None:
         assert b"data: [DONE]\n\n" in await reader.read()
         writer.close()
 
-    over_socket(test)
-
 
 @pytest.mark.parametrize("body", [CHAT, STREAM])
-def test_a_client_that_goes_away_before_the_first_token(body: dict[str, Any]) -> None:
-    async def test(bench: Bench, port: int) -> None:
+async def test_a_client_that_goes_away_before_the_first_token(body: dict[str, Any]) -> None:
+    async with over_socket() as (bench, port):
         _, writer = await post(port, {**body, "n": 2})
         await until(lambda: len(bench.engine.requests) == 2)
         writer.close()
         await until(lambda: len(bench.engine.cancelled) == 2)
 
-    over_socket(test)
 
-
-def test_a_client_that_goes_away_in_the_middle() -> None:
-    async def test(bench: Bench, port: int) -> None:
+async def test_a_client_that_goes_away_in_the_middle() -> None:
+    async with over_socket() as (bench, port):
         reader, writer = await post(port, STREAM)
         other_reader, other_writer = await post(port, STREAM)
         await until(lambda: len(bench.engine.requests) == 2)
@@ -361,34 +293,29 @@ def test_a_client_that_goes_away_in_the_middle() -> None:
         writer = other_writer
         writer.close()
 
-    over_socket(test)
+
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+async def test_a_client_that_goes_away_while_its_prompt_is_prepared(body: dict[str, Any]) -> None:
+    async with over_socket() as (bench, port):
+        hold = bench.prompts.hold = asyncio.get_running_loop().create_future()
+        _, writer = await post(port, body)
+        await until(lambda: bench.prompts.requests)
+        writer.close()
+        hold.set_result(None)
+        await until(lambda: bench.service.in_progress == 0)
+        assert bench.engine.listeners == {}
 
 
-def test_a_client_that_goes_away_while_its_prompt_is_prepared() -> None:
-    for body in (CHAT, STREAM):
-
-        async def test(bench: Bench, port: int, body: dict[str, Any] = body) -> None:
-            hold = bench.prompts.hold = asyncio.get_running_loop().create_future()
-            _, writer = await post(port, body)
-            await until(lambda: bench.prompts.requests)
-            writer.close()
-            hold.set_result(None)
-            await until(lambda: bench.service.in_progress == 0)
-            assert bench.engine.listeners == {}
-
-        over_socket(test)
-
-
-def test_a_slow_reader_gets_everything_and_holds_nobody_up() -> None:
-    async def test(bench: Bench, port: int) -> None:
+async def test_a_slow_reader_gets_everything_and_holds_nobody_up() -> None:
+    async with over_socket() as (bench, port):
         slow_reader, slow_writer = await post(port, STREAM)
         quick_reader, quick_writer = await post(port, STREAM)
         await until(lambda: len(bench.engine.requests) == 2)
-        # More than all buffers on the way hold.
-        pieces = [chr(ord("a") + at % 26) * 1000 for at in range(8000)]
+        # More than all buffers on the way hold: 8.4 MB, since JSON writes each of these characters in six bytes.
+        pieces = [chr(14 + at % 18) * 1000 for at in range(1400)]
         for at, piece in enumerate(pieces):
             bench.engine.deliver(0, piece)
-            if at % 50 == 0:
+            if at % 10 == 0:
                 bench.engine.deliver(1, f"quick{at};")
                 await quick_reader.readuntil(b"quick%d;" % at)
         bench.engine.deliver(0, "", "length")
@@ -399,11 +326,9 @@ def test_a_slow_reader_gets_everything_and_holds_nobody_up() -> None:
         for writer in (slow_writer, quick_writer):
             writer.close()
 
-    over_socket(test)
 
-
-def test_silence_in_the_middle_is_kept_alive() -> None:
-    async def test(bench: Bench, port: int) -> None:
+async def test_silence_in_the_middle_is_kept_alive() -> None:
+    async with over_socket(keep_alive_interval_s=0.01) as (bench, port):
         reader, writer = await post(port, STREAM)
         await until(lambda: bench.engine.requests)
         bench.engine.deliver(0, "a")
@@ -414,13 +339,10 @@ def test_silence_in_the_middle_is_kept_alive() -> None:
         assert b"data: [DONE]\n\n" in await reader.read()
         writer.close()
 
-    over_socket(test, keep_alive_interval_s=0.01)
 
-
-def test_streams_one_after_another_on_one_connection() -> None:
+async def test_streams_one_after_another_on_one_connection() -> None:
     """What one stream wrote to the connection itself leaves it in order for the next."""
-
-    async def test(bench: Bench, port: int) -> None:
+    async with over_socket() as (bench, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         payload = json.dumps(STREAM).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
@@ -438,19 +360,6 @@ def test_streams_one_after_another_on_one_connection() -> None:
             assert b"last%d" % at in rest
             assert rest.count(b"[DONE]") == 1
         writer.close()
-
-    over_socket(test)
-
-
-def test_silence_before_the_first_token_is_kept_alive() -> None:
-    async def test(bench: Bench, port: int) -> None:
-        reader, writer = await post(port, STREAM)
-        await reader.readuntil(b": keep-alive\n\n")
-        bench.engine.deliver(0, "a", "length")
-        assert b"data: [DONE]\n\n" in await reader.read()
-        writer.close()
-
-    over_socket(test, keep_alive_interval_s=0.01)
 
 
 async def test_stopping_lets_a_running_stream_end() -> None:

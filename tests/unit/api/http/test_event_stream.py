@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.http.event_stream import DONE, KEEP_ALIVE, EventStream
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import EngineError
+from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, events
 
 NEVER = 3600.0
@@ -52,41 +53,29 @@ class Connection:
         await asyncio.wait_for(self.task, WAIT_S)
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await asyncio.wait_for(test(), WAIT_S)
-        # Nothing is left running.
-        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-    asyncio.run(main())
+@pytest.fixture(autouse=True)
+async def nothing_left_running(anyio_backend: str) -> AsyncIterator[None]:
+    before = len(asyncio.all_tasks())
+    yield
+    await until(lambda: len(asyncio.all_tasks()) <= before)
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.001)
-
-
-def test_events_then_done() -> None:
-    async def test() -> None:
-        stream = event_stream(NEVER)
-        connection = Connection(stream)
-        await until(lambda: connection.messages)
-        stream.write(b"data: 1\n\n")
-        await until(lambda: connection.bodies)
-        stream.write(b"data: 2\n\n")
-        stream.end()
-        await connection.finish()
-        start = connection.messages[0]
-        headers = {name.decode(): value.decode() for name, value in start["headers"]}
-        assert start["status"] == 200
-        assert headers["content-type"].startswith("text/event-stream")
-        assert "content-length" not in headers
-        assert b"".join(connection.bodies) == b"data: 1\n\ndata: 2\n\n" + DONE
-        assert [message["more_body"] for message in connection.messages[1:]] == [True, False]
-
-    run(test)
+async def test_events_then_done() -> None:
+    stream = event_stream(NEVER)
+    connection = Connection(stream)
+    await until(lambda: connection.messages)
+    stream.write(b"data: 1\n\n")
+    await until(lambda: connection.bodies)
+    stream.write(b"data: 2\n\n")
+    stream.end()
+    await connection.finish()
+    start = connection.messages[0]
+    headers = {name.decode(): value.decode() for name, value in start["headers"]}
+    assert start["status"] == 200
+    assert headers["content-type"].startswith("text/event-stream")
+    assert "content-length" not in headers
+    assert b"".join(connection.bodies) == b"data: 1\n\ndata: 2\n\n" + DONE
+    assert [message["more_body"] for message in connection.messages[1:]] == [True, False]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=20))
@@ -110,119 +99,95 @@ def test_nothing_is_lost_or_reordered_however_slowly_the_reader_takes_it(steps: 
         await connection.finish()
         assert b"".join(connection.bodies) == b"".join(written) + DONE
 
-    run(test)
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
-def test_what_piles_up_is_sent_in_one_piece() -> None:
-    async def test() -> None:
-        stream = event_stream(NEVER)
-        connection = Connection(stream)
-        connection.room.clear()
-        for at in range(100):
-            stream.write(b"data: %d\n\n" % at)
-            await asyncio.sleep(0)
-        stream.end()
-        connection.room.set()
-        await connection.finish()
-        assert len(connection.bodies) <= 2
-
-    run(test)
-
-
-def test_silence_is_broken_by_comments_only() -> None:
-    async def test() -> None:
-        stream = event_stream(0.005)
-        connection = Connection(stream)
-        await until(lambda: len(connection.bodies) >= 3)
-        stream.write(b"data: 1\n\n")
-        stream.end()
-        await connection.finish()
-        assert connection.bodies[:3] == [KEEP_ALIVE] * 3
-        whole = b"".join(connection.bodies)
-        assert whole.endswith(b"data: 1\n\n" + DONE)
-        assert events(whole) == ["1", "[DONE]"]
-
-    run(test)
-
-
-def test_an_error_in_the_middle_is_an_event_before_done() -> None:
-    async def test() -> None:
-        stream = event_stream(NEVER)
-        stream.write(b"data: 1\n\n")
-        assert await stream.first() is None
-        stream.fail(EngineError("broken"))
-        connection = Connection(stream)
-        await connection.finish()
-        first, error, done = events(b"".join(connection.bodies))
-        assert (first, done) == ("1", "[DONE]")
-        assert json.loads(error) == EngineError("broken").body()
-
-    run(test)
-
-
-def test_an_error_that_comes_first_is_the_answer() -> None:
-    async def test() -> None:
-        stream = event_stream(NEVER)
-        first = asyncio.ensure_future(stream.first())
+async def test_what_piles_up_is_sent_in_one_piece() -> None:
+    stream = event_stream(NEVER)
+    connection = Connection(stream)
+    connection.room.clear()
+    for at in range(100):
+        stream.write(b"data: %d\n\n" % at)
         await asyncio.sleep(0)
-        error = EngineError("broken")
-        stream.fail(error)
-        assert await first is error
-
-    run(test)
-
-
-def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
-    async def test() -> None:
-        stream = event_stream(0.001)
-        assert await stream.first() is None
-        connection = Connection(stream)
-        stream.fail(EngineError("late"))
-        await connection.finish()
-        assert events(b"".join(connection.bodies))[-1] == "[DONE]"
-
-    run(test)
+    stream.end()
+    connection.room.set()
+    await connection.finish()
+    assert len(connection.bodies) <= 2
 
 
-def test_a_client_that_goes_away_ends_the_generation() -> None:
-    async def test() -> None:
-        stream = event_stream(NEVER)
-        connection = Connection(stream)
-        stream.write(b"data: 1\n\n")
-        connection.receive("http.request")
-        await until(lambda: connection.bodies)
-        assert connection.ends == 0
-        connection.receive("http.disconnect")
-        await connection.finish()
-        assert connection.ends == 1
-        # What comes later harms nobody.
-        stream.write(b"data: 2\n\n")
-        stream.end()
-
-    run(test)
+async def test_silence_is_broken_by_comments_only() -> None:
+    stream = event_stream(0.005)
+    connection = Connection(stream)
+    await until(lambda: len(connection.bodies) >= 3)
+    stream.write(b"data: 1\n\n")
+    stream.end()
+    await connection.finish()
+    assert connection.bodies[:3] == [KEEP_ALIVE] * 3
+    whole = b"".join(connection.bodies)
+    assert whole.endswith(b"data: 1\n\n" + DONE)
+    assert events(whole) == ["1", "[DONE]"]
 
 
-def test_cancelled_while_it_waits_for_the_first_event() -> None:
-    async def test() -> None:
-        ends = []
-        stream = event_stream(NEVER)
-        stream.on_disconnect = lambda: ends.append(1)
-        first = asyncio.ensure_future(stream.first())
-        await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        assert ends == [1]
-
-    run(test)
+async def test_an_error_in_the_middle_is_an_event_before_done() -> None:
+    stream = event_stream(NEVER)
+    stream.write(b"data: 1\n\n")
+    assert await stream.first() is None
+    stream.fail(EngineError("broken"))
+    connection = Connection(stream)
+    await connection.finish()
+    first, error, done = events(b"".join(connection.bodies))
+    assert (first, done) == ("1", "[DONE]")
+    assert json.loads(error) == EngineError("broken").body()
 
 
-def test_cancelled_while_it_sends() -> None:
-    async def test() -> None:
-        stream = event_stream(NEVER)
-        connection = Connection(stream)
-        await until(lambda: connection.messages)
-        connection.task.cancel()
-        await asyncio.gather(connection.task, return_exceptions=True)
-        assert connection.ends == 1
+async def test_an_error_that_comes_first_is_the_answer() -> None:
+    stream = event_stream(NEVER)
+    first = asyncio.ensure_future(stream.first())
+    await asyncio.sleep(0)
+    error = EngineError("broken")
+    stream.fail(error)
+    assert await first is error
 
-    run(test)
+
+async def test_waiting_for_the_first_event_ends_after_the_interval() -> None:
+    stream = event_stream(0.001)
+    assert await stream.first() is None
+    connection = Connection(stream)
+    stream.fail(EngineError("late"))
+    await connection.finish()
+    assert events(b"".join(connection.bodies))[-1] == "[DONE]"
+
+
+async def test_a_client_that_goes_away_ends_the_generation() -> None:
+    stream = event_stream(NEVER)
+    connection = Connection(stream)
+    stream.write(b"data: 1\n\n")
+    connection.receive("http.request")
+    await until(lambda: connection.bodies)
+    assert connection.ends == 0
+    connection.receive("http.disconnect")
+    await connection.finish()
+    assert connection.ends == 1
+    # What comes later harms nobody.
+    stream.write(b"data: 2\n\n")
+    stream.end()
+
+
+async def test_cancelled_while_it_waits_for_the_first_event() -> None:
+    ends = []
+    stream = event_stream(NEVER)
+    stream.on_disconnect = lambda: ends.append(1)
+    first = asyncio.ensure_future(stream.first())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert ends == [1]
+
+
+async def test_cancelled_while_it_sends() -> None:
+    stream = event_stream(NEVER)
+    connection = Connection(stream)
+    await until(lambda: connection.messages)
+    connection.task.cancel()
+    await asyncio.gather(connection.task, return_exceptions=True)
+    assert connection.ends == 1

@@ -2,44 +2,31 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 
-from openai_bls.api.http.app import create_app
-from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import InvalidRequestError
+from tests.unit.api.http_support import application, asked, given_up, until
 from tests.unit.core_support import Answered, Bench, ask, token_ids
 
 
-def application(bench: Bench) -> Starlette:
-    return create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
-
-
-def run(test: Callable[[Bench, Starlette], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        bench = Bench(**settings)
-        bench.service.on_end = bench.service.metrics.ended
-        await test(bench, application(bench))
-        assert bench.service.in_progress == 0
-
-    asyncio.run(main())
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[tuple[Bench, Starlette]]:
+    bench = Bench(**settings)
+    bench.service.on_end = bench.service.metrics.ended
+    yield bench, application(bench)
+    assert bench.service.in_progress == 0
 
 
 def one(
     path: str, body: bytes | dict[str, Any], headers: tuple[tuple[str, str], ...] = (), **settings: Any
 ) -> Answered:
-    answers: list[Answered] = []
-
-    async def test(bench: Bench, app: Starlette) -> None:
-        answers.append(await ask(app, "POST", path, body, headers))
-
-    run(test, **settings)
-    return answers[0]
+    return asked(Bench(**settings), path, body, headers=headers)
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
@@ -54,13 +41,10 @@ def test_tokenize_and_detokenize(prefix: str) -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "read"),
-    [
-        ("float", lambda value: value),
-        ("base64", lambda value: list(struct.unpack("<2f", base64.b64decode(value)))),
-    ],
+    [("float", lambda value: value), ("base64", lambda value: list(struct.unpack("<2f", base64.b64decode(value))))],
 )
-def test_embeddings(encoding: str, read: Callable[[Any], list[float]]) -> None:
-    async def test(bench: Bench, app: Starlette) -> None:
+async def test_embeddings(encoding: str, read: Callable[[Any], list[float]]) -> None:
+    async with served() as (bench, app):
         body = {"input": ["a", "b"], "encoding_format": encoding}
         asked = asyncio.create_task(ask(app, "POST", "/v1/embeddings", body))
         while len(bench.engine.requests) < 2:
@@ -71,47 +55,15 @@ def test_embeddings(encoding: str, read: Callable[[Any], list[float]]) -> None:
         assert answered.status == 200
         assert [read(item["embedding"]) for item in answered.json()["data"]] == [[1.0, 0.0], [0.0, 1.0]]
 
-    run(test)
+
+async def test_a_client_that_goes_away_stops_the_engines_work() -> None:
+    async with served() as (bench, app):
+        await given_up(app, bench.engine, "/v1/embeddings", {"input": "a"})
+        await until(lambda: bench.service.in_progress == 0)
 
 
-def test_a_client_that_goes_away_stops_the_engines_work() -> None:
-    async def test(bench: Bench, app: Starlette) -> None:
-        left = asyncio.Event()
-        messages: list[dict[str, Any]] = [
-            {"type": "http.request", "body": json.dumps({"input": "a"}).encode(), "more_body": False}
-        ]
-
-        async def receive() -> dict[str, Any]:
-            if messages:
-                return messages.pop()
-            await left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/embeddings",
-            "root_path": "",
-            "query_string": b"",
-            "headers": [],
-        }
-        asked = asyncio.ensure_future(app(scope, receive, send))
-        while not bench.engine.requests:
-            await asyncio.sleep(0)
-        left.set()
-        await asked
-        while bench.service.in_progress:
-            await asyncio.sleep(0)
-        assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
-
-    run(test)
-
-
-def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:
-    async def test(bench: Bench, app: Starlette) -> None:
+async def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:
+    async with served(api_key="k") as (bench, app):
         bench.service.on_refused("embeddings", InvalidRequestError("no"))
         await ask(app, "POST", "/tokenize", {"prompt": "x"}, (("authorization", "Bearer k"),))
         answered = await ask(app, "GET", "/metrics")
@@ -122,5 +74,3 @@ def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:
         assert 'openai_bls_requests_total{endpoint="embeddings",model="",outcome="400"} 1.0\n' in text
         assert "# TYPE openai_bls_requests_total counter\n" in text
         assert "# TYPE openai_bls_time_to_first_token_seconds histogram\n" in text
-
-    run(test, api_key="k")

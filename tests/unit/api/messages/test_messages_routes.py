@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from openai_bls.api.http.app import create_app
-from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine_types import PromptResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
+from tests.unit.api.http_support import application, asked, given_up
 from tests.unit.api.messages.messages_support import WEATHER, body
-from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask, engine_info
+from tests.unit.core_support import EOS, Answered, Bench, engine_info
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -24,35 +20,6 @@ BOTH = pytest.mark.parametrize("fields", [body(), body(stream=True)], ids=["whol
 PATHS = pytest.mark.parametrize(
     ("path", "fields"), [(MESSAGES, body()), (MESSAGES, body(stream=True)), (COUNT, COUNTED)]
 )
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.001)
-
-
-def answered(
-    bench: Bench,
-    path: str,
-    fields: bytes | dict[str, Any],
-    feed: Callable[[], None] | None = None,
-    headers: tuple[tuple[str, str], ...] = (),
-) -> Answered:
-    """What a request gets; `feed` is the engine's part."""
-
-    async def main() -> Answered:
-        app = create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
-        task = asyncio.ensure_future(ask(app, "POST", path, fields, headers))
-        await until(lambda: bench.engine.requests or task.done())
-        if feed is not None:
-            feed()
-        result = await asyncio.wait_for(task, WAIT_S)
-        assert bench.service.in_progress == 0
-        return result
-
-    return asyncio.run(main())
 
 
 def error_of(result: Answered) -> dict[str, Any]:
@@ -78,7 +45,7 @@ def events(text: bytes) -> list[dict[str, Any]]:
 
 def test_a_whole_answer() -> None:
     bench = Bench()
-    result = answered(bench, MESSAGES, body(), lambda: bench.engine.deliver(0, "hé", "stop", stop_token_id=EOS))
+    result = asked(bench, MESSAGES, body(), lambda: bench.engine.deliver(0, "hé", "stop", stop_token_id=EOS))
     assert (result.status, result.headers["content-type"]) == (200, "application/json")
     assert result.headers["request-id"].startswith("req_")
     assert result.json()["content"] == [{"type": "text", "text": "hé"}]
@@ -91,7 +58,7 @@ def test_a_stream() -> None:
         bench.engine.deliver(0, "a")
         bench.engine.deliver(0, "b", "stop", stop_token_id=EOS)
 
-    result = answered(bench, MESSAGES, body(stream=True), feed)
+    result = asked(bench, MESSAGES, body(stream=True), feed)
     assert result.status == 200
     assert result.headers["content-type"].startswith("text/event-stream")
     assert result.headers["request-id"].startswith("req_")
@@ -101,24 +68,37 @@ def test_a_stream() -> None:
 
 
 def test_the_clients_request_id_is_kept() -> None:
-    result = answered(Bench(), COUNT, {}, headers=(("x-request-id", "mine"),))
+    result = asked(Bench(), COUNT, {}, headers=(("x-request-id", "mine"),))
     error_of(result)
     assert result.headers["request-id"] == "mine"
 
 
-@pytest.mark.parametrize("path", [MESSAGES, COUNT])
-@pytest.mark.parametrize("bad", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, {}, {"model": 1}, {**COUNTED, "what": 1}])
-def test_bad_bodies(path: str, bad: bytes | dict[str, Any]) -> None:
-    result = answered(Bench(), path, bad)
-    assert result.status == 400
-    assert error_of(result)["type"] == "invalid_request_error"
-
-
 @PATHS
-def test_a_model_that_is_not_served(path: str, fields: dict[str, Any]) -> None:
-    result = answered(Bench(), path, {**fields, "model": "claude"})
-    assert (result.status, error_of(result)["type"]) == (404, "not_found_error")
-    assert "claude" in error_of(result)["message"]
+@pytest.mark.parametrize(
+    ("fault", "status", "kind"),
+    [
+        ("model", 404, "not_found_error"),
+        ("draining", 529, "overloaded_error"),
+        ("size", 413, "request_too_large"),
+        ("bug", 500, "api_error"),
+        ("refusal", 400, "invalid_request_error"),
+        ("overload", 529, "overloaded_error"),
+    ],
+)
+def test_refusals(path: str, fields: dict[str, Any], fault: str, status: int, kind: str) -> None:
+    bench = Bench(max_request_bytes=10 if fault == "size" else 10**6)
+    bench.service.draining = fault == "draining"
+    bench.prompts.result = {
+        "bug": RuntimeError("secret path /x"),
+        "refusal": InvalidRequestError("m"),
+        "overload": OverloadedError("m"),
+    }.get(fault)
+    result = asked(bench, path, {**fields, "model": "claude"} if fault == "model" else fields)
+    assert (result.status, error_of(result)["type"]) == (status, kind)
+    assert "secret" not in error_of(result)["message"]
+    assert ("claude" in error_of(result)["message"]) is (fault == "model")
+    assert ("retry-after" in result.headers) is (status == 529)
+    assert bench.busy in ([], [1, 0])
 
 
 @PATHS
@@ -132,40 +112,16 @@ def test_a_model_that_is_not_served(path: str, fields: dict[str, Any]) -> None:
     ],
 )
 def test_authentication(path: str, fields: dict[str, Any], headers: tuple[tuple[str, str], ...], status: int) -> None:
-    result = answered(Bench(api_key="k1"), path, {**fields, "messages": []}, headers=headers)
+    result = asked(Bench(api_key="k1"), path, {**fields, "messages": []}, headers=headers)
     assert result.status == status
     assert (error_of(result)["type"] == "authentication_error") is (status == 401)
-
-
-@PATHS
-def test_an_overloaded_server(path: str, fields: dict[str, Any]) -> None:
-    bench = Bench()
-    bench.service.draining = True
-    result = answered(bench, path, fields)
-    assert (result.status, error_of(result)["type"]) == (529, "overloaded_error")
-    assert result.headers["retry-after"]
-
-
-@PATHS
-def test_a_body_that_is_too_large(path: str, fields: dict[str, Any]) -> None:
-    result = answered(Bench(max_request_bytes=10), path, fields)
-    assert (result.status, error_of(result)["type"]) == (413, "request_too_large")
-
-
-@PATHS
-def test_a_bug_is_a_plain_error(path: str, fields: dict[str, Any]) -> None:
-    bench = Bench()
-    bench.prompts.result = RuntimeError("secret path /x")
-    result = answered(bench, path, fields)
-    assert (result.status, error_of(result)["type"]) == (500, "api_error")
-    assert "secret" not in error_of(result)["message"]
 
 
 @PATHS
 def test_preprocessings_refusal(path: str, fields: dict[str, Any]) -> None:
     bench = Bench()
     bench.prompts.result = PromptResult(error="'reasoning_effort' ...", param="reasoning_effort")
-    result = answered(bench, path, {**fields, "output_config": {"effort": "low"}})
+    result = asked(bench, path, {**fields, "output_config": {"effort": "low"}})
     assert (result.status, error_of(result)["type"]) == (400, "invalid_request_error")
     assert "output_config.effort" in error_of(result)["message"]
 
@@ -173,20 +129,14 @@ def test_preprocessings_refusal(path: str, fields: dict[str, Any]) -> None:
 @PATHS
 def test_what_the_model_cannot_do(path: str, fields: dict[str, Any]) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
-    result = answered(Bench(), path, {**fields, "thinking": thinking})
+    result = asked(Bench(), path, {**fields, "thinking": thinking})
     assert result.status == 400
     assert error_of(result)["message"].startswith("thinking: this model does not think")
     engine = engine_info(supported=("temperature",), grammar_backend="")
     forced = {**fields, "tools": [WEATHER], "tool_choice": {"type": "any"}}
-    result = answered(Bench(engine), path, forced)
+    result = asked(Bench(engine), path, forced)
     assert result.status == 400
     assert "'tool_choice'" in error_of(result)["message"]
-
-
-@BOTH
-def test_a_prompt_that_is_too_long(fields: dict[str, Any]) -> None:
-    result = answered(Bench(engine_info(max_model_len=51)), MESSAGES, fields)
-    assert (result.status, error_of(result)["type"]) == (400, "invalid_request_error")
 
 
 @BOTH
@@ -195,7 +145,7 @@ def test_a_prompt_that_is_too_long(fields: dict[str, Any]) -> None:
 )
 def test_an_error_before_the_first_token(fields: dict[str, Any], invalid: bool, status: int, kind: str) -> None:
     bench = Bench()
-    result = answered(
+    result = asked(
         bench, MESSAGES, fields, lambda: bench.engine.deliver(0, [], "error", error="no memory", invalid=invalid)
     )
     assert (result.status, error_of(result)) == (status, {"type": kind, "message": "no memory"})
@@ -208,16 +158,10 @@ def test_an_error_in_the_middle_of_a_stream() -> None:
         bench.engine.deliver(0, "a")
         bench.engine.deliver(0, [], "error", error="no memory")
 
-    result = answered(bench, MESSAGES, body(stream=True), feed)
+    result = asked(bench, MESSAGES, body(stream=True), feed)
     assert result.status == 200
     assert events(result.body)[-1] == {"type": "error", "error": {"type": "api_error", "message": "no memory"}}
     assert [e["type"] for e in events(result.body)].count("message_stop") == 0
-
-
-def test_the_engine_going_away_is_overload() -> None:
-    bench = Bench()
-    result = answered(bench, MESSAGES, body(), lambda: bench.engine.deliver(0, [], "cancelled"))
-    assert (result.status, error_of(result)["type"]) == (529, "overloaded_error")
 
 
 # --- counting ---
@@ -225,7 +169,7 @@ def test_the_engine_going_away_is_overload() -> None:
 
 def test_counting() -> None:
     bench = Bench()
-    result = answered(bench, COUNT, COUNTED)
+    result = asked(bench, COUNT, COUNTED)
     assert (result.status, result.json()) == (200, {"input_tokens": 2})
     assert bench.engine.requests == []
     assert max(bench.busy) == 1
@@ -241,69 +185,23 @@ def test_what_is_counted_is_the_prompt_that_would_be_read() -> None:
         "thinking": {"type": "adaptive"},
     }
     counting, asking = Bench(), Bench()
-    counted = answered(counting, COUNT, fields)
-    whole = answered(asking, MESSAGES, {**fields, "max_tokens": 5}, lambda: asking.engine.deliver(0, "x", "length"))
+    counted = asked(counting, COUNT, fields)
+    whole = asked(asking, MESSAGES, {**fields, "max_tokens": 5}, lambda: asking.engine.deliver(0, "x", "length"))
     assert counting.prompts.requests == asking.prompts.requests
     assert counted.json()["input_tokens"] == whole.json()["usage"]["input_tokens"]
 
 
 def test_counting_a_prompt_that_does_not_fit() -> None:
-    assert answered(Bench(engine_info(max_model_len=1)), COUNT, COUNTED).json() == {"input_tokens": 2}
-
-
-@pytest.mark.parametrize("error", [InvalidRequestError("m"), OverloadedError("m")])
-def test_counting_ends_in_any_case(error: Exception) -> None:
-    bench = Bench()
-    bench.prompts.result = error
-    assert answered(bench, COUNT, COUNTED).status in (400, 529)
-    assert bench.busy == [1, 0]
+    assert asked(Bench(engine_info(max_model_len=1)), COUNT, COUNTED).json() == {"input_tokens": 2}
 
 
 # --- going away ---
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_stops_the_engine(stream: bool) -> None:
+async def test_a_client_that_goes_away_stops_the_engine(stream: bool) -> None:
     bench = Bench()
-
-    async def main() -> None:
-        app = create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
-        gone = asyncio.Event()
-        payload = json.dumps(body(stream=stream)).encode()
-        first = [{"type": "http.request", "body": payload, "more_body": False}]
-
-        async def receive() -> dict[str, Any]:
-            if first:
-                return first.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": "POST",
-            "path": MESSAGES,
-            "raw_path": MESSAGES.encode(),
-            "root_path": "",
-            "scheme": "http",
-            "query_string": b"beta=true",
-            "headers": [],
-            "server": ("127.0.0.1", 80),
-            "client": ("127.0.0.1", 1),
-        }
-        task = asyncio.ensure_future(app(scope, receive, send))
-        await until(lambda: bench.engine.requests)
-        if stream:
-            bench.engine.deliver(0, "a")
-        gone.set()
-        await asyncio.wait_for(task, WAIT_S)
-
-    asyncio.run(main())
-    assert bench.engine.cancelled == [bench.engine.requests[0].request_id]
+    await given_up(application(bench), bench.engine, MESSAGES, body(stream=stream), "a" if stream else "")
     assert bench.service.in_progress == 0
 
 
@@ -311,9 +209,9 @@ def test_counting_is_an_endpoint_of_its_own_in_the_metrics() -> None:
     bench = Bench()
     metrics = bench.service.metrics
     bench.service.on_end = metrics.ended
-    assert answered(bench, COUNT, COUNTED).status == 200
+    assert asked(bench, COUNT, COUNTED).status == 200
     bench.prompts.result = PromptResult(error="'messages[0]' is bad", param="messages[0]")
-    assert answered(bench, COUNT, COUNTED).status == 400
+    assert asked(bench, COUNT, COUNTED).status == 400
     counted = {
         (sample.labels["endpoint"], sample.labels["outcome"]): sample.value
         for family in metrics.collect()

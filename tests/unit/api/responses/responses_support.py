@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, get_args
 
@@ -19,6 +18,7 @@ from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.responses.endpoints import ENDPOINTS, ResponsesHandlers
 from openai_bls.api.responses.store import ResponseStore
 from openai_bls.output.detect import detect
+from tests.unit.api.http_support import until
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, ask
 
 THINKS_AND_CALLS = detect(None, tool_call_parser="hermes", reasoning_parser="think")
@@ -74,16 +74,12 @@ def _unknown(value: Any) -> set[str]:
     return set()
 
 
-class Reply:
+class Reply(Answered):
     """What was answered."""
 
-    def __init__(self, answered: Answered) -> None:
-        self.status = answered.status
-        self.text = answered.body.decode()
-        self.headers = answered.headers
-
-    def json(self) -> Any:
-        return json.loads(self.text)
+    @property
+    def text(self) -> str:
+        return self.body.decode()
 
     @property
     def error(self) -> dict[str, Any]:
@@ -129,11 +125,28 @@ class Place:
         api.shared(ResponsesHandlers).store = self.store
         return Starlette(routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)])
 
-    def ask(self, method: str, path: str, body: Any = None, query: str = "") -> Reply:
-        """A request that needs no engine."""
-        reply = self._run(self._send(method, path, body, query))
+    def ask(
+        self, method: str, path: str, body: Any = None, query: str = "", feed: Callable[[], None] | None = None
+    ) -> Reply:
+        """A request; `feed` is called once it is with the engine."""
+        content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+        before = len(self.bench.engine.requests)
+
+        async def main() -> Answered:
+            app = self.app()
+
+            async def with_query(scope: dict[str, Any], *rest: Any) -> None:
+                await app({**scope, "query_string": query.encode()}, *rest)
+
+            task = asyncio.ensure_future(ask(with_query, method, path, content))
+            await until(lambda: len(self.bench.engine.requests) > before or task.done())
+            if feed is not None:
+                feed()
+            return await asyncio.wait_for(task, WAIT_S)
+
+        answered = asyncio.run(main())
         assert self.bench.service.in_progress == 0
-        return reply
+        return Reply(answered.status, answered.headers, answered.body)
 
     def refused(self, **body: Any) -> dict[str, Any]:
         """The error of a request that is refused at once."""
@@ -156,21 +169,7 @@ class Place:
         return self.create_fed({"input": "hi", **body}, feed)
 
     def create_fed(self, body: dict[str, Any] | bytes, feed: Callable[[], None]) -> Reply:
-        """A request; `feed` is called once it is with the engine."""
-
-        async def main() -> Reply:
-            before = len(self.bench.engine.requests)
-            task = asyncio.ensure_future(self._send("POST", "/v1/responses", body))
-            deadline = time.monotonic() + WAIT_S
-            while len(self.bench.engine.requests) == before and not task.done():
-                assert time.monotonic() < deadline, "waited in vain"
-                await asyncio.sleep(0)
-            feed()
-            return await asyncio.wait_for(task, WAIT_S)
-
-        reply = self._run(main())
-        assert self.bench.service.in_progress == 0
-        return reply
+        return self.ask("POST", "/v1/responses", body, feed=feed)
 
     def whole(self, body: dict[str, Any], pieces: Sequence[str] = ("ok",), reason: str = "stop") -> dict[str, Any]:
         """The response to a request that succeeds."""
@@ -193,22 +192,6 @@ class Place:
     def messages(self) -> list[dict[str, Any]]:
         """What the chat template was last given."""
         return self.bench.prompts.requests[-1].messages or []
-
-    async def _send(self, method: str, path: str, body: Any, query: str = "") -> Reply:
-        content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
-        app = self.app()
-
-        async def with_query(scope: dict[str, Any], *rest: Any) -> None:
-            await app({**scope, "query_string": query.encode()}, *rest)
-
-        return Reply(await ask(with_query, method, path, content))
-
-    @staticmethod
-    def _run(work: Awaitable[Reply]) -> Reply:
-        async def main() -> Reply:
-            return await work
-
-        return asyncio.run(main())
 
 
 _VOLATILE = {"id", "item_id", "call_id", "created_at", "completed_at"}

@@ -49,10 +49,7 @@ def test_instructions_come_first() -> None:
     conversation = Conversation()
     conversation.instruct("be brief")
     conversation.extend(read_input("hi", References(ResponseStore(), 0).take), "input")
-    assert conversation.messages == [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": text("hi")},
-    ]
+    assert conversation.messages == [{"role": "system", "content": "be brief"}, {"role": "user", "content": text("hi")}]
     assert conversation.origins == [Origin("instructions"), Origin("input")]
 
 
@@ -110,12 +107,7 @@ def test_a_summary_stands_in_for_reasoning_that_is_not_there() -> None:
 def test_outputs() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     conversation = chat(CALL, {**OUTPUT, "output": parts, "name": "f"})
-    assert conversation.messages[1] == {
-        "role": "tool",
-        "tool_call_id": "c1",
-        "content": text("a", "b"),
-        "name": "f",
-    }
+    assert conversation.messages[1] == {"role": "tool", "tool_call_id": "c1", "content": text("a", "b"), "name": "f"}
 
 
 def test_an_output_needs_its_call() -> None:

@@ -187,9 +187,7 @@ def test_the_bytes_referred_to_are_bounded_all_together(spare: int) -> None:
         assert references.take("r2_out", "input[2].id") == message("r2_out", 300)
 
 
-def test_a_response_is_looked_through_once_however_many_items_are_referred_to(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_response_is_looked_through_once_however_many_items_are_referred_to(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
 
     def counted(text: bytes) -> Any:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +30,12 @@ class RealPrompts:
         return self._encoder.prepare(request)
 
 
-def run(test: Callable[[Bench], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        bench = Bench(**settings)
-        await test(bench)
-        assert bench.service.in_progress == 0
-
-    asyncio.run(main())
-
-
 def refused(body: dict[str, Any], endpoint: Any = tokenize, **options: Any) -> ApiError:
-    errors: list[ApiError] = []
-
-    async def test(bench: Bench) -> None:
-        with pytest.raises(ApiError) as caught:
-            await endpoint(bench.service, body)
-        errors.append(caught.value)
-
-    run(test, **options)
-    return errors[0]
+    bench = Bench(**options)
+    with pytest.raises(ApiError) as caught:
+        asyncio.run(endpoint(bench.service, body))
+    assert (bench.service.in_progress, bench.engine.requests) == (0, [])
+    return caught.value
 
 
 async def test_a_prompts_ids_and_their_texts(bench: Bench) -> None:
@@ -63,10 +49,7 @@ async def test_a_prompts_ids_and_their_texts(bench: Bench) -> None:
     assert bench.engine.requests == []
 
 
-@pytest.mark.parametrize(
-    ("given_value", "meant"),
-    [(None, True), (True, True), (False, False)],
-)
+@pytest.mark.parametrize(("given_value", "meant"), [(None, True), (True, True), (False, False)])
 async def test_special_tokens_are_added_unless_not_wanted(bench: Bench, given_value: bool | None, meant: bool) -> None:
     await tokenize(bench.service, {"prompt": "x", "add_special_tokens": given_value})
     assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]
@@ -91,20 +74,18 @@ async def test_an_empty_prompt_and_one_longer_than_the_context(bench: Bench) -> 
         {"messages": [{"role": "developer", "content": [{"type": "text", "text": "a"}]}, USER]},
     ],
 )
-def test_a_chats_ids_are_those_of_its_completion(tokenizer_dir: Path, fields: dict[str, Any]) -> None:
+async def test_a_chats_ids_are_those_of_its_completion(tokenizer_dir: Path, fields: dict[str, Any]) -> None:
     body = {"model": "tiny", "messages": [USER], **fields}
-
-    async def test(bench: Bench) -> None:
-        bench.model.prompts = RealPrompts(tokenizer_dir)
-        answer = await tokenize(bench.service, body)
-        completion = asyncio.create_task(serving.answer(bench.service, parse_object("chat.completions", body)))
-        while not bench.engine.requests:
-            await asyncio.sleep(0)
-        bench.engine.deliver(0, "ok", "stop", stop_token_id=EOS)
-        assert answer.tokens == bench.engine.requests[0].prompt_token_ids
-        assert answer.count == (await completion).usage.prompt_tokens > 0
-
-    run(test, trust_chat_template=True)
+    bench = Bench(trust_chat_template=True)
+    bench.model.prompts = RealPrompts(tokenizer_dir)
+    answer = await tokenize(bench.service, body)
+    completion = asyncio.create_task(serving.answer(bench.service, parse_object("chat.completions", body)))
+    while not bench.engine.requests:
+        await asyncio.sleep(0)
+    bench.engine.deliver(0, "ok", "stop", stop_token_id=EOS)
+    assert answer.tokens == bench.engine.requests[0].prompt_token_ids
+    assert answer.count == (await completion).usage.prompt_tokens > 0
+    assert bench.service.in_progress == 0
 
 
 @pytest.mark.parametrize(
@@ -133,14 +114,13 @@ def test_bad_bodies_are_refused_by_name(body: dict[str, Any], param: str) -> Non
     assert error.param == param
 
 
-def test_what_a_template_refuses(tokenizer_dir: Path) -> None:
-    async def test(bench: Bench) -> None:
-        bench.model.prompts = RealPrompts(tokenizer_dir)
-        with pytest.raises(InvalidRequestError, match="refuses the messages: no") as caught:
-            await tokenize(bench.service, {"messages": [USER], "chat_template": "{{ raise_exception('no') }}"})
-        assert caught.value.param == "messages"
-
-    run(test, trust_chat_template=True)
+async def test_what_a_template_refuses(tokenizer_dir: Path) -> None:
+    bench = Bench(trust_chat_template=True)
+    bench.model.prompts = RealPrompts(tokenizer_dir)
+    with pytest.raises(InvalidRequestError, match="refuses the messages: no") as caught:
+        await tokenize(bench.service, {"messages": [USER], "chat_template": "{{ raise_exception('no') }}"})
+    assert caught.value.param == "messages"
+    assert bench.service.in_progress == 0
 
 
 @given(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=40))
@@ -150,7 +130,7 @@ def test_detokenize_is_the_tokenizers_decode(ids: list[int]) -> None:
         answer = await detokenize(bench.service, {"tokens": ids})
         assert answer.prompt == tiny_tokenizer().decode(ids, skip_special_tokens=False)
 
-    run(test)
+    asyncio.run(test(Bench()))
 
 
 @given(st.text(max_size=40))
@@ -160,7 +140,7 @@ def test_there_and_back(text: str) -> None:
         tokens = (await tokenize(bench.service, {"prompt": text})).tokens
         assert (await detokenize(bench.service, {"tokens": tokens})).prompt == text
 
-    run(test)
+    asyncio.run(test(Bench()))
 
 
 @pytest.mark.parametrize(
@@ -212,14 +192,12 @@ async def test_each_is_in_progress_while_it_lasts_and_recorded(bench: Bench) -> 
     assert bench.busy == [1, 0] * 3
 
 
-def test_ids_that_only_the_engine_has_are_no_text() -> None:
+async def test_ids_that_only_the_engine_has_are_no_text() -> None:
     """Vocabularies are padded to round sizes; the engine could sample such an id."""
-
-    async def test(bench: Bench) -> None:
-        answer = await detokenize(bench.service, {"tokens": [*token_ids("a"), VOCAB_SIZE, *token_ids("b")]})
-        assert answer.prompt == "ab"
-
-    run(test, info=engine_info(vocab_size=VOCAB_SIZE + 1))
+    bench = Bench(info=engine_info(vocab_size=VOCAB_SIZE + 1))
+    answer = await detokenize(bench.service, {"tokens": [*token_ids("a"), VOCAB_SIZE, *token_ids("b")]})
+    assert answer.prompt == "ab"
+    assert bench.service.in_progress == 0
 
 
 async def test_an_unexpected_failure_is_recorded_and_told_without_its_words(bench: Bench) -> None:

@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.output.reasoning_parser import Reasoning
 from openai_bls.output.structured import Format
-from tests.unit.output.structured.driving import (
-    accepts,
-    demo,
-    drive,
-    json_schema,
-    made,
-    tiny,
-)
+from tests.unit.output.structured.driving import accepts, demo, drive, json_schema, made, tiny
 from tests.unit.output.structured.schemas import Schema, schemas
 
 SEEDS = st.integers(0, 2**32)
@@ -103,10 +96,7 @@ def test_any_json_is_json() -> None:
         assert isinstance(parsed(text), dict)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['"\\n\\"\\\\"', '"😀\u2028"', "-0.5e+10", '{"a": [1, {}], "b": null}', "[]"],
-)
+@pytest.mark.parametrize("text", ['"\\n\\"\\\\"', '"😀\u2028"', "-0.5e+10", '{"a": [1, {}], "b": null}', "[]"])
 def test_json_that_is_allowed(text: str) -> None:
     wanted = made(json_schema({}))
     assert accepts(wanted, text)

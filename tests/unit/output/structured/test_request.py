@@ -45,11 +45,7 @@ def test_text_is_nothing() -> None:
             "response_format.json_schema.schema",
         ),
         ({"response_format": json_schema(strict=None)}, FORMAT, "response_format.json_schema.schema"),
-        (
-            {"response_format": {"type": "structural_tag", "format": TAG}},
-            TAG,
-            "response_format",
-        ),
+        ({"response_format": {"type": "structural_tag", "format": TAG}}, TAG, "response_format"),
         ({"structured_outputs": {"json": SCHEMA}}, FORMAT, "structured_outputs.json"),
         ({"structured_outputs": {"json": "true"}}, {**FORMAT, "json_schema": True}, "structured_outputs.json"),
         ({"structured_outputs": {"json_object": True, "regex": None}}, OBJECT, "structured_outputs.json_object"),

@@ -50,10 +50,7 @@ def test_the_form(wanted: dict[str, Any], kind: str) -> None:
         ({"type": "grammar", "grammar": "start: b"}, "b"),
         ({"type": "grammar", "grammar": ""}, "with something in it"),
         ({"type": "grammar", "grammar": 'start: %json {"not": {}}'}, "not"),
-        (
-            {"type": "sequence", "elements": [{"type": "grammar", "grammar": "start: /a/"}]},
-            "a Lark grammar cannot",
-        ),
+        ({"type": "sequence", "elements": [{"type": "grammar", "grammar": "start: /a/"}]}, "a Lark grammar cannot"),
         ({"type": "sequence", "elements": [{"type": "any_text"}, HARDER]}, "must come last"),
         ({"type": "regex", "pattern": "("}, "missing ')'"),
         ({"type": "regex", "pattern": "^$"}, "nothing but the empty text"),
@@ -70,10 +67,7 @@ def test_the_form(wanted: dict[str, Any], kind: str) -> None:
         ({"type": "json_schema", "json_schema": {}, "any_order": True}, "'any_order'"),
         ({"type": "json_schema"}, "needs a 'json_schema'"),
         ({"type": "json_schema", "json_schema": {}, "x": 1}, 'has no "x"'),
-        (
-            {"type": "tag", "begin": {"type": "token", "token": 1}, "content": TEXT, "end": ""},
-            "'begin', a string",
-        ),
+        ({"type": "tag", "begin": {"type": "token", "token": 1}, "content": TEXT, "end": ""}, "'begin', a string"),
         ({"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": ""}, "needs an 'end'"),
         ({"type": "tag", "begin": "", "content": TEXT, "end": []}, "'end'"),
         ({"type": "any_text", "max_tokens": 3}, "'max_tokens'"),
@@ -126,11 +120,7 @@ REPEATED = ["#", "(", "a ", "a?", "{1,", "\n", " ", r"\W", "[^a]", "|"]
 LONG = st.builds(
     "{}{}{}".format,
     st.sampled_from(["", "root ::= ", 'root ::= "a"', "start: ", "["]),
-    st.builds(
-        str.__mul__,
-        st.sampled_from(["#", "(", "a ", "a?", "{1,", "\n", " ", r"\W", "[^a]", "|"]),
-        st.integers(0, 3_000),
-    ),
+    st.builds(str.__mul__, st.sampled_from(REPEATED), st.integers(0, 3_000)),
     st.sampled_from(["", "b", "\na ::= root", ")", "]", "}"]),
 )
 CHAINS = st.builds(
@@ -140,48 +130,15 @@ CHAINS = st.builds(
 )
 
 
-def arrays(depth: int) -> Any:
-    return nested(depth)["json_schema"]
-
-
-NESTED = st.builds(arrays, st.integers(0, 300))
+NESTED = st.integers(0, 300).map(lambda depth: nested(depth)["json_schema"])
+KEYS = [
+    *("type", "json_schema", "pattern", "elements", "content", "tags", "begin", "end", "$ref", "enum", "anyOf"),
+    *("properties", "items", "required", "minimum", "multipleOf", "const", "minLength", "grammar", "excludes"),
+    *("triggers", "$defs"),
+]
 JSON = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | LONG | CHAINS | NESTED,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                sorted(
-                    [
-                        "type",
-                        "json_schema",
-                        "pattern",
-                        "elements",
-                        "content",
-                        "tags",
-                        "begin",
-                        "end",
-                        "$ref",
-                        "enum",
-                        "anyOf",
-                        "properties",
-                        "items",
-                        "required",
-                        "minimum",
-                        "multipleOf",
-                        "const",
-                        "minLength",
-                        "grammar",
-                        "excludes",
-                        "triggers",
-                        "$defs",
-                    ]
-                )
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(KEYS)), inner, max_size=4),
     max_leaves=12,
 )
 KINDS = st.sampled_from(["json_schema", "regex", "grammar", "sequence", "or", "tag", "triggered_tags", "any_text"])

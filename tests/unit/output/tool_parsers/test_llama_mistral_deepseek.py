@@ -213,12 +213,7 @@ WRITE = {
     lengths=cut_lengths,
 )
 def test_valid_calls_come_back_whole_and_cut_ones_as_far_as_they_go(
-    written_by: str,
-    arguments: list[dict[str, Any]],
-    ascii_only: bool,
-    indent: int | None,
-    end: int,
-    lengths: list[int],
+    written_by: str, arguments: list[dict[str, Any]], ascii_only: bool, indent: int | None, end: int, lengths: list[int]
 ) -> None:
     form = written_by.split("_", maxsplit=1)[0]
     written = [json.dumps(a, ensure_ascii=ascii_only, indent=indent) for a in arguments]

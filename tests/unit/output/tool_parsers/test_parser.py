@@ -49,14 +49,8 @@ EXAMPLES: dict[str, Expected] = {
     # Well-formed calls
     WEATHER: (["", ""], [WEATHER_CALL]),
     f"\n{WEATHER}\n": (["", ""], [WEATHER_CALL]),
-    f"I look it up.\n{WEATHER}\n\n{WEATHER} \n": (
-        ["I look it up.\n", "", ""],
-        [WEATHER_CALL, WEATHER_CALL],
-    ),
-    f"{WEATHER}\n and \n{WEATHER}\n done\n": (
-        ["", "\n and \n", "\n done\n"],
-        [WEATHER_CALL, WEATHER_CALL],
-    ),
+    f"I look it up.\n{WEATHER}\n\n{WEATHER} \n": (["I look it up.\n", "", ""], [WEATHER_CALL, WEATHER_CALL]),
+    f"{WEATHER}\n and \n{WEATHER}\n done\n": (["", "\n and \n", "\n done\n"], [WEATHER_CALL, WEATHER_CALL]),
     '<tool_call>{"name":"f","arguments":{}}</tool_call>': (["", ""], [("f", "{}")]),
     block('{"name": "f"}'): (["", ""], [("f", "{}")]),
     block('{"name": "f", "arguments": null}'): (["", ""], [("f", "{}")]),

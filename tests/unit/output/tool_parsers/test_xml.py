@@ -197,10 +197,7 @@ def test_seed_oss_has_another_outer_tag() -> None:
     ],
 )
 def test_kinds(schema: Any, types: set[str], restricted: bool) -> None:
-    root = {
-        "properties": {"x": schema},
-        "$defs": {"a/b": {"type": "boolean"}, "loop": {"$ref": "#/$defs/loop"}},
-    }
+    root = {"properties": {"x": schema}, "$defs": {"a/b": {"type": "boolean"}, "loop": {"$ref": "#/$defs/loop"}}}
     assert property_kind(root, "x") == Kind(frozenset(types), restricted)
     for silent in ({}, {"properties": 7}, {"properties": {"y": schema}}):
         assert property_kind(silent, "x") == Kind()

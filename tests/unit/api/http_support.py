@@ -1,0 +1,76 @@
+"""Requests to the whole application, in process: answered by a fake engine, or given up by the client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+
+from openai_bls.api.http.app import create_app
+from openai_bls.api.http.write_batcher import WriteBatcher
+from tests.unit.core_support import WAIT_S, Answered, App, Bench, FakeEngineClient, ask
+
+
+def application(bench: Bench) -> Starlette:
+    """For the running event loop."""
+    return create_app(bench.service, WriteBatcher(asyncio.get_running_loop()))
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    turns = 0
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        # Mostly it takes a few turns of the loop.
+        turns += 1
+        await asyncio.sleep(0 if turns < 50 else 0.001)
+
+
+def asked(
+    bench: Bench,
+    path: str,
+    body: bytes | dict[str, Any] = b"",
+    feed: Callable[[], None] | None = None,
+    headers: Sequence[tuple[str, str]] = (),
+    method: str = "POST",
+) -> Answered:
+    """The answer to a request; `feed` is the engine's part, once it has the request."""
+
+    async def main() -> Answered:
+        task = asyncio.ensure_future(ask(application(bench), method, path, body, headers))
+        await until(lambda: bench.engine.requests or task.done())
+        if feed is not None:
+            feed()
+        answered = await asyncio.wait_for(task, WAIT_S)
+        assert bench.service.in_progress == 0
+        return answered
+
+    return asyncio.run(main())
+
+
+async def given_up(app: App, engine: FakeEngineClient, path: str, body: dict[str, Any], first: str = "") -> None:
+    """A request whose client goes away while the engine works on it, after the token `first` if it is given."""
+    gone = asyncio.Event()
+    messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b"", "headers": []}
+    task = asyncio.ensure_future(app(scope, receive, send))
+    await until(lambda: engine.requests)
+    if first:
+        engine.deliver(0, first)
+    gone.set()
+    await asyncio.wait_for(task, WAIT_S)
+    assert engine.cancelled == [engine.requests[0].request_id]
