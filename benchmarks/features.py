@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from benchmarks import feature_cases, feature_costs
 from benchmarks.asking import Asker
 from benchmarks.engine import ROOT, Variant, gpu_versions, parse_variant, show_log
@@ -31,7 +29,7 @@ from benchmarks.gpu import room_for
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
 from benchmarks.random_checkpoint import SHAPES, write
-from benchmarks.report import MISSING, markdown_table, number
+from benchmarks.report import MISSING, compact, markdown_table, number
 from benchmarks.stats import spread
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
@@ -73,8 +71,7 @@ class Results:
         """Write what there is into the folder `out`, if there is one."""
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            content = msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1)
-            (out / "features.json").write_bytes(content + b"\n")
+            (out / "features.json").write_bytes(compact(asdict(self)))
             (out / "features.md").write_text(summary(self), encoding="utf-8")
 
 

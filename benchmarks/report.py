@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from benchmarks.stats import Spread
 
 MISSING = "n/a"
@@ -47,3 +49,14 @@ def with_section(document: str, key: str, section: str) -> str:
     if not found:
         raise ValueError(f"'{begin}' without '{end}'")
     return before + marked + after
+
+
+def compact(document: dict[str, object]) -> bytes:
+    """JSON with a line for each entry of `document`, and for each element of an entry that is a list."""
+    parts = []
+    for name, value in document.items():
+        text = msgspec.json.encode(value)
+        if isinstance(value, list) and value:
+            text = b"[\n" + b",\n".join(msgspec.json.encode(one) for one in value) + b"\n]"
+        parts.append(msgspec.json.encode(name) + b": " + text)
+    return b"{\n" + b",\n".join(parts) + b"\n}\n"

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-import msgspec
-
 from benchmarks.cells import MemorySample, Results, Shape, Stage, Value
 from benchmarks.goals import Goal, cpu, rate, reference
 from benchmarks.machine import Conditions
 from benchmarks.processes import total_pss_mb
-from benchmarks.report import MISSING, markdown_table, number, text_table
+from benchmarks.report import MISSING, compact, markdown_table, number, text_table
 from benchmarks.stats import Measurement, Spread, known_spread
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
@@ -257,14 +255,3 @@ def json_document(results: Results, goals: Sequence[Goal], shape: Shape, made: C
             "notes": results.notes,
         }
     )
-
-
-def compact(document: dict[str, object]) -> bytes:
-    """JSON with a line for each entry of `document`, and for each element of an entry that is a list."""
-    parts = []
-    for name, value in document.items():
-        text = msgspec.json.encode(value)
-        if isinstance(value, list) and value:
-            text = b"[\n" + b",\n".join(msgspec.json.encode(one) for one in value) + b"\n]"
-        parts.append(msgspec.json.encode(name) + b": " + text)
-    return b"{\n" + b",\n".join(parts) + b"\n}\n"

@@ -36,10 +36,10 @@ from typing import Any, NamedTuple, get_args
 
 from openai_bls.builder.build import build, remove
 from openai_bls.builder.hub import fetch_config
-from openai_bls.builder.recipe import BuildOptions
+from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
-from openai_bls.core.manifest import EngineKind, EngineLoadError
+from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 

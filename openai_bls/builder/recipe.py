@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.core.manifest import Dtype, EngineKind, FileRecord, Manifest
+from openai_bls.core.manifest import Dtype, FileRecord, Manifest
+
+EngineKind = Literal["transformers", "null", "tensorrt_llm"]
+"""Engines that can be built."""
 
 Report = Callable[[str], None]
 """Called with one line per stage."""

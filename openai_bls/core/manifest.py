@@ -35,7 +35,6 @@ while it moved its folders into place, and that the tokenizers may not belong to
 # gigabytes twice.
 _HASHED_BYTES = 1 << 20
 
-EngineKind = Literal["transformers", "null", "tensorrt_llm"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -123,7 +122,8 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of `engine.json`: an engine's files and settings."""
 
-    engine: EngineKind
+    engine: str
+    """Name in `engines.registry`."""
     model_name: str
     """The name under which the model is served."""
     max_model_len: Positive

@@ -87,7 +87,9 @@ def create_engine(
         if wanted == "auto" or ENGINES[wanted].needs_manifest:
             raise
     kind = manifest.engine if manifest is not None and wanted == "auto" else wanted
-    entry = ENGINES[kind]
+    entry = ENGINES.get(kind)
+    if entry is None:
+        raise EngineLoadError(f"engine.json names the engine {kind!r}; known are {', '.join(ENGINES)}")
     load = importlib.import_module(entry.module).load
     arguments = (version_dir, manifest, settings or TensorRtLlmSettings(), on_step)
     if entry.options is not None:

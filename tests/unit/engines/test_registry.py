@@ -21,6 +21,7 @@ from openai_bls.core.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     EngineLoadError,
+    Manifest,
     NullSettings,
     TensorRtLlmRecord,
     load_manifest,
@@ -60,6 +61,13 @@ def test_empty_folder(tmp_path: Path) -> None:
     message = sentence(empty)
     assert message.startswith("no engine in model_repository/tensorrt_llm/1: run")
     assert str(tmp_path) not in message
+
+
+def test_an_engine_of_another_release(tmp_path: Path) -> None:
+    manifest = Manifest(engine="sglang", model_name="m", max_model_len=9, max_batch_size=1, created=1)
+    write_manifest(tmp_path, manifest)
+    with pytest.raises(EngineLoadError, match="names the engine 'sglang'; known are transformers, tensorrt_llm, null"):
+        create_engine(tmp_path, Recorder())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"engine": "transformers"}', b"\xff\xfe"])
