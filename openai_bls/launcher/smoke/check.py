@@ -6,13 +6,12 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import openai
 
-if TYPE_CHECKING:
-    from openai_bls.launcher.smoke.session import Session
+from openai_bls.launcher.smoke.session import CheckFailedError, NotCheckedError, Session
 
 Status = Literal["ok", "not supported", "not checked", "FAILED"]
 
@@ -23,20 +22,12 @@ _NOT_BY_THIS_ENGINE = re.compile(
 )
 
 
-class CheckFailedError(Exception):
-    """The server did not do what it should; the message is one line."""
-
-
-class NotCheckedError(Exception):
-    """The check could not be made, through no fault of the server; the message says what it needs."""
-
-
 class Check(msgspec.Struct, frozen=True):
     """One request or a few that belong together, and what their answers must be."""
 
     name: str
     call: Callable[[Session], str | None]
-    """Returns a few words on what was found, or None. Raises one of the errors above, or the openai package's."""
+    """Returns a few words on what was found, or None. Raises an error of `session` or of the openai package."""
     optional: bool = False
     """Engines differ in whether they do it, so a refusal by name is fine."""
 

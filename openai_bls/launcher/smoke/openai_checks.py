@@ -10,11 +10,12 @@ from typing import Any
 
 import openai
 
-from openai_bls.launcher.smoke.check import Check, CheckFailedError, openai_error
+from openai_bls.launcher.smoke.check import Check, openai_error
 from openai_bls.launcher.smoke.session import (
     GRAMMAR_MAX_TOKENS,
     MAX_TOKENS,
     QUESTION,
+    CheckFailedError,
     Session,
     events,
     get,

@@ -8,8 +8,8 @@ from typing import Any
 
 from openai_bls.api.endpoint import Endpoint, Smoke
 from openai_bls.api.registry import ENDPOINTS
-from openai_bls.launcher.smoke.check import Check, CheckFailedError
-from openai_bls.launcher.smoke.session import Session, post
+from openai_bls.launcher.smoke.check import Check
+from openai_bls.launcher.smoke.session import CheckFailedError, Session, post
 
 _GENERATE = "/v2/models/openai_bls/generate"
 

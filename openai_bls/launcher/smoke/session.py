@@ -12,12 +12,18 @@ import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
-from openai_bls.launcher.smoke.check import CheckFailedError, NotCheckedError
-
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 48
 # Room for models that think before they write what a grammar asks for.
 GRAMMAR_MAX_TOKENS = 1024
+
+
+class CheckFailedError(Exception):
+    """The server did not do what it should; the message is one line."""
+
+
+class NotCheckedError(Exception):
+    """The check could not be made, through no fault of the server; the message says what it needs."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ import tritonclient.grpc as grpcclient
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tritonclient.utils import InferenceServerException
 
-from openai_bls.launcher.smoke.check import Check, CheckFailedError, NotCheckedError
+from openai_bls.launcher.smoke.check import Check
 from openai_bls.launcher.smoke.openai_checks import UNKNOWN_FIELD, refused
 from openai_bls.launcher.smoke.session import (
     MAX_TOKENS,
     QUESTION,
+    CheckFailedError,
+    NotCheckedError,
     Session,
     events,
     get,

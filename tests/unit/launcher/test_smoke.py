@@ -15,9 +15,18 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from openai_bls.launcher.smoke import command, openai_checks, triton_checks
-from openai_bls.launcher.smoke.check import Check, CheckFailedError, NotCheckedError, Outcome, openai_error, run
+from openai_bls.launcher.smoke.check import Check, Outcome, openai_error, run
 from openai_bls.launcher.smoke.openai_checks import check_weather, must_refuse, refused
-from openai_bls.launcher.smoke.session import Session, Target, events, get, post, streamed_text
+from openai_bls.launcher.smoke.session import (
+    CheckFailedError,
+    NotCheckedError,
+    Session,
+    Target,
+    events,
+    get,
+    post,
+    streamed_text,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 UNSUPPORTED = {"error": {"message": "'x' is not supported", "code": "unsupported_parameter", "param": "x"}}
