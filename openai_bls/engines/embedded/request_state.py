@@ -11,6 +11,7 @@ from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, 
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
+from openai_bls.engines.stop_words import StopWords
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +30,8 @@ class RequestState:
     """A request that has not ended."""
 
     __slots__ = (
-        "_longest_word",
+        "_stop_words",
         "_stops",
-        "_tail",
         "batched",
         "cursor",
         "key",
@@ -52,8 +52,7 @@ class RequestState:
         self.cursor = 0
         """Tokens seen so far."""
         self._stops = frozenset(request.stop_token_ids)
-        self._longest_word = max((len(word) for word in request.stop_words), default=0)
-        self._tail: list[int] = []
+        self._stop_words = StopWords(request.stop_words)
         """The last tokens, as many as a stop word can span."""
 
     def end(self, reason: EngineFinishReason, **more: Any) -> TokenDelta:
@@ -132,12 +131,15 @@ class RequestState:
 
     def _end(self, new: Sequence[int]) -> _End | None:
         """End of the sequence with, or among, its new tokens; None if it goes on."""
-        if self._longest_word:
+        if self._stop_words:
             for count, token_id in enumerate(new, 1):
                 if token_id in self._stops:
                     break
                 # Asked at every token, as the tail has to go on.
-                if self._completes_word(token_id) and self.cursor - len(new) + count >= self.request.min_tokens:
+                if (
+                    self._stop_words.push(token_id)
+                    and self.cursor - len(new) + count >= self.request.min_tokens
+                ):
                     return _End(count, "stop")
         if new[-1] in self._stops:
             return _End(len(new) - 1, "stop", new[-1])
@@ -147,12 +149,6 @@ class RequestState:
         if self.cursor >= self.request.max_tokens:
             return _End(len(new), "length")
         return None
-
-    def _completes_word(self, token_id: int) -> bool:
-        self._tail.append(token_id)
-        del self._tail[: -self._longest_word]
-        tail = tuple(self._tail)
-        return any(tail[-len(word) :] == word for word in self.request.stop_words)
 
     def _logprobs(self, processors: HostLogitsProcessors, place: int, sampled: int, delivered: int) -> Logprobs | None:
         """Log-probabilities of the delivered ones of the tokens sampled from index `place` of the sequence on."""

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.stop_words import StopWords
 from openai_bls.engines.tensorrt_llm.interface import Completion
 
 TIMED_OUT = "The engine gave the request up: it had taken too long."
@@ -51,12 +52,11 @@ class Cursor:
 
     __slots__ = (
         "_end_id",
-        "_longest_word",
         "_observed",
         "_places",
         "_request",
+        "_stop_words",
         "_stops",
-        "_tail",
         "begun",
         "count",
     )
@@ -66,12 +66,11 @@ class Cursor:
         self._request = request
         self._end_id = end_id
         self._stops = frozenset(request.stop_token_ids)
-        self._longest_word = max((len(word) for word in request.stop_words), default=0)
+        self._stop_words = StopWords(request.stop_words)
         self._places: list[Any] = []
         """Log-probabilities of all tokens so far, if they were asked for."""
         self._observed = 0
         """Most tokens that any response has had."""
-        self._tail: list[int] = []
         """The last tokens, as many as a stop word can span."""
         self.count = 0
         """Tokens delivered so far."""
@@ -142,12 +141,12 @@ class Cursor:
     def _end(self, new: Sequence[int]) -> _End | None:
         """End of the sequence with, or among, its new tokens; None if it goes on."""
         request = self._request
-        if self._longest_word:
+        if self._stop_words:
             for count, token_id in enumerate(new, 1):
                 if token_id in self._stops:
                     return _End(count - 1, "stop", token_id)
                 # Asked before there are enough tokens, too, as the tail has to go on.
-                if self._completes_word(token_id) and self.count + count >= request.min_tokens:
+                if self._stop_words.push(token_id) and self.count + count >= request.min_tokens:
                     return _End(count, "stop")
         elif not self._stops.isdisjoint(new):
             count = next(i for i, token_id in enumerate(new) if token_id in self._stops)
@@ -155,12 +154,6 @@ class Cursor:
         if self.count + len(new) >= request.max_tokens:
             return _End(len(new), "length")
         return None
-
-    def _completes_word(self, token_id: int) -> bool:
-        self._tail.append(token_id)
-        del self._tail[: -self._longest_word]
-        tail = tuple(self._tail)
-        return any(tail[-len(word) :] == word for word in self._request.stop_words)
 
     def _finished(self, completion: Completion, count: int) -> _End:
         """End of a finished output by TensorRT-LLM's own finish reason.
