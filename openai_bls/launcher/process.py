@@ -34,7 +34,8 @@ FOLLOW_SECONDS = 15.0
 # Every process of one server carries this variable, by which leftovers are recognised.
 MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
 
-_GUARDIAN = Path(__file__).with_name("guardian.py")
+GUARDIAN = Path(__file__).with_name("guardian.py")
+"""Program that ends a process group once its parent has gone; for builds, too."""
 
 
 def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None) -> list[str]:
@@ -81,7 +82,7 @@ class ServerProcess:
         ranks = job.world_size if job is not None else 0
         self._is_job = job is not None
         self._lifeline, theirs = socket.socketpair()
-        guardian = [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno())]
+        guardian = [sys.executable, "-I", "-S", str(GUARDIAN), str(theirs.fileno())]
         with theirs, log_path.open("ab") as log:
             self._guardian = subprocess.Popen(
                 [*guardian, str(self.exit_timeout + _GRACE_SECONDS), prefix, str(ranks), str(FOLLOW_SECONDS), *whole],

@@ -310,6 +310,7 @@ def make_sequences(
     """
     model, tools = target.model, request.tools
     named_tool = tools is not None and tools.name is not None
+    calls = tool_format(request, model)
     kept: frozenset[str] = frozenset()
     reasoning_open = False
     if request.chat:
@@ -327,7 +328,7 @@ def make_sequences(
                 ),
                 writer,
                 stops=StopMatcher(request.stop, request.include_stop_str_in_output) if request.stop else None,
-                parser=_parser(request, model, reasoning_open=reasoning_open),
+                parser=_parser(request, model, calls, reasoning_open=reasoning_open),
                 reasoning_open=reasoning_open,
                 include_reasoning=request.include_reasoning,
                 parallel_tool_calls=request.parallel_tool_calls,
@@ -338,11 +339,13 @@ def make_sequences(
     return result
 
 
-def _parser(request: ValidRequest, model: ServedModel, *, reasoning_open: bool) -> OutputParser | None:
+def _parser(
+    request: ValidRequest, model: ServedModel, calls: ToolFormat | None, *, reasoning_open: bool
+) -> OutputParser | None:
     if not request.chat:
         return None
     offered = None if request.tools is None else request.tools.offered
-    return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=tool_format(request, model))
+    return model.formats.parser(tools=offered, reasoning_open=reasoning_open, tool_format=calls)
 
 
 def _echo(request: ValidRequest, model: ServedModel, at: int, prompt: list[int]) -> Echo:

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import openai_bls.launcher
+from openai_bls.launcher.process import GUARDIAN
 
-_GUARDIAN = Path(openai_bls.launcher.__file__).with_name("guardian.py")
 _POLL_SECONDS = 0.2
 # From the order to stop to the kill: TensorRT does not listen, but ranks may.
 _GRACE_SECONDS = 5.0
@@ -58,7 +57,7 @@ def run_worker(arguments: Sequence[str], log: Path, on_line: Callable[[str], Non
     lifeline, theirs = socket.socketpair()
     worker = [sys.executable, "-m", "openai_bls.builder.tensorrt_llm.worker", *arguments]
     # No shared memory of a server's to remove, and no mpirun with ranks.
-    guardian = [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()), str(_GRACE_SECONDS), "", "0", "0"]
+    guardian = [sys.executable, "-I", "-S", str(GUARDIAN), str(theirs.fileno()), str(_GRACE_SECONDS), "", "0", "0"]
     # A snapshot: an MPI that was imported here leaves variables in the environment that Python does not see.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_MPI_PREFIXES)}
     environment["PYTHONUNBUFFERED"] = "1"
