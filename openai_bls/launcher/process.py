@@ -35,7 +35,7 @@ FOLLOW_SECONDS = 15.0
 MARK_VARIABLE = "OPENAI_BLS_LAUNCH_MARK"
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
-"""Program that ends a process group once its parent has gone; for builds, too."""
+"""Script of the guardian process, under which the builder's worker runs, too."""
 
 
 def full_command(command: Sequence[str], prefix: str, job: MpiJob | None = None) -> list[str]:

@@ -136,10 +136,7 @@ class RequestState:
                 if token_id in self._stops:
                     break
                 # Asked at every token, as the tail has to go on.
-                if (
-                    self._stop_words.push(token_id)
-                    and self.cursor - len(new) + count >= self.request.min_tokens
-                ):
+                if self._stop_words.push(token_id) and self.cursor - len(new) + count >= self.request.min_tokens:
                     return _End(count, "stop")
         if new[-1] in self._stops:
             return _End(len(new) - 1, "stop", new[-1])
