@@ -87,7 +87,7 @@ def test_long_prompts(
     for name, value in (("_SETTLE_S", 0.2), ("_QUIET_S", 0.1), ("_PROMPT_S", 0.1), ("_PROMPTS", 2), ("_STREAMS", 4)):
         monkeypatch.setattr(stages, name, value)
     session, lines = _session(clients, tokenizer_dir)
-    session.shape = replace(session.shape, long_prompt_tokens=2_000)
+    session.shape = replace(session.shape, long_prompt_tokens=2_000, step_delay_ms=2.5)
     session.long_prompt(_peer(server, "slow"), 1)
     [found] = session.results.long_prompts
     assert found.failures == {}
