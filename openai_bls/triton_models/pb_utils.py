@@ -78,10 +78,18 @@ def only_inputs(request: Any) -> Arrays:
     Raises:
         InvalidRequestError: it has a parameter; Triton's own, and headers that it forwards, do not count.
     """
-    for name in request_parameters(request):
+    arrays = inputs(request)
+    for name, value in request_parameters(request).items():
+        if name == "Streaming" and (_is_true(arrays, "stop") or _is_true(arrays, "streaming") == value):
+            # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
+            continue
         if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
             raise InvalidRequestError(f"'{name}' is not an input of this model.", param=name)
-    return inputs(request)
+    return arrays
+
+
+def _is_true(arrays: Arrays, name: str) -> bool:
+    return name in arrays and bool(arrays[name].any())
 
 
 def text_inputs(request: Any) -> dict[str, list[bytes]]:
