@@ -100,6 +100,22 @@ def parse(arrays: Arrays, info: EngineInfo, exclude_input_default: bool) -> Offi
     )
 
 
+def require_one_response(request: OfficialRequest) -> None:
+    """Check a request to an engine whose decoupled_mode is false; raises `InvalidRequestError`."""
+    several = {
+        "streaming": request.streaming,
+        "num_return_sequences": request.return_sequences > 1,
+        "input_ids": len(request.prompts) > 1,
+    }
+    for name, value in several.items():
+        if value:
+            raise InvalidRequestError(
+                f"'{name}' asks for several responses, but this server has decoupled_mode=false, which is one response "
+                "per request (`python -m openai_bls render --set tensorrt_llm.decoupled_mode=true` changes it).",
+                param=name,
+            )
+
+
 def _refuse_what_no_engine_does(arrays: Arrays, info: EngineInfo) -> None:
     for name, neutral in _NEUTRAL.items():
         if _scalar(arrays, name, neutral[0]) not in neutral:
