@@ -228,7 +228,7 @@ def test_a_further_engine(repository: Path) -> None:
         ("tensorrt_llm.instances=0", "tensorrt_llm: instances is 0, but an engine has one"),
         ("tensorrt_llm.max_queue_size=7", "tensorrt_llm: max_queue_size is for engines of the C"),
         ("tensorrt_llm.max_queue_delay_microseconds=7", "max_queue_delay_microseconds is for engines of the C"),
-        ("tensorrt_llm.decoupled_mode=perhaps", "tensorrt_llm: decoupled_mode is 'perhaps': true or false"),
+        ("tensorrt_llm.decoupled_mode=perhaps", "decoupled_mode is 'perhaps': true or false"),
         ("ensemble.decoupled_mode=false", "ensemble is an ensemble: it has no parameters"),
         ("tensorrt_llm.gpt_model_path=/x", "tensorrt_llm: unknown parameter 'gpt_model_path'"),
         ("tensorrt_llm.batch_scheduler_policy=best", "tensorrt_llm: bad parameter value"),
