@@ -35,9 +35,12 @@ class RunnerChoice:
     runner: RunnerName
     attention: Attention
     reason: str
+    shared_steps: bool = True
+    """Sequences share forward passes; False only after that has failed."""
 
     def __str__(self) -> str:
-        return f"{self.runner} with attention {self.attention} ({self.reason})"
+        shared = "" if self.shared_steps else ", a pass for each sequence"
+        return f"{self.runner} with attention {self.attention}{shared} ({self.reason})"
 
 
 def candidates(
@@ -85,6 +88,7 @@ def candidates(
         else:
             reason = "asked for" if options.runner == "dynamic_cache" else problem or "continuous batching failed"
             found.append(RunnerChoice("dynamic_cache", options.attention, reason))
+            found.append(RunnerChoice("dynamic_cache", options.attention, "shared passes failed", shared_steps=False))
     return found
 
 

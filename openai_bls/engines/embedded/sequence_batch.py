@@ -151,7 +151,7 @@ class SequenceBatch:
     @property
     def length(self) -> int:
         """Tokens of the longest sequence."""
-        return self._ids.shape[1]
+        return int(self._ids.shape[1])
 
     @property
     def tokens(self) -> int:
