@@ -21,6 +21,7 @@ import importlib.metadata
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -52,6 +53,7 @@ from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
+_HASH_THREADS = 4
 _PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
 """Packages whose versions the manifest records."""
 
@@ -188,7 +190,11 @@ def _prepare(
         if found is not None:
             place(found, checkpoint / file_name)
     engine_files = recipe.fill(prepared)
-    return {path.name: record(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}, engine_files
+    report("hashes")
+    paths = sorted(path for path in checkpoint.iterdir() if path.is_file())
+    with ThreadPoolExecutor(_HASH_THREADS) as pool:
+        records = dict(zip((path.name for path in paths), pool.map(record, paths), strict=True))
+    return records, engine_files
 
 
 def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: BuildTarget, report: Report) -> Manifest:
