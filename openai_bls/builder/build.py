@@ -28,6 +28,7 @@ import msgspec
 
 from openai_bls.builder.hub import default_name, find_source
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
+from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
@@ -123,6 +124,7 @@ def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manife
             created=int(time.time()),
             files=files,
             engine_files=engine_files,
+            self_test=recipe.manifest.self_test,
             builder=_versions() | recipe.manifest.builder,
         )
         target.commit(manifest, _new_configs(target, recipe, report))
@@ -164,14 +166,28 @@ class _Embedded:
             trust_remote_code=options.trust_remote_code,
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
-        self.key = repr(msgspec.structs.replace(self.manifest, model_name=""))
+        self.key = repr((msgspec.structs.replace(self.manifest, model_name=""), options.self_test))
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
             place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
+            if self._options.self_test:
+                self._prove(prepared.checkpoint)
         return {}
+
+    def _prove(self, checkpoint: Path) -> None:
+        self._report("self-test")
+        outcome = self_test(checkpoint, self.manifest)
+        for line in outcome.rejected:
+            self._report(f"self-test: {line}")
+        passed = outcome.record
+        assert passed is not None
+        self._report(
+            f"self-test: passed by {passed.runner}, attention {passed.attention}, {passed.dtype}, {passed.device}"
+        )
+        self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 
 
 def _prepare(

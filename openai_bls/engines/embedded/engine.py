@@ -107,16 +107,10 @@ class TransformersEngine:
         loaded = model.config._attn_implementation
         problem: str | None = None
         choices = model_loader.choices(model, options)
-        self.self_test = manifest.self_test
-        if self.self_test is not None:
-            passed = [c for c in choices if (c.runner, c.attention) == (self.self_test.runner, self.self_test.attention)]
-            if passed and self_test.applies(self.self_test, model):
-                choices = passed
-            else:
-                logger.info("the self-test runs in full: the recorded one was of %s", self.self_test.device)
-                self.self_test = None
+        recorded = self_test.recorded_choice(manifest.self_test, model, choices)
+        self.self_test = manifest.self_test if recorded else None
         self.rejected: list[str] = []
-        for choice in choices:
+        for choice in [recorded] if recorded else choices:
             problem = model_loader.set_attention(model, choice, options, loaded)
             if problem is None:
                 config = model_loader.batching_config(facts, manifest, options, model)

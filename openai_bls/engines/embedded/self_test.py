@@ -7,6 +7,7 @@ runner's log-probabilities are the pass's. What differs is told in words.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -195,7 +196,7 @@ def difference(samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype) 
             found = best[1] - right.logprobs[i][0]
             for own, wanted in zip(sample.logprobs[i], right.logprobs[i], strict=False):
                 if own != wanted:  # both may be -inf
-                    found = max(found, torch.inf if own != own else abs(own - wanted))
+                    found = max(found, torch.inf if math.isnan(own) else abs(own - wanted))
             found /= right.spreads[i]
             total += 1
             beyond += found > allowed
@@ -257,9 +258,12 @@ def make_record(model: Any, choice: RunnerChoice, samples: Sequence[Sample]) -> 
     )
 
 
-def applies(record: SelfTestRecord, model: Any) -> bool:
-    """True if `model` should give the recorded answers here: device, versions and data type are the same."""
-    return all(getattr(record, name) == value for name, value in _here(model).items())
+def recorded_choice(record: SelfTestRecord | None, model: Any, choices: Iterable[RunnerChoice]) -> RunnerChoice | None:
+    """The one of `choices` with which `model` should give the recorded answers here; None if anything is different."""
+    if record is None or any(getattr(record, name) != value for name, value in _here(model).items()):
+        return None
+    same = (choice for choice in choices if (choice.runner, choice.attention) == (record.runner, record.attention))
+    return next(same, None)
 
 
 def _here(model: Any) -> dict[str, Any]:
