@@ -30,6 +30,7 @@ from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPR
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.embedded import model_loader, self_test
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
+from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
@@ -106,14 +107,14 @@ class TransformersEngine:
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         loaded = model.config._attn_implementation
         problem: str | None = None
-        choices = model_loader.choices(model, options)
+        choices = model_loader.choices(model, limit, options)
         recorded = self_test.recorded_choice(manifest.self_test, model, choices)
         self.self_test = manifest.self_test if recorded else None
         self.rejected: list[str] = []
         for choice in [recorded] if recorded else choices:
             problem = model_loader.set_attention(model, choice, options, loaded)
             if problem is None:
-                config = model_loader.batching_config(facts, manifest, options, model)
+                config = model_loader.batching_config(facts, manifest, options, model, choice.runner)
                 problem = self._start_runner(model, choice, config)
             if problem is None:
                 logger.info("runner: %s; the model's attention: %s", choice, model.config._attn_implementation)
@@ -129,10 +130,9 @@ class TransformersEngine:
         Raises:
             EngineLoadError: another choice would not do either.
         """
-        if choice.runner != "continuous_batching":
-            return "there is no such runner yet"
+        runner = ContinuousBatcher if choice.runner == "continuous_batching" else DynamicCacheRunner
         try:
-            batcher: Runner = ContinuousBatcher(model, config, self._before_step, self._on_outputs)
+            batcher: Runner = runner(model, config, self._before_step, self._on_outputs)
         except ValueError as error:
             return f"the KV cache cannot be set up: {str(error).splitlines()[0]}"
         except (MemoryError, torch.OutOfMemoryError) as error:

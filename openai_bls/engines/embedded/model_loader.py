@@ -16,7 +16,7 @@ from openai_bls.engines.embedded import attention_cpu
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
-from openai_bls.engines.embedded.runner_choice import RunnerChoice, candidates
+from openai_bls.engines.embedded.runner_choice import RunnerChoice, RunnerName, candidates
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +80,12 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
         raise EngineLoadError(f"the checkpoint does not load: {reason}") from None
 
 
-def choices(model: Any, options: EngineOptions) -> list[RunnerChoice]:
+def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
     """Runners and attentions for a loaded model, in order of preference."""
     return candidates(
         type(model),
         model.config,
+        max_model_len,
         options,
         on_gpu=model.device.type == "cuda",
         flash_installed=transformers.utils.is_flash_attn_2_available(),
@@ -119,7 +120,9 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
     return None
 
 
-def batching_config(facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any) -> BatchingConfig:
+def batching_config(
+    facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any, runner: RunnerName
+) -> BatchingConfig:
     """Sizes for a loaded model: what was asked for, else what suits the device."""
     max_batch_size = options.max_batch_size or manifest.max_batch_size
     cache_tokens = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
@@ -137,8 +140,13 @@ def batching_config(facts: CheckpointFacts, manifest: Manifest, options: EngineO
         # More than a full batch can use would only make index tensors and attention masks larger.
         free, _ = torch.cuda.mem_get_info(model.device)
         needed = wanted * facts.kv_bytes_per_token * model.dtype.itemsize // 4
-        if needed < free * manifest.kv_cache.free_memory_fraction / 2:
+        free = int(free * manifest.kv_cache.free_memory_fraction / 2)
+        if needed < free:
             cache_tokens = wanted
+        elif runner == "dynamic_cache":  # half of the memory, as a cache that grows is copied
+            cache_tokens = max(free * wanted // needed, manifest.max_model_len)
+    if runner == "dynamic_cache" and not cache_tokens:
+        cache_tokens = wanted
     if options.cuda_graphs and not (paged or flash):
         logger.warning("no CUDA graphs: they need paged or flash attention")
     step_tokens = _CPU_STEP_TOKENS if on_cpu else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS

@@ -18,6 +18,8 @@ RunnerName = Literal["continuous_batching", "dynamic_cache"]
 
 _PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers for which continuous batching has a cache."""
+LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings of which all sequences of a pass get the one of the longest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,13 +35,20 @@ class RunnerChoice:
 
 
 def candidates(
-    model_class: Any, config: Any, options: EngineOptions, *, on_gpu: bool, flash_installed: bool = False
+    model_class: Any,
+    config: Any,
+    max_model_len: int,
+    options: EngineOptions,
+    *,
+    on_gpu: bool,
+    flash_installed: bool = False,
 ) -> list[RunnerChoice]:
     """Choices for a model in order of preference: what works is the first that passes its trial.
 
     Args:
         model_class: transformers' class of the causal language model.
         config: its configuration.
+        max_model_len: in tokens.
         options: `runner` and `attention` leave out all others where they name one.
         on_gpu: the model runs on a GPU.
         flash_installed: transformers finds the package flash-attn.
@@ -49,7 +58,7 @@ def candidates(
     """
     name = model_class.__name__
     text = config.get_text_config(decoder=True)
-    problem = batching_problem(model_class, text)
+    problem = batching_problem(model_class, text, max_model_len)
     found: list[RunnerChoice] = []
     if options.runner == "continuous_batching" and problem is not None:
         raise EngineLoadError(
@@ -73,13 +82,23 @@ def candidates(
     return found
 
 
-def batching_problem(model_class: Any, config: Any) -> str | None:
+def rope_types(config: Any) -> set[str]:
+    """Kinds of rotary embeddings that a configuration names."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [parameters, *parameters.values()]
+    return {str(part["rope_type"]) for part in nested if isinstance(part, dict) and part.get("rope_type")}
+
+
+def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str | None:
     """Reason for which continuous batching would not run a model rightly; None if nothing declared speaks against it.
 
     Args:
         model_class: transformers' class.
         config: the configuration of its language model.
+        max_model_len: in tokens, of the engine.
     """
+    # Such a rotary embedding takes its frequencies from the longest sequence of a pass, for all of them.
+    unscaled = _unscaled_length(config) if rope_types(config) & LENGTH_DEPENDENT_ROPE else max_model_len
     layers = set(getattr(config, "layer_types", None) or ()) - _PAGED_LAYERS
     sizes = {getattr(config, key, None) for key in ("head_dim", "v_head_dim", "global_head_dim", "swa_head_dim")}
     reasons = {
@@ -93,8 +112,21 @@ def batching_problem(model_class: Any, config: Any) -> str | None:
         "its ALiBi positions are added to the attention scores": getattr(config, "alibi", False),
         "its heads differ in size": len(sizes - {None}) > 1,
         "some of its layers share their cache": getattr(config, "num_kv_shared_layers", 0),
+        f"beyond {unscaled} tokens its rotary embedding depends on the longest sequence of a step; "
+        f"with --max-model-len {unscaled} it would not": unscaled < max_model_len,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _unscaled_length(config: Any) -> int:
+    """Tokens up to which a rotary embedding that depends on the length is the plain one."""
+    found = getattr(config, "original_max_position_embeddings", None)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [part for part in (parameters, *parameters.values()) if isinstance(part, dict)]
+    lengths = [
+        part["original_max_position_embeddings"] for part in nested if "original_max_position_embeddings" in part
+    ]
+    return int(found or min(lengths, default=0) or config.max_position_embeddings)
 
 
 def _batched_attentions(model_class: Any, config: Any, *, on_gpu: bool, flash_installed: bool) -> dict[Attention, str]:
