@@ -12,7 +12,7 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest
-from openai_bls.engines.embedded import attention_cpu
+from openai_bls.engines.embedded import attention_cpu, attention_eager
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
@@ -54,6 +54,7 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
         if asked in ("paged", "varlen"):
             raise EngineLoadError(f"attention {asked} is for GPUs")
         attention_cpu.install()
+    attention_eager.install()
     return read_model(folder, manifest, device, None if asked in ("auto", "paged", "varlen") else asked)
 
 
