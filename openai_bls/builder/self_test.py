@@ -7,7 +7,6 @@ process import it once. Where there is a GPU the server imports nothing: CUDA do
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing
 import os
 import threading
@@ -80,7 +79,6 @@ def _run(sender: Connection, version_dir: Path, manifest: Manifest, options: Eng
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(null, stream)
-    logging.disable()
     try:
         outcome = _outcome(version_dir, manifest, options)
     except Exception as error:

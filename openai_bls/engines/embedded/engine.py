@@ -122,7 +122,7 @@ class TransformersEngine:
             self.rejected.append(f"not {choice}: {problem}")
             logger.warning("%s", self.rejected[-1])
         self._prefill_queue.close()
-        raise EngineLoadError(problem or "no runner is left to choose from")
+        raise EngineLoadError(f"this model cannot be served here: {'; '.join(self.rejected)}")
 
     def _start_runner(self, model: Any, choice: RunnerChoice, config: BatchingConfig) -> str | None:
         """Let `choice` run the model; returns why it does not, if so.

@@ -7,6 +7,7 @@ runner's log-probabilities are the pass's. What differs is told in words.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import threading
@@ -17,7 +18,7 @@ import torch
 import transformers
 
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
-from openai_bls.core.manifest import EngineLoadError, SelfTestRecord
+from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, first_line
 from openai_bls.engines.embedded.prompt_forward import plain_attention
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 
@@ -93,6 +94,30 @@ class Answers:
         return list(self._samples.values())
 
 
+class _LoggedError(logging.Handler):
+    """The last error that anything logs while this is open: clients are not told why a request failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._said = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        error = record.exc_info[1] if record.exc_info else None
+        self._said = first_line(error) if error is not None else record.getMessage().partition("\n")[0]
+
+    def __enter__(self) -> _LoggedError:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def behind(self, failure: str) -> str:
+        """The failure of a request, and what was logged of it."""
+        return f"{failure} ({self._said})" if self._said else failure
+
+
 Generate = Callable[[Sequence[GenerationRequest]], Answers]
 """Runs requests on an engine to their ends."""
 
@@ -143,19 +168,16 @@ def problem(model: Any, info: EngineInfo, page_size: int, generate: Generate) ->
         EngineLoadError: no runner could answer rightly.
     """
     prompts = make_prompts(model, info, page_size)
-    together = generate(greedy(prompts, info))
-    samples = together.samples
-    failure = together.failure
-    # As most requests are sampled, without log-probabilities; the longest prompt finds a part of itself in the cache.
-    for prompt in (prompts[len(prompts) // 2], prompts[-1]):
-        if failure is None:
-            alone = generate(greedy([prompt], info, logprobs=False))
-            failure = alone.failure
-            samples = [*samples, *alone.samples]
-    if failure is None:
-        pairs = [(sample, reference(model, sample)) for sample in samples]
-        failure = difference(pairs, model.dtype)
-    return together.samples, failure
+    samples: list[Sample] = []
+    # Alone as most requests are sampled, without log-probabilities; the longest finds a part of itself in the cache.
+    for batch in (prompts, [prompts[len(prompts) // 2]], [prompts[-1]]):
+        with _LoggedError() as logged:
+            answers = generate(greedy(batch, info, logprobs=batch is prompts))
+        if answers.failure is not None:
+            return [], logged.behind(answers.failure)
+        samples += answers.samples
+    pairs = [(sample, reference(model, sample)) for sample in samples]
+    return samples[: len(prompts)], difference(pairs, model.dtype)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -236,8 +258,9 @@ def replay(info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generat
     Raises:
         EngineLoadError: they differ.
     """
-    answers = generate(greedy(record.prompts, info))
-    failure = answers.failure or changed_answer(answers.samples, record, dtype)
+    with _LoggedError() as logged:
+        answers = generate(greedy(record.prompts, info))
+    failure = logged.behind(answers.failure) if answers.failure else changed_answer(answers.samples, record, dtype)
     if failure is not None:
         raise EngineLoadError(
             f"the model {info.model_name} does not answer as it did in its last self-test ({failure}), so its weights "
