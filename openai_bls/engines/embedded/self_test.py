@@ -114,8 +114,8 @@ class _LoggedError(logging.Handler):
         logging.getLogger().removeHandler(self)
 
     def behind(self, failure: str) -> str:
-        """The failure of a request, and what was logged of it."""
-        return f"{failure} ({self._said})" if self._said else failure
+        """The failure of a request, by what was logged of it."""
+        return f"it fails: {self._said or failure}"
 
 
 Generate = Callable[[Sequence[GenerationRequest]], Answers]
@@ -176,7 +176,7 @@ def problem(model: Any, info: EngineInfo, page_size: int, generate: Generate) ->
         if answers.failure is not None:
             return [], logged.behind(answers.failure)
         samples += answers.samples
-    pairs = [(sample, reference(model, sample)) for sample in samples]
+    pairs = [(sample, reference(model, sample)) for sample in samples if sample.token_ids]
     return samples[: len(prompts)], difference(pairs, model.dtype)
 
 
