@@ -68,12 +68,16 @@ class StepModel:
         self._kept: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         text = model.config.get_text_config(decoder=True)
         types = rope_types(text)
-        self._rotaries = [module for module in model.modules() if hasattr(module, "max_seq_len_cached")]
-        self._rotaries = self._rotaries if "dynamic" in types else []
-        self._in_rows = self._takes_mask and not types & LENGTH_DEPENDENT_ROPE
-        self._in_pieces = (
-            bool(getattr(model, "_supports_attention_backend", False)) and not types & LENGTH_DEPENDENT_ROPE
-        )
+        alike = not types & LENGTH_DEPENDENT_ROPE
+        self._rotaries = [m for m in model.modules() if hasattr(m, "max_seq_len_cached")] if "dynamic" in types else []
+        self._states = [
+            (module, name) for module in model.modules() for name in _MODULE_STATES if hasattr(module, name)
+        ]
+        self._in_rows = alike and self._takes_mask and not self._states
+        # Chunks, and scales that go with them, count from the left of a row, padding included.
+        chunked = "chunked_attention" in (getattr(text, "layer_types", None) or ())
+        self._in_padded_rows = self._takes_positions and not chunked
+        self._in_pieces = alike and getattr(model, "_supports_attention_backend", False)
 
     def begin(self, token_ids: list[int]) -> tuple[torch.Tensor, dict[str, Any]]:
         """The ids [1, tokens] of a prompt, and the arguments of its passes."""
@@ -147,7 +151,7 @@ class SequenceBatch:
     @property
     def length(self) -> int:
         """Tokens of the longest sequence."""
-        return self._ids.shape[1]
+        return int(self._ids.shape[1])
 
     @property
     def tokens(self) -> int:
