@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
 from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, load_manifest, record, write_manifest
 from openai_bls.engines.embedded import attention_cpu, continuous_batching, self_test
@@ -90,14 +90,14 @@ def blind(monkeypatch: Patch) -> None:
 
 def shifted(monkeypatch: Patch) -> None:
     """Rotary positions that are one too high while decoding."""
-    right = Qwen2RotaryEmbedding.forward
+    right = Qwen2Model.forward
 
-    def wrong(self: Any, x: Any, position_ids: Any) -> Any:
-        arange = torch.arange(position_ids.shape[-1], device=position_ids.device)
-        decoding = position_ids.shape[-1] < 6 and not bool((position_ids == arange).all())
-        return right(self, x, position_ids + int(decoding))
+    def wrong(self: Any, position_ids: Any = None, **kwargs: Any) -> Any:
+        if "cache" in kwargs and position_ids.shape[-1] < 6:
+            position_ids = position_ids + 1
+        return right(self, position_ids=position_ids, **kwargs)
 
-    monkeypatch.setattr(Qwen2RotaryEmbedding, "forward", wrong)
+    monkeypatch.setattr(Qwen2Model, "forward", wrong)
 
 
 def swapped(monkeypatch: Patch) -> None:
@@ -152,7 +152,11 @@ def test_wrong_runners(folder: Path, monkeypatch: Patch, spoil: Callable[[Patch]
     """The next one is taken; where none is left, the load is refused."""
     change(folder, self_test=None)
     spoil(monkeypatch)
-    why = "it fails: the engine died: RuntimeError: shapes do not fit" if spoil is failing else "its answers are wrong: after a prompt of "
+    why = (
+        "it fails: the engine died: RuntimeError: shapes do not fit"
+        if spoil is failing
+        else "its answers are wrong: after a prompt of "
+    )
     engine = loaded(folder)
     assert engine.self_test.runner == "dynamic_cache"
     (rejected,) = engine.rejected
