@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
 from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, load_manifest, record, write_manifest
@@ -119,7 +120,7 @@ def failing(monkeypatch: Patch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         if "cache" in kwargs:
             raise RuntimeError("shapes do not fit")
-        return attention_cpu.sdpa_attention_forward(*args, **kwargs)
+        return sdpa_attention_forward(*args, **kwargs)
 
     monkeypatch.setattr(attention_cpu, "_attention", fail)
 
@@ -217,11 +218,17 @@ def test_a_load_replays_the_record_where_it_holds(folder: Path, monkeypatch: Pat
     )
     whole: list[Any] = []
     problem = self_test.problem
-    monkeypatch.setattr(self_test, "problem", lambda *given: whole.append(given) or problem(*given))
+
+    def count(*given: Any) -> Any:
+        whole.append(given)
+        return problem(*given)
+
+    monkeypatch.setattr(self_test, "problem", count)
     assert loaded(folder).self_test == found
     assert not whole
-    for different in ({"device": "NVIDIA H200 (9.0)"}, {"versions": {}}, {"dtype": "bfloat16"}, {"runner": "other"}):
-        change(folder, self_test=msgspec.structs.replace(found, **different))
+    different: dict[str, Any] = {"device": "NVIDIA H200 (9.0)", "versions": {}, "dtype": "bfloat16", "runner": "other"}
+    for name, value in different.items():
+        change(folder, self_test=msgspec.structs.replace(found, **{name: value}))
         assert loaded(folder).self_test == found
     change(folder, self_test=found)
     assert loaded(folder, attention="eager").self_test.attention == "eager"
