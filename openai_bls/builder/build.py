@@ -25,12 +25,13 @@ from pathlib import Path
 
 import msgspec
 
+from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.hub import default_name, find_source
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
-from openai_bls.builder.weights import CONFIG_FILES, place, place_tokenizer, place_weights
+from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -98,6 +99,7 @@ def _file_errors(repository: Path) -> Iterator[None]:
 
 def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manifest:
     source = find_source(options.model, report)
+    check_small_files(source)
     facts = read_checkpoint(source)
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)
@@ -179,7 +181,7 @@ def _prepare(
     prepared = target.begin()
     checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
     report("tokenizer")
-    place_tokenizer(source, tokenizers[0], trust_remote_code=options.trust_remote_code)
+    place_tokenizer(source, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
     for folder in tokenizers[1:]:
         shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
     for file_name in CONFIG_FILES:
