@@ -16,6 +16,7 @@ from openai_bls.engines.embedded import attention_cpu
 from openai_bls.engines.embedded.continuous_batching import BatchingConfig
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.tensor_check import missing_weights
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +72,17 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
     try:
         # Without `device_map`, which needs the package accelerate: the weights are mapped from their files, and the GPU
         # holds one copy.
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation=implementation,
             trust_remote_code=manifest.trust_remote_code,
             local_files_only=True,
+            output_loading_info=True,
         )
+        if problem := missing_weights(info["missing_keys"]):
+            # transformers would draw them at random, with a warning.
+            raise ValueError(problem)
         return model.to(device).eval()
     except Exception as error:
         logger.exception("loading the checkpoint failed")
