@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from openai_bls import __version__
-from openai_bls.core import config_pbtxt
+from openai_bls.core import config_pbtxt, guide_names
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
 from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS, doctor
 from openai_bls.launcher.console import Console, fail
@@ -42,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         " Ctrl-C finishes running requests and stops; a second one kills.",
         epilog="Flags after -- go to tritonserver as they are: serve -- --log-verbose=1",
     )
+    run.set_defaults(subparser=run)
     run.add_argument(
         "--log-file",
         type=Path,
@@ -178,7 +179,12 @@ def main(argv: list[str] | None = None) -> int:
     if "--" in arguments:
         cut = arguments.index("--")
         arguments, extra = arguments[:cut], arguments[cut + 1 :]
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        if options.command == "serve":
+            guide_names.refuse(options.subparser, unknown, guide_names.SERVE)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         if options.command == "install-server":
             return _install_server()
