@@ -15,12 +15,18 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import os
 import queue
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+if importlib.util.find_spec("openai_bls") is None:
+    sys.exit(
+        f"build/verify.py: openai_bls is not installed in {sys.executable}: run `pip install -e .` in the source tree"
+    )
 
 import msgspec
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from openai_bls import __version__
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.hub import default_name, find_source
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
@@ -53,7 +54,7 @@ from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
-_PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
+_PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
 """Packages whose versions the manifest records."""
 
 
@@ -151,7 +152,7 @@ class _Embedded:
         if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
             raise EngineLoadError(
                 f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
-                f"{max_model_len} tokens: raise it, or give a smaller --max-model-len"
+                f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
             )
         self.manifest = Manifest(
             engine=options.engine,
@@ -344,12 +345,13 @@ def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
     if wanted is None:
         return most or _DEFAULT_MODEL_LEN
     if wanted < 1 or (most is not None and wanted > most):
-        raise EngineLoadError(f"--max-model-len {wanted} is outside what the model was made for (1 to {most})")
+        raise EngineLoadError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
     return wanted
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    # Of this package there is no record where it runs from a source tree.
+    found = {"openai_bls": __version__}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)

@@ -26,7 +26,7 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
-    path = Path(model).expanduser()
+    path = local_path(model)
     if path.is_dir():
         require_no_adapter(path)
         if not (path / "config.json").exists():
@@ -53,7 +53,7 @@ def fetch_config(model: str) -> dict[str, Any]:
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
-    folder = Path(model).expanduser()
+    folder = local_path(model)
     if folder.is_dir():
         return read_config(folder)
     _require_hub_id(model)
@@ -67,14 +67,22 @@ def fetch_config(model: str) -> dict[str, Any]:
     return read_config(folder)
 
 
+def local_path(model: str) -> Path:
+    """The path that `model` is, if it is one."""
+    try:
+        return Path(model).expanduser()
+    except RuntimeError:  # the home of nobody here
+        return Path(model)
+
+
 def default_name(model: str) -> str:
     """The last part of the path or id that names the model rather than its role."""
-    parts = [part for part in Path(model).expanduser().absolute().parts if part.strip("/")]
+    parts = [part for part in local_path(model).absolute().parts if part.strip("/")]
     return next((part for part in reversed(parts) if not _GENERIC_NAMES.fullmatch(part)), parts[-1])
 
 
 def _require_hub_id(model: str) -> None:
-    path = Path(model).expanduser()
+    path = local_path(model)
     if path.exists():
         raise EngineLoadError(f"{path} is a file, not a directory with a Hugging Face checkpoint")
     if not model.startswith((".", "/", "~")) and _HUB_ID.fullmatch(model):
