@@ -40,6 +40,8 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     told = folder / "generation_config.json"
     generation = read_json(told) if told.exists() else {}
     text = text_config(config)
+    if "vocab_size" not in text and "padded_vocab_size" not in text:
+        text = _class_defaults(text) | text
     # The other names, here and below, are ChatGLM's.
     vocab_size = text.get("vocab_size", text.get("padded_vocab_size"))
     if not isinstance(vocab_size, int) or vocab_size < 1:
@@ -51,12 +53,23 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
         architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",
         model_type=str(config.get("model_type", "")),
         vocab_size=vocab_size,
-        max_position_embeddings=context_length(config),
+        max_position_embeddings=context_length(text),
         kv_bytes_per_token=_kv_bytes_per_token(text),
         eos_token_ids=_token_ids(eos, vocab_size),
         pad_token_id=next(iter(_token_ids(pad, vocab_size)), None),
         sampling_defaults=_sampling_defaults(generation),
     )
+
+
+def _class_defaults(text: dict[str, Any]) -> dict[str, Any]:
+    """Fields that transformers' class for this model_type has; a checkpoint may leave them out, as Gemma 3 does."""
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        defaults: dict[str, Any] = CONFIG_MAPPING[text["model_type"]]().get_text_config().to_dict()
+    except (ImportError, KeyError):
+        return {}
+    return defaults
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from openai_bls.engines.embedded.options import EngineOptions, with_settings
 from openai_bls.output import detect
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND
 from openai_bls.triton_models.repository import served_names
-from openai_bls.triton_models.tensors import ENSEMBLE, OPENAI_BLS, TENSORRT_LLM_BLS, Model
+from openai_bls.triton_models.tensors import ENSEMBLE, OPENAI_BLS, TENSORRT_LLM, TENSORRT_LLM_BLS, Model
 
 
 def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[str, Model]) -> None:
@@ -25,14 +25,19 @@ def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[s
     Raises:
         SettingsError: the next start would refuse one, or leave it unready; one sentence.
     """
-    engines = {name: models[name] for name in served_names(repository)}
+    names = served_names(repository)
+    engines = {name: models[name] for name in names}
     for name, engine in engines.items():
         if engine.backend != CPP_BACKEND:
             try:
                 _check_engine(repository / name / "1", load(TensorRtLlmSettings, engine.parameters, {}))
             except EngineLoadError as error:
                 raise SettingsError(f"{name}: {error}") from None
-    _check_api(load(OpenAiBlsSettings, models[OPENAI_BLS.name].parameters, {}), engines)
+    settings = load(OpenAiBlsSettings, models[OPENAI_BLS.name].parameters, {})
+    _check_api(settings, engines)
+    for name, served in names.items():
+        if name != TENSORRT_LLM.name and (both := set(served) & set(settings.aliases)):
+            raise SettingsError(f"{OPENAI_BLS.name}: model_aliases has {min(both)}, the name of the engine in {name}")
     for name, model in models.items():
         if bool(model.max_batch_size) != bool(tables[name].max_batch_size):
             kind = (
@@ -52,7 +57,11 @@ def _check_engine(version_dir: Path, settings: TensorRtLlmSettings) -> None:
         return  # the start says what is wrong with it, or that there is none yet
     record = manifest.tensorrt_llm
     if manifest.engine == "transformers":
-        with_settings(EngineOptions(), settings)
+        tokens = with_settings(EngineOptions(), settings).max_tokens_in_kv_cache
+        if tokens and tokens < manifest.max_model_len:
+            raise EngineLoadError(
+                f"max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of {manifest.max_model_len} tokens"
+            )
     elif record is not None and record.flow == "tensorrt" and settings.guided_decoding_backend == "llguidance":
         raise EngineLoadError(
             "guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with --flow pytorch"
@@ -67,13 +76,13 @@ def _check_api(settings: OpenAiBlsSettings, engines: Mapping[str, Model]) -> Non
             raise SettingsError(
                 f"{OPENAI_BLS.name}: {setting} names {unknown[0]}, which is none of {', '.join(engines)}"
             )
-        for engine in engines:
+        for name in engines:
             try:
-                detect.detect(None, **{setting: settings.format_for(value, engine)})
+                detect.detect(None, **{setting: settings.format_for(value, name)})
             except (SettingsError, ValueError) as error:
                 raise SettingsError(f"{OPENAI_BLS.name}: {error}") from None
-    for name, engine in engines.items():
-        if settings.engine_door == "exchange" and engine.backend == CPP_BACKEND:
+    for name, model in engines.items():
+        if settings.engine_door == "exchange" and model.backend == CPP_BACKEND:
             raise SettingsError(
                 f"{OPENAI_BLS.name}: engine_door is exchange, and {name} is of the C++ backend, which has only grpc"
             )

@@ -25,6 +25,10 @@ def pointer(name: str) -> Break:
     return lambda folder: (folder / name).write_bytes(POINTER)
 
 
+def renamed(name: str, pointer: str) -> Break:
+    return lambda folder: (folder / name).rename(folder / pointer).write_bytes(POINTER)
+
+
 def written(name: str, text: str) -> Break:
     return lambda folder: (folder / name).write_text(text)
 
@@ -115,12 +119,12 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
     "weights are a pointer": (pointer(WEIGHTS), (f"/{WEIGHTS} {PULL}",)),
     "tokenizer.json is a pointer": (pointer("tokenizer.json"), (f"/tokenizer.json {PULL}",)),
     "tokenizer.model is a pointer": (
-        lambda folder: (pointer("tokenizer.model")(folder), (folder / "tokenizer.json").unlink()),
+        renamed("tokenizer.json", "tokenizer.model"),
         (f"/tokenizer.model {PULL}",),
     ),
     "config.json is a pointer": (pointer("config.json"), (f"/config.json {PULL}",)),
     "pytorch_model.bin is a pointer": (
-        lambda folder: (pointer("pytorch_model.bin")(folder), (folder / WEIGHTS).unlink()),
+        renamed(WEIGHTS, "pytorch_model.bin"),
         (f"/pytorch_model.bin {PULL}",),
     ),
     "weights are cut off": (truncated, ("no whole safetensors file", "incomplete")),
