@@ -1,4 +1,4 @@
-"""Facts of a Hugging Face checkpoint, read from its JSON files without transformers."""
+"""Facts of a Hugging Face checkpoint, read from its JSON files."""
 
 from __future__ import annotations
 
