@@ -23,6 +23,7 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
 )
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
 from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
+from openai_bls.core.checkpoint import context_length
 from openai_bls.core.manifest import Dtype, EngineLoadError
 from openai_bls.engines.tensorrt_llm import versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
@@ -93,13 +94,12 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         EngineLoadError: options that contradict each other, or the model.
     """
     own = request.own
-    shape, unknown, longest = None, "", request.config.get("max_position_embeddings")
+    shape, unknown, longest = None, "", context_length(request.config)
     try:
         shape = shape_of(request.config)
         longest = shape.max_position_embeddings
     except EngineLoadError as error:
         unknown = str(error)
-    longest = longest if isinstance(longest, int) and longest > 0 else None
     max_input_len, max_seq_len = lengths(request.max_seq_len, own, longest)
     flow = own.flow or flow_of(version)
     own = with_flow(own, flow)
