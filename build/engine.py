@@ -93,6 +93,8 @@ class DryRun(NamedTuple):
     options: BuildOptions
     gpu: str | None
     """Of the estimate; None is the installed one, else a common one."""
+    gpu_memory: str | None = None
+    """Of a GPU that may be in no table."""
 
 
 class Build(NamedTuple):
@@ -122,9 +124,9 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
     if given.get("name") == "":
         parser.error("--name is empty")
     dry_run = given.pop("dry_run", False)
-    gpu = given.get("gpu")
-    if gpu is not None and not dry_run:
-        parser.error("--gpu is for --dry-run: an engine is built for the GPU that is there")
+    gpu = [given.get(name) for name in ("gpu", "gpu_memory")]
+    if any(gpu) and not dry_run:
+        parser.error("--gpu and --gpu-memory are for --dry-run: an engine is built for the GPU that is there")
     engine, reason = choose_engine(given.get("engine", "auto"), dry_run=dry_run)
     tensorrt_llm = read_options(given)
     refuse_meaningless(given, engine, tensorrt_llm.flow, tensorrt_llm.backend)
@@ -142,7 +144,7 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
         force=given.get("force", False),
         tensorrt_llm=tensorrt_llm,
     )
-    return DryRun(options, gpu) if dry_run else Build(options, reason)
+    return DryRun(options, *gpu) if dry_run else Build(options, reason)
 
 
 def _refuse_names_of_guides(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -203,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"
     )
     what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
+    what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
     _add_sizes(parser.add_argument_group("sizes"))
     _add_quantization(parser.add_argument_group("number formats and quantization (TensorRT-LLM)"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
@@ -250,7 +253,7 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
         metavar="NAME|DIR",
         help="text to calibrate with: a directory needs no network (default: cnn_dailymail, from the hub)",
     )
-    group.add_argument("--calib-size", type=int, metavar="N", help="texts to calibrate with (default: 512)")
+    group.add_argument("--calib-size", type=int, metavar="N", help="texts to calibrate with (default: 512; awq: 32)")
 
 
 def _add_build(group: argparse._ArgumentGroup) -> None:
@@ -363,10 +366,10 @@ def dry_run(wanted: DryRun) -> int:
         raise EngineLoadError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
     version, architectures, about = ask_installed()
     installed = visible_gpus()
-    gpu = planning.gpu_for(wanted.gpu, installed)
+    gpu = planning.gpu_for(wanted.gpu, wanted.gpu_memory, installed)
     request = request_of(options, fetch_config(options.model), Path(options.model).expanduser(), architectures)
     print(f"TensorRT-LLM {about}")
-    if wanted.gpu is None and not installed:
+    if wanted.gpu is wanted.gpu_memory is None and not installed:
         print(f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)")
     try:
         plan = planning.plan(request, version, gpu)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from openai_bls.core.mpi import names_a_rank
 from openai_bls.launcher.checks import engine_models
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.mpi_job import Mode, MpiJob, find_mpirun
@@ -26,8 +27,6 @@ _STAYING = ("OPENAI_BLS_API_KEY", "OPENAI_BLS_HTTP_HOST", "OPENAI_BLS_HTTP_PORT"
 
 # Set in every process of an mpirun.
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
-# By these a process takes itself for a rank of a running MPI job.
-_IDENTITY_PREFIXES = ("OMPI_", "PMIX_", "PMI_")
 _HOSTS = re.compile(r"[\w.-]+(:[1-9]\d*)?(,[\w.-]+(:[1-9]\d*)?)*")
 
 
@@ -148,7 +147,7 @@ def rank_environment(options: RankOptions, heads: Mapping[str, EngineHead], base
     """
     environment = dict(base)
     if any(head.tensorrt_llm and head.tensorrt_llm.backend == "python" for head in heads.values()):
-        environment = {name: value for name, value in base.items() if not name.startswith(_IDENTITY_PREFIXES)}
+        environment = {name: value for name, value in base.items() if not names_a_rank(name)}
     if options.mode == "orchestrator":
         environment |= {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
     return environment

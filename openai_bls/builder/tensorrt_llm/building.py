@@ -22,7 +22,6 @@ from openai_bls.builder.target import BuildTarget, Prepared
 from openai_bls.builder.tensorrt_llm import chatglm
 from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
 from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
@@ -161,7 +160,7 @@ class TensorRtLlmRecipe:
         )
 
     def _configs(self, target: BuildTarget) -> dict[str, str]:
-        settings = msgspec.structs.replace(self._own.settings, enable_chunked_context=self._plan.chunked_context)
+        settings = self._plan.settings
         if self._own.backend == "cpp":
             version_dir = target.version_dir.absolute()
             settings = cpp_settings(self.manifest, settings, version_dir, self._own.cpp_parameters)
@@ -196,7 +195,7 @@ class TensorRtLlmRecipe:
             quant_algorithm=QUANTIZATIONS[own.quant].algorithm if own.quant else "",
             kv_cache_dtype=own.kv_cache_dtype,
             calib_dataset=str(dataset.absolute()) if own.calib_dataset and dataset.is_dir() else own.calib_dataset,
-            calib_size=own.calib_size or DEFAULT_CALIB_SIZE,
+            calib_size=made.calib_size,
             workers=own.workers,
             plugins=own.plugins,
             multiple_profiles=own.multiple_profiles,

@@ -264,10 +264,17 @@ def test_an_engine_that_does_not_split_says_so(repository: Path) -> None:
 
 
 def test_environment() -> None:
-    traces = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_btl": "tcp", "PMIX_RANK": "0", "PMI_RANK": "0"}
-    base = {"PATH": "/bin", **traces}
+    traces = {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_MCA_orte_hnp_uri": "1",
+        "ORTE_X": "1",
+        "PMIX_RANK": "0",
+        "PMI_RANK": "0",
+    }
+    kept = {"PATH": "/bin", "OMPI_MCA_btl_tcp_if_include": "eth0", "PMIX_MCA_gds": "hash"}
+    base = {**kept, **traces}
     leader, orchestrator = RankOptions(), RankOptions(mode="orchestrator")
-    assert rank_environment(leader, heads(tensorrt_llm=PYTHON), base) == {"PATH": "/bin"}
+    assert rank_environment(leader, heads(tensorrt_llm=PYTHON), base) == kept
     assert rank_environment(leader, heads(tensorrt_llm=CPP), base) == base
     assert rank_environment(leader, heads(tensorrt_llm=None), base) == base
     assert rank_environment(orchestrator, heads(tensorrt_llm=CPP), {"PATH": "/bin"}) == {
