@@ -17,10 +17,11 @@ from tests.unit.builder.tensorrt_llm.test_planning import asked, plan_of
 
 # Sources: module docstring of `calibration`. The dispatch is the same in 0.20, 1.0, 1.1 and 1.2.
 _NATIVE: tuple[Quant, ...] = ("int8_weight_only", "int4_weight_only", "fp8_rowwise")
-_FP8 = {(quant, "fp8") for quant in _NATIVE}
-_INT8 = {(quant, "int8") for quant in (*_NATIVE, None)}
-_NVFP4 = {("nvfp4", cache) for cache in ("auto", "fp8", "int8")}
-FAILING: dict[str, set[tuple[Quant | None, str]]] = {
+Combinations = set[tuple[Quant | None, str]]
+_FP8: Combinations = {(quant, "fp8") for quant in _NATIVE}
+_INT8: Combinations = {(quant, "int8") for quant in (*_NATIVE, None)}
+_NVFP4: Combinations = {("nvfp4", cache) for cache in ("auto", "fp8", "int8")}
+FAILING: dict[str, Combinations] = {
     **dict.fromkeys(("Llama-3.1-8B", "Mistral-7B-v0.1", "Mixtral-8x7B-v0.1", "Qwen3-8B", "chatglm3-6b"), _FP8),
     "Qwen-7B-Chat": _FP8,
     "Phi-3-mini-4k-instruct": _FP8 | _INT8,
