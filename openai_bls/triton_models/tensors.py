@@ -247,7 +247,7 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
     by_name = {tensor.name: tensor for tensor in engine.inputs}
     passed_through = {outer: inner for outer, inner in _PASSED_THROUGH.items() if inner in by_name}
     outputs = {tensor.name for tensor in engine.outputs}
-    context = {name: f"_{name}" for name in ("decode_context", "decode_final") if name in outputs}
+    context: dict[str, str] = {name: f"_{name}" for name in sorted(outputs & {"decode_context", "decode_final"})}
     logits = [tensor for tensor in engine.outputs if tensor.name in ("context_logits", "generation_logits")]
     return Model(
         name=name,
