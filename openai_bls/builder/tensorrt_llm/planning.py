@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ import msgspec
 from openai_bls.builder.tensorrt_llm import chatglm, chunking, families
 from openai_bls.builder.tensorrt_llm.estimate import estimate
 from openai_bls.builder.tensorrt_llm.estimate_text import report, sentences
+from openai_bls.builder.tensorrt_llm.flows import default_flow
 from openai_bls.builder.tensorrt_llm.gpus import Gpu, find_gpu
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions, with_flow
 from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
@@ -24,7 +26,7 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
 from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
 from openai_bls.core.manifest import Dtype, EngineLoadError
-from openai_bls.engines.tensorrt_llm import versions
+from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
 
 DEFAULT_MODEL_LEN = 2048
@@ -61,6 +63,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of its weights; None where they are not on this machine."""
     architectures: Mapping[Flow, frozenset[str]] | None = None
     """Architectures that the installed TensorRT-LLM has in each flow; None if it was not asked."""
+    arguments_refusal: str = ""
+    """Refusal of `own.extra_llm_api_options` by the installed classes."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +88,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
+    extra_llm_api_options: dict[str, Any] = {}
+    """Further arguments of `LLM`, as the version has them."""
 
 
 def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
@@ -93,6 +99,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         EngineLoadError: options that contradict each other, or the model.
     """
     own = request.own
+    flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version))
     shape, unknown, longest = None, "", request.config.get("max_position_embeddings")
     try:
         shape = shape_of(request.config)
@@ -101,8 +108,8 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         unknown = str(error)
     longest = longest if isinstance(longest, int) and longest > 0 else None
     max_input_len, max_seq_len = lengths(request.max_seq_len, own, longest)
-    flow = own.flow or flow_of(version)
     own = with_flow(own, flow)
+    arguments, of_arguments = _arguments(own, version, request)
     stored = stored_as(request.config)
     if stored and request.folder is None:
         # Of a model on the hub config.json alone was fetched, and ModelOpt's own file lies beside it.
@@ -132,12 +139,18 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         checkpoint_bytes=request.checkpoint_bytes,
     )
     found = estimate(shape, wanted) if shape else None
-    refusals = (*_of_options(own, flow, version, stored), *_without_effect(own, flow, quant, kv_cache_dtype, stored))
+    refusals = (
+        *_of_options(own, flow, version, stored),
+        *_without_effect(own, flow, quant, kv_cache_dtype, stored),
+        *of_arguments,
+    )
     of_model = tuple(_of_model(request, flow, version, stored))
     problems = (*of_model, *refusals, *prompts.problems, *(found.problems if found else ()))
     remark = None if of_model else families.note(request.config, flow, own.quant, request.architectures)
     notes = (
+        *([why] if why else ()),
         *([remark] if remark else ()),
+        *(speculation.notes(arguments, version) if not of_arguments else ()),
         *([f"no estimate: {unknown}"] if unknown else ()),
         *prompts.notes,
         *(found.notes if found else ()),
@@ -156,6 +169,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         problems=problems,
         refusals=refusals,
         notes=notes,
+        extra_llm_api_options=arguments,
     )
 
 
@@ -169,23 +183,24 @@ def described(request: Request, made: Plan) -> str:
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
     """Problems of the model's family, or of the checkpoint's quantization, with TensorRT-LLM."""
-    release = (version.major, version.minor)
-    refused = families.refusal(
-        request.config, flow, release, trust_remote_code=request.trust_remote_code, installed=request.architectures
-    )
-    if refused:
+    if refused := _of_family(request, version, flow):
         yield refused
         return
     try:
         versions.require_flow(flow, version, str(version))
     except EngineLoadError as error:
         yield str(error)
-    if stored and (refused := checkpoint_refusal(stored, flow, release)):
+    if stored and (refused := checkpoint_refusal(stored, flow, (version.major, version.minor))):
         yield refused
     if request.folder is not None and request.config.get("model_type") == "chatglm":
         refused = chatglm.refusal(request.folder, request.config)
         if refused:
             yield refused
+
+
+def _of_family(request: Request, version: Version, flow: Flow) -> str | None:
+    release, trust = (version.major, version.minor), request.trust_remote_code
+    return families.refusal(request.config, flow, release, trust_remote_code=trust, installed=request.architectures)
 
 
 def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
@@ -242,9 +257,23 @@ def _without_effect(
             )
 
 
-def flow_of(version: Version) -> Flow:
-    """Flow where none is asked for: an engine is built if the version can."""
-    return "tensorrt" if (version.major, version.minor) < families.TENSORRT_FLOW_END else "pytorch"
+def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Further arguments of `LLM` in the version's terms, and their refusals."""
+    if not own.extra_llm_api_options:
+        return {}, ()
+    try:
+        arguments = llm_args.read(own.extra_llm_api_options, version)
+    except EngineLoadError as error:
+        return {}, (str(error),)
+    refused = speculation.refusals(
+        arguments,
+        version,
+        pipeline_parallel_size=own.pipeline_parallel_size,
+        max_beam_width=own.max_beam_width,
+        adapters=bool(own.lora),
+        grammars=own.settings.guided_decoding_backend,
+    )
+    return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
 
 
 def lengths(max_seq_len: int | None, own: TensorRtLlmOptions, longest: int | None) -> tuple[int, int]:
