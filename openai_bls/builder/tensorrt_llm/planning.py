@@ -99,7 +99,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         EngineLoadError: options that contradict each other, or the model.
     """
     own = request.own
-    flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version))
+    flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
     shape, unknown, longest = None, "", request.config.get("max_position_embeddings")
     try:
         shape = shape_of(request.config)
@@ -183,7 +183,7 @@ def described(request: Request, made: Plan) -> str:
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
     """Problems of the model's family, or of the checkpoint's quantization, with TensorRT-LLM."""
-    if refused := _of_family(request, version, flow):
+    if refused := _of_family(request, version, request.trust_remote_code, flow):
         yield refused
         return
     try:
@@ -198,8 +198,8 @@ def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs |
             yield refused
 
 
-def _of_family(request: Request, version: Version, flow: Flow) -> str | None:
-    release, trust = (version.major, version.minor), request.trust_remote_code
+def _of_family(request: Request, version: Version, trust: bool, flow: Flow) -> str | None:
+    release = (version.major, version.minor)
     return families.refusal(request.config, flow, release, trust_remote_code=trust, installed=request.architectures)
 
 

@@ -91,6 +91,8 @@ def notes(values: Mapping[str, Any], version: Version) -> Iterator[str]:
         "with speculative_config, requests with penalties, logit_bias, bad_words, min_p, min_tokens, seed or logprobs "
         "are refused: it is not known that TensorRT-LLM honours them while it drafts"
     )
+    if asked.draft_model is not None:
+        yield "the estimate leaves the draft model out: its weights and KV cache need memory beside the model's"
     if asked.greedy:
         hint = "; allow_advanced_sampling: true lets them sample" if version >= _NON_GREEDY_SINCE else ""
         yield f"{asked.decoding_type} of TensorRT-LLM {version} decodes greedily: requests need temperature 0{hint}"

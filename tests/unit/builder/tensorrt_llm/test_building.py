@@ -445,7 +445,7 @@ def test_models_and_versions_that_do_not_go(machine: Machine, repository: Path, 
         other, repository
     )
     foreign = make_checkpoint(tmp_path / "foreign", architectures=["BaichuanForCausalLM"])
-    assert "pass --trust-remote-code" in refusal(foreign, repository)
+    assert "pass --trust-remote-code" in refusal(foreign, repository, flow=None)
     source = make_checkpoint(tmp_path / "tiny")
     machine.set(FAKE_TENSORRT_LLM_VERSION="1.3.0")
     said = refusal(source, repository, TensorRtLlmOptions(flow="tensorrt"))

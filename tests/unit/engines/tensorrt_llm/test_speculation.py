@@ -50,7 +50,7 @@ def test_drafters(
     assert (found.one_engine, found.greedy, found.guided) == (one_engine, greedy, guided)
     assert found.draft_model == (Path(draft_model(tmp_path)) if needs_model else None)
     told = list(notes(values, number))
-    assert len(told) == 1 + greedy
+    assert len(told) == 1 + greedy + needs_model
     assert ("allow_advanced_sampling: true" in told[-1]) == (greedy and version >= "1.2")
     assert list(refusals(values, number)) == []
     assert len(list(refusals(values, number, grammars="xgrammar"))) == (not guided)
