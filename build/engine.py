@@ -6,8 +6,9 @@
     python build/engine.py --model Qwen/Qwen2.5-0.5B-Instruct --name small   a further engine, beside the default one
     python build/engine.py --remove small
 
-Where TensorRT-LLM and a GPU are, it converts the checkpoint and builds a TensorRT engine (--flow tensorrt), or places
-the checkpoint for the PyTorch flow; elsewhere the embedded engine of transformers takes the checkpoint as it is.
+Where TensorRT-LLM and a GPU are, it places the checkpoint for the PyTorch flow, or converts it and builds a TensorRT
+engine (--flow tensorrt, the default before TensorRT-LLM 1.2); elsewhere the embedded engine of transformers takes the
+checkpoint as it is.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
 `tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
@@ -217,13 +218,20 @@ def _add_build(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--flow",
         choices=("auto", "tensorrt", "pytorch"),
-        help="build a TensorRT engine, or let TensorRT-LLM's PyTorch flow load the checkpoint (default: tensorrt where"
-        " the installed version has it)",
+        help="build a TensorRT engine, or let TensorRT-LLM's PyTorch flow load the checkpoint (default: tensorrt before"
+        " TensorRT-LLM 1.2; from then on pytorch, unless another option or the model needs tensorrt)",
     )
     group.add_argument(
         "--backend",
         choices=("python", "cpp"),
         help="Triton's: our model.py over the LLM API, or the C++ backend tensorrtllm (default: python)",
+    )
+    group.add_argument(
+        "--extra-llm-api-options",
+        type=Path,
+        metavar="FILE",
+        help="YAML with further arguments of LLM, as trtllm-serve has it: speculative_config, cuda_graph_config,"
+        " moe_config ... (--flow pytorch; docs/models.md)",
     )
     group.add_argument(
         "--workers", type=int, metavar="N", help="ranks that are built side by side: all of them, or leave it out"
@@ -321,15 +329,16 @@ def dry_run(wanted: DryRun) -> int:
     options = wanted.options
     if options.engine != "tensorrt_llm":
         raise EngineLoadError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
-    version, architectures, about = ask_installed()
+    found = ask_installed(options.tensorrt_llm.extra_llm_api_options)
     installed = visible_gpus()
     gpu = planning.gpu_for(wanted.gpu, wanted.gpu_memory, installed)
-    request = request_of(options, fetch_config(options.model), Path(options.model).expanduser(), architectures)
-    print(f"TensorRT-LLM {about}")
+    source = Path(options.model).expanduser()
+    request = request_of(options, fetch_config(options.model), source, found.architectures, found.arguments_refusal)
+    print(f"TensorRT-LLM {found.about}")
     if wanted.gpu is wanted.gpu_memory is None and not installed:
         print(f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)")
     try:
-        plan = planning.plan(request, version, gpu)
+        plan = planning.plan(request, found.version, gpu)
     except EngineLoadError as error:
         # There is nothing to estimate, and the reason stands where the others do.
         print(sentences([str(error)], ()).rstrip("\n"))

@@ -52,10 +52,11 @@ class TensorRtLlmRecipe:
         self._options, self._source, self._report = options, source, report
         self._own = options.tensorrt_llm
         weight_names(source)
-        self._survey = survey()
+        self._survey = survey(self._own.extra_llm_api_options)
         gpus = self._survey.gpus
         self._config = read_config(source)
-        request = request_of(options, self._config, source, self._survey.architectures)
+        installed = self._survey.architectures, self._survey.arguments_refusal
+        request = request_of(options, self._config, source, *installed)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.flow, self._plan.version, self._survey.version)
         self._check()
@@ -156,6 +157,7 @@ class TensorRtLlmRecipe:
                 plugins=own.plugins,
                 lora={name: f"lora/{name}" for name in own.lora},
                 max_lora_rank=self._lora_rank,
+                extra_llm_api_options=made.extra_llm_api_options,
             ),
         )
 
@@ -244,7 +246,11 @@ class TensorRtLlmRecipe:
 
 
 def request_of(
-    options: BuildOptions, config: dict[str, Any], source: Path, architectures: Mapping[Flow, frozenset[str]] | None
+    options: BuildOptions,
+    config: dict[str, Any],
+    source: Path,
+    architectures: Mapping[Flow, frozenset[str]] | None,
+    arguments_refusal: str,
 ) -> Request:
     """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
@@ -259,6 +265,7 @@ def request_of(
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
         architectures=architectures,
+        arguments_refusal=arguments_refusal,
     )
 
 

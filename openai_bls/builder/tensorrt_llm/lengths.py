@@ -64,5 +64,6 @@ def findings(own: TensorRtLlmOptions, flow: Flow, total: int, positions: int | N
         return Findings()
     beyond = f"{typed}: {total:,} tokens are beyond the {positions:,} that the model was made for"
     if flow == "pytorch":
-        return Findings(problems=(f"{beyond}, and the PyTorch flow cuts sequences off there; lower it",))
+        cut = "and the PyTorch flow cuts sequences off there: lower it, or take --flow tensorrt"
+        return Findings(problems=(f"{beyond}, {cut}",))
     return Findings(notes=(f"{beyond}: TensorRT-LLM builds it with a warning, and text gets worse beyond them",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,6 +14,7 @@ from openai_bls.builder.tensorrt_llm.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.estimate import estimate
 from openai_bls.builder.tensorrt_llm.estimate_text import report, sentences
 from openai_bls.builder.tensorrt_llm.findings import Findings
+from openai_bls.builder.tensorrt_llm.flows import default_flow
 from openai_bls.builder.tensorrt_llm.gpus import Gpu, find_gpu, gpu_of_memory
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions, with_flow
 from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
@@ -27,7 +29,7 @@ from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
 from openai_bls.core.checkpoint import context_length
 from openai_bls.core.manifest import Dtype, EngineLoadError
 from openai_bls.core.settings import TensorRtLlmSettings
-from openai_bls.engines.tensorrt_llm import versions
+from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
 
 DEFAULT_NUM_TOKENS = 8192
@@ -61,6 +63,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of its weights; None where they are not on this machine."""
     architectures: Mapping[Flow, frozenset[str]] | None = None
     """Architectures that the installed TensorRT-LLM has in each flow; None if it was not asked."""
+    arguments_refusal: str = ""
+    """Refusal of `own.extra_llm_api_options` by the installed classes."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +90,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
+    extra_llm_api_options: dict[str, Any] = {}
+    """Further arguments of `LLM`, as the version has them."""
 
 
 def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
@@ -94,8 +100,10 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     Raises:
         EngineLoadError: options that contradict each other, or the model.
     """
-    flow = request.own.flow or flow_of(version)
-    own = with_flow(request.own, flow)
+    own = request.own
+    flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
+    own = with_flow(own, flow)
+    arguments, of_arguments = _arguments(own, version, request)
     shape, unknown, positions = None, "", context_length(request.config)
     try:
         shape = shape_of(request.config)
@@ -149,6 +157,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *_of_options(own, flow, version, stored),
         *_without_effect(own, flow, quant, kv_cache_dtype),
         *of_calibration.refusals,
+        *of_arguments,
     )
     of_model = tuple(_of_model(request, flow, version, stored))
     problems = (
@@ -162,7 +171,9 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     )
     remark = None if of_model else families.note(request.config, flow, own.quant, request.architectures)
     notes = (
+        *([why] if why else ()),
         *([remark] if remark else ()),
+        *(speculation.notes(arguments, version) if not of_arguments else ()),
         *([f"no estimate: {unknown}"] if unknown else ()),
         *of_lengths.notes,
         *of_windows.notes,
@@ -185,6 +196,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         problems=problems,
         refusals=refusals,
         notes=notes,
+        extra_llm_api_options=arguments,
     )
 
 
@@ -198,23 +210,24 @@ def described(request: Request, made: Plan) -> str:
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
     """Problems of the model's family, or of the checkpoint's quantization, with TensorRT-LLM."""
-    release = (version.major, version.minor)
-    refused = families.refusal(
-        request.config, flow, release, trust_remote_code=request.trust_remote_code, installed=request.architectures
-    )
-    if refused:
+    if refused := _of_family(request, version, request.trust_remote_code, flow):
         yield refused
         return
     try:
         versions.require_flow(flow, version, str(version))
     except EngineLoadError as error:
         yield str(error)
-    if stored and (refused := checkpoint_refusal(stored, flow, release)):
+    if stored and (refused := checkpoint_refusal(stored, flow, (version.major, version.minor))):
         yield refused
     if request.folder is not None and request.config.get("model_type") == "chatglm":
         refused = chatglm.refusal(request.folder, request.config)
         if refused:
             yield refused
+
+
+def _of_family(request: Request, version: Version, trust: bool, flow: Flow) -> str | None:
+    release = (version.major, version.minor)
+    return families.refusal(request.config, flow, release, trust_remote_code=trust, installed=request.architectures)
 
 
 def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
@@ -261,9 +274,23 @@ def _without_effect(own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dt
             )
 
 
-def flow_of(version: Version) -> Flow:
-    """Flow where none is asked for: an engine is built if the version can."""
-    return "tensorrt" if (version.major, version.minor) < families.TENSORRT_FLOW_END else "pytorch"
+def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Further arguments of `LLM` in the version's terms, and their refusals."""
+    if not own.extra_llm_api_options:
+        return {}, ()
+    try:
+        arguments = llm_args.read(own.extra_llm_api_options, version)
+    except EngineLoadError as error:
+        return {}, (str(error),)
+    refused = speculation.refusals(
+        arguments,
+        version,
+        pipeline_parallel_size=own.pipeline_parallel_size,
+        max_beam_width=own.max_beam_width,
+        adapters=bool(own.lora),
+        grammars=own.settings.guided_decoding_backend,
+    )
+    return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
 
 
 def gpu_for(name: str | None, memory: str | None, installed: Sequence[InstalledGpu]) -> Gpu:

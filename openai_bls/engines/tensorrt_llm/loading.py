@@ -155,6 +155,7 @@ def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSett
         gather_generation_logits=built and record.gather_logits,
         lora=_adapters(version_dir, record),
         max_lora_rank=record.max_lora_rank,
+        extra_llm_api_options=record.extra_llm_api_options,
     )
     # None leaves TensorRT-LLM's own default, which the options' are.
     names = (

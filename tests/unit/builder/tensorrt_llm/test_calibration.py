@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from openai_bls.builder.tensorrt_llm.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.families import family_of
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
+from openai_bls.builder.tensorrt_llm.planning import Plan, Request
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype, Quant
 from tests.unit.builder.tensorrt_llm import published_models
-from tests.unit.builder.tensorrt_llm.test_planning import asked, plan_of
+from tests.unit.builder.tensorrt_llm.test_planning import asked
+from tests.unit.builder.tensorrt_llm.test_planning import plan_of as plan_of_any
 
 # Sources: module docstring of `calibration`. The dispatch is the same in 0.20, 1.0, 1.1 and 1.2.
 _NATIVE: tuple[Quant, ...] = ("int8_weight_only", "int4_weight_only", "fp8_rowwise")
@@ -32,6 +35,12 @@ FAILING: dict[str, Combinations] = {
 
 def calibration(name: str, quant: Quant | None = None, cache: KvCacheDtype = "auto", **more: Any) -> Calibration:
     return Calibration(family_of(published_models.config(name)), quant, cache, **more)
+
+
+def plan_of(config: dict[str, Any], own: TensorRtLlmOptions, *, request: Request | None = None) -> Plan:
+    """Of an engine, unless the options say otherwise."""
+    own = msgspec.structs.replace(own, flow=own.flow or "tensorrt")
+    return plan_of_any(config, own, request=request and msgspec.structs.replace(request, own=own))
 
 
 @pytest.mark.parametrize("name", FAILING)

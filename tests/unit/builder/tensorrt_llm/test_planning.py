@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.builder.tensorrt_llm.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, flow_of, gpu_for, plan
+from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import nvidia_smi
@@ -44,10 +44,74 @@ def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None, *, trus
     )
 
 
-@pytest.mark.parametrize(("version", "flow"), [("0.20.0", "tensorrt"), ("1.2.1", "tensorrt"), ("1.3.0", "pytorch")])
-def test_flow(version: str, flow: str) -> None:
-    assert flow_of(Version.parse(version)) == flow
-    assert plan_of(version=version).flow == flow
+YAML: dict[str, Any] = {"print_iter_log": True}
+
+
+@pytest.mark.parametrize(
+    ("own", "version", "flow", "said"),
+    [
+        (TensorRtLlmOptions(), "0.20.0", "tensorrt", ""),
+        (TensorRtLlmOptions(), "1.1.0", "tensorrt", ""),
+        (TensorRtLlmOptions(), "1.2.1", "pytorch", "is the default from TensorRT-LLM 1.2 on; --flow tensorrt builds"),
+        (TensorRtLlmOptions(), "1.3.0", "pytorch", ""),
+        (TensorRtLlmOptions(flow="tensorrt"), "1.2.1", "tensorrt", ""),
+        (TensorRtLlmOptions(flow="pytorch"), "1.1.0", "pytorch", ""),
+        (TensorRtLlmOptions(quant="fp8"), "1.1.0", "tensorrt", ""),
+        (TensorRtLlmOptions(quant="fp8"), "1.2.1", "tensorrt", "from TensorRT-LLM 1.2 on, and --quant is for --flow"),
+        (TensorRtLlmOptions(backend="cpp"), "1.2.1", "tensorrt", "and --backend cpp is for --flow tensorrt"),
+        (TensorRtLlmOptions(extra_llm_api_options=YAML), "1.1.0", "pytorch", ""),
+        (TensorRtLlmOptions(extra_llm_api_options=YAML), "1.2.1", "pytorch", ""),
+    ],
+)
+def test_flow(own: TensorRtLlmOptions, version: str, flow: str, said: str) -> None:
+    made = plan_of(own=own, version=version)
+    assert made.flow == flow
+    notes = [note for note in made.notes if "--flow pytorch is the default" in note]
+    assert len(notes) == bool(said)
+    assert said in "".join(notes)
+    assert made.refusals == ()
+
+
+def test_a_model_that_only_engines_have() -> None:
+    config = published_models.config("Baichuan2-7B-Chat")
+    request = msgspec.structs.replace(asked(config), trust_remote_code=True)
+    made = plan(request, Version(1, 2, 1), find_gpu("H100"))
+    assert made.flow == "tensorrt"
+    assert "--flow pytorch is the default from TensorRT-LLM 1.2 on, and does not have this model" in made.notes[0]
+    assert plan(request, Version(1, 3), find_gpu("H100")).flow == "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (TensorRtLlmOptions(quant="fp8", extra_llm_api_options=YAML), "--extra-llm-api-options is for --flow pytorch"),
+        (TensorRtLlmOptions(flow="tensorrt", extra_llm_api_options=YAML), "is for --flow pytorch: an engine has"),
+        (TensorRtLlmOptions(flow="pytorch", quant="fp8"), "--quant is for --flow tensorrt: the PyTorch flow does not"),
+    ],
+)
+def test_options_of_both_flows(own: TensorRtLlmOptions, said: str) -> None:
+    with pytest.raises(EngineLoadError, match=said):
+        plan_of(own=own)
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "version", "said"),
+    [
+        ({"pipeline_parallel_size": 2}, {}, "1.2.1", "(NGram) does not go with --pp-size"),
+        ({"max_beam_width": 2}, {}, "1.2.1", "does not go with --max-beam-width"),
+        ({"lora": {"law": Path("law")}}, {}, "1.2.1", "does not go with --lora-dir"),
+        ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.0.0", "grammars from 1.1 on"),
+        ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.1.0", ""),
+        ({}, {"decoding_type": "Medusa"}, "1.2.1", "decoding_type in --extra-llm-api-options is 'Medusa' (it is for"),
+        ({}, {}, "0.20.0", "serves checkpoints by PyTorch as an experiment only"),
+    ],
+)
+def test_speculative_decoding(options: dict[str, Any], values: dict[str, Any], version: str, said: str) -> None:
+    drafter = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2} | values
+    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": drafter}, **options)
+    problems = plan_of(own=own, version=version).problems
+    assert len(problems) == bool(said)
+    assert said in "".join(problems)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +122,7 @@ def test_flow(version: str, flow: str) -> None:
         (TensorRtLlmOptions(gather_logits=True), "--gather-logits is for --flow tensorrt"),
         (TensorRtLlmOptions(workers=2), "--workers is for --flow tensorrt"),
         (TensorRtLlmOptions(kv_cache_dtype="int8"), "--kv-cache-dtype int8 is for --flow tensorrt"),
-        (TensorRtLlmOptions(backend="cpp"), "--backend cpp runs engines of --flow tensorrt only"),
+        (TensorRtLlmOptions(backend="cpp"), "--backend cpp is for --flow tensorrt"),
     ],
 )
 def test_options_without_a_meaning_for_the_flow_there_is(own: TensorRtLlmOptions, said: str) -> None:
@@ -74,8 +138,8 @@ def test_a_model_of_unknown_size(capsys: pytest.CaptureFixture[str]) -> None:
     made = plan_of(config)
     assert (made.estimate, made.max_seq_len, made.problems) == (None, 512, ())
     text = described(asked(config), made)
-    assert "tensorrt flow, 512 tokens" in text
-    assert "\n\nNotes\n  - no estimate: config.json has no usable" in text
+    assert "pytorch flow, 512 tokens" in text
+    assert "\n  - no estimate: config.json has no usable" in text
 
 
 def test_problems_are_told_once() -> None:
@@ -85,7 +149,8 @@ def test_problems_are_told_once() -> None:
     text = described(asked(DEMO, own), made)
     assert text.count("does not divide the 4 attention heads") == 1
     foreign = DEMO | {"architectures": ["MambaForCausalLM"]}
-    assert described(asked(foreign), plan_of(foreign)).count("  - MambaForCausalLM is no model family") == 1
+    engine = TensorRtLlmOptions(flow="tensorrt")
+    assert described(asked(foreign), plan_of(foreign, engine)).count("  - MambaForCausalLM is no model family") == 1
 
 
 def test_every_sentence_is_under_its_heading() -> None:
@@ -99,7 +164,7 @@ def test_every_sentence_is_under_its_heading() -> None:
     assert problems == " - ".join(made.problems)
     assert notes == " - ".join(made.notes)
     assert [sentence.split()[0] for sentence in made.problems] == ["--workers", "TensorRT-LLM"]
-    assert [sentence.split()[0] for sentence in made.notes] == ["TensorRT-LLM", "prompts", "awq", "of"]
+    assert [sentence.split()[0] for sentence in made.notes] == ["--flow", "TensorRT-LLM", "prompts", "awq", "of"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +201,7 @@ def test_what_the_version_refuses_in_the_middle(own: TensorRtLlmOptions, version
             "turns it off together with context_fmha",
         ),
         (
-            TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance")),
+            TensorRtLlmOptions(flow="tensorrt", settings=TensorRtLlmSettings(guided_decoding_backend="llguidance")),
             "llguidance is not for TensorRT engines: give xgrammar, or --flow pytorch",
         ),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from openai_bls.builder.tensorrt_llm.gpus import find_gpu
@@ -67,7 +68,7 @@ def test_windows_in_the_plan(config: dict[str, Any], flow: Flow, length: int, wi
 
 def test_what_was_asked_for_stays() -> None:
     own = TensorRtLlmSettings(max_attention_window_size="1024", enable_kv_cache_reuse=True)
-    made = plan_of(GEMMA3, TensorRtLlmOptions(settings=own))
+    made = plan_of(GEMMA3, TensorRtLlmOptions(flow="tensorrt", settings=own))
     assert (made.settings.max_attention_window_size, made.settings.enable_kv_cache_reuse) == ("1024", True)
     (problem,) = plan_of(GEMMA3, TensorRtLlmOptions(flow="pytorch", settings=own)).problems
     assert problem.startswith("--enable-kv-cache-reuse changes this model's text in the PyTorch flow")
@@ -75,16 +76,16 @@ def test_what_was_asked_for_stays() -> None:
 
 
 def test_a_window_that_is_never_reached() -> None:
-    own = TensorRtLlmOptions(max_input_len=400, max_output_len=100)
+    own = TensorRtLlmOptions(flow="tensorrt", max_input_len=400, max_output_len=100)
     assert plan_of(GEMMA3, own).settings.max_attention_window_size == ""
 
 
 def test_windows_make_room() -> None:
     """22 of 26 layers keep 512 tokens, and one step of a long prompt; the estimate counts so."""
-    own = TensorRtLlmOptions(max_input_len=512, max_output_len=31744)
+    own = TensorRtLlmOptions(flow="tensorrt", max_input_len=512, max_output_len=31744)
     with_windows = plan_of(GEMMA3, own).estimate
     full = TensorRtLlmSettings(max_attention_window_size="32256")
-    without = plan_of(GEMMA3, TensorRtLlmOptions(max_input_len=512, max_output_len=31744, settings=full)).estimate
+    without = plan_of(GEMMA3, msgspec.structs.replace(own, settings=full)).estimate
     assert with_windows is not None
     assert without is not None
     assert with_windows.kv_tokens_per_sequence == (5 * 512 + 32256) // 6 + 1
