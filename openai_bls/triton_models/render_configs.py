@@ -248,6 +248,12 @@ def _check_engine(name: str, there: _Chosen, chosen: _Chosen, given: Mapping[str
             raise SettingsError(
                 f"{name}: decoupled_mode is false, but openai_bls has its tokens from the C++ backend as a stream"
             )
+        groups = chosen.parameters.get("gpu_device_ids", "").count(";") + 1
+        if "instances" in given and given["instances"] != str(groups):
+            raise SettingsError(
+                f"{name}: instances is {given['instances']}, but an engine of the C++ backend has one for each group "
+                f"of GPUs in gpu_device_ids ({groups}): give 0;1 for two instances of a GPU each, 0,1;2,3 of two each"
+            )
         return
     instances = chosen.numbers.get("instances", 1)
     if instances > 1 or ("instances" in given and instances != 1):
@@ -307,10 +313,9 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
     if on_cpp:
         assert isinstance(settings, CppSettings)
         try:
-            made = cpp_model(settings, numbers["max_batch_size"], queue, name)
+            return cpp_model(settings, numbers["max_batch_size"], queue, name)
         except EngineLoadError as error:
             raise SettingsError(f"{name}: {error}") from None
-        return msgspec.structs.replace(made, instances=numbers.get("instances", made.instances))
     return msgspec.structs.replace(
         table,
         parameters=_in_order(given, [*table.parameters, *(cls.__struct_fields__ if cls else ())]),

@@ -106,6 +106,10 @@ def test_a_cpp_engine_stays_one(repository: Path) -> None:
     assert 'key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" }' in text
     assert 'backend: "tensorrtllm"' in text
     assert configure(repository) == []
+    configure(repository, ["tensorrt_llm.gpu_device_ids=0;1;2"])
+    assert "instance_group [ { count: 3 kind" in config(repository, "tensorrt_llm").read_text()
+    with pytest.raises(SettingsError, match=r"one for each group of GPUs in gpu_device_ids \(3\)"):
+        configure(repository, ["tensorrt_llm.instances=2"])
     # The ensembles follow a smaller engine.
     configure(repository, ["tensorrt_llm.max_batch_size=4"])
     assert "max_batch_size: 4\n" in config(repository, "ensemble").read_text()
