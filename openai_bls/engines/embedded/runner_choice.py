@@ -18,6 +18,12 @@ RunnerName = Literal["continuous_batching", "dynamic_cache"]
 
 _PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers for which continuous batching has a cache."""
+_UNDECLARED = {
+    "diffllama": "its layers call attention more than once",
+    "hrm_text": "its layers call attention more than once",
+    "nemotron": "its layers do not hand on what a paged cache needs",
+}
+"""Problems of model types that declare none."""
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary embeddings of which all sequences of a pass get the one of the longest."""
 
@@ -29,9 +35,12 @@ class RunnerChoice:
     runner: RunnerName
     attention: Attention
     reason: str
+    shared_steps: bool = True
+    """Sequences share forward passes; False only after that has failed."""
 
     def __str__(self) -> str:
-        return f"{self.runner} with attention {self.attention} ({self.reason})"
+        shared = "" if self.shared_steps else ", a pass for each sequence"
+        return f"{self.runner} with attention {self.attention}{shared} ({self.reason})"
 
 
 def candidates(
@@ -79,14 +88,19 @@ def candidates(
         else:
             reason = "asked for" if options.runner == "dynamic_cache" else problem or "continuous batching failed"
             found.append(RunnerChoice("dynamic_cache", options.attention, reason))
+            found.append(RunnerChoice("dynamic_cache", options.attention, "shared passes failed", shared_steps=False))
     return found
 
 
 def rope_types(config: Any) -> set[str]:
     """Kinds of rotary embeddings that a configuration names."""
-    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    nested = [parameters, *parameters.values()]
-    return {str(part["rope_type"]) for part in nested if isinstance(part, dict) and part.get("rope_type")}
+    return {str(part["rope_type"]) for part in _rope_parameters(config) if part.get("rope_type")}
+
+
+def _rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """Of all layers, or of each kind of them."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return [part for part in (parameters, *parameters.values()) if isinstance(part, dict)]
 
 
 def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str | None:
@@ -115,7 +129,7 @@ def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str |
         f"beyond {unscaled} tokens its rotary embedding depends on the longest sequence of a step; "
         f"with --max-model-len {unscaled} it would not": unscaled < max_model_len,
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    return next((reason for reason, holds in reasons.items() if holds), _UNDECLARED.get(config.model_type))
 
 
 def _unscaled_length(config: Any) -> int:
