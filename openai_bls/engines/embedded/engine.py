@@ -28,7 +28,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDel
 from openai_bls.core.manifest import EngineLoadError, Manifest, checkpoint_dir
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
-from openai_bls.engines.embedded import model_loader
+from openai_bls.engines.embedded import model_loader, self_test
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
 from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
@@ -59,7 +59,7 @@ class TransformersEngine:
         Raises:
             EngineLoadError: the model does not load, does not fit into memory, or does not generate.
         """
-        folder = checkpoint_dir(version_dir, manifest)
+        folder = checkpoint_dir(version_dir, manifest, hashes=options.verify_weights)
         facts = read_checkpoint(folder)
         self._on_step = on_step
         self._states: dict[int, RequestState] = {}
@@ -107,7 +107,11 @@ class TransformersEngine:
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         loaded = model.config._attn_implementation
         problem: str | None = None
-        for choice in model_loader.choices(model, limit, options):
+        choices = model_loader.choices(model, limit, options)
+        recorded = self_test.recorded_choice(manifest.self_test, model, choices)
+        self.self_test = manifest.self_test if recorded else None
+        self.rejected: list[str] = []
+        for choice in [recorded] if recorded else choices:
             problem = model_loader.set_attention(model, choice, options, loaded)
             if problem is None:
                 config = model_loader.batching_config(facts, manifest, options, model, choice)
@@ -115,9 +119,10 @@ class TransformersEngine:
             if problem is None:
                 logger.info("runner: %s; the model's attention: %s", choice, model.config._attn_implementation)
                 return
-            logger.warning("not %s: %s", choice, problem)
+            self.rejected.append(f"not {choice}: {problem}")
+            logger.warning("%s", self.rejected[-1])
         self._prefill_queue.close()
-        raise EngineLoadError(problem or "no runner is left to choose from")
+        raise EngineLoadError(f"this model cannot be served here: {'; '.join(self.rejected)}")
 
     def _start_runner(self, model: Any, choice: RunnerChoice, config: BatchingConfig) -> str | None:
         """Let `choice` run the model; returns why it does not, if so.
@@ -141,15 +146,18 @@ class TransformersEngine:
         self._tried.clear()
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
-        problem = self._try_out()
-        self._discarded = problem is not None
-        if problem is not None:
-            batcher.stop()
-        self._tried.set()
-        if problem is not None:
-            self._thread.join()
-            self._batcher, self._failed = None, False
-            batcher.free()
+        self._discarded = True
+        try:
+            problem = self._try_out(choice, model, config.page_size)
+            self._discarded = problem is not None
+        finally:
+            if self._discarded:
+                batcher.stop()
+            self._tried.set()
+            if self._discarded:
+                self._thread.join()
+                self._batcher, self._failed = None, False
+                batcher.free()
         return problem
 
     @property
@@ -353,22 +361,32 @@ class TransformersEngine:
 
     # Start-up.
 
-    def _try_out(self) -> str | None:
-        """Generate one token: loads what is loaded on first use; returns what is wrong if it does not run."""
-        done = threading.Event()
-        reasons: list[str | None] = []
-        listener = self._on_step
+    def _try_out(self, choice: RunnerChoice, model: Any, page_size: int) -> str | None:
+        """Compare answers of the runner with the recorded ones or the model's own; returns why they are wrong, if so.
 
-        def watch(deltas: Sequence[TokenDelta]) -> None:
-            reasons.extend(delta.finish_reason for delta in deltas if delta.finish_reason)
-            if reasons:
-                done.set()
-
-        self._on_step = watch
-        self.submit(GenerationRequest(request_id=-1, prompt_token_ids=[0], max_tokens=1))
-        done.wait()
-        self._on_step = listener
-        if reasons[0] != "length":
-            return f"the model {self._info.model_name} does not generate; the log says why"
+        Raises:
+            EngineLoadError: another choice would not do either.
+        """
+        if self.self_test is not None:
+            self_test.replay(self._info, self.self_test, model.dtype, self._generate)
+        else:
+            samples, problem = self_test.problem(model, self._info, page_size, self._generate)
+            if problem is not None:
+                return problem
+            self.self_test = self_test.make_record(model, choice, samples)
         self._generated = 0
         return None
+
+    def _generate(self, requests: Sequence[GenerationRequest]) -> self_test.Answers:
+        """Answers to requests, before anybody listens; cut short after a while if they are a replay."""
+        listener, answers = self._on_step, self_test.Answers(requests)
+        self._on_step = answers
+        for request in requests:
+            self.submit(request)
+        if self.self_test is not None and not answers.ended.wait(self_test.REPLAY_SECONDS):
+            answers.began.wait()
+            for request in requests:
+                self.cancel(request.request_id)
+        answers.ended.wait()
+        self._on_step = listener
+        return answers

@@ -9,7 +9,12 @@ import msgspec
 from openai_bls.core.manifest import EngineLoadError, NotNegative
 from openai_bls.core.settings import TensorRtLlmSettings
 
-_SHARED_SETTINGS = {"exclude_input_in_output", "max_tokens_in_paged_kv_cache", "enable_kv_cache_reuse"}
+_SHARED_SETTINGS = {
+    "exclude_input_in_output",
+    "max_tokens_in_paged_kv_cache",
+    "enable_kv_cache_reuse",
+    "verify_weights",
+}
 """Fields of `TensorRtLlmSettings` that the embedded engine honours."""
 
 
@@ -44,6 +49,8 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
     fused_ops: bool | None = None
     """Norms, rotations, gates and projections in fewer operations. None: on a GPU, with paged attention."""
+    verify_weights: bool = False
+    """Compare the hashes of all files, which reads them whole, before the model is loaded."""
     allow_untested_versions: bool = False
     """Load with a transformers outside the tested range."""
 
@@ -66,4 +73,6 @@ def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> Engi
         changes["max_tokens_in_kv_cache"] = settings.max_tokens_in_paged_kv_cache
     if settings.enable_kv_cache_reuse is False:
         changes["prefix_sharing"] = False
+    if settings.verify_weights:
+        changes["verify_weights"] = True
     return msgspec.structs.replace(options, **changes)
