@@ -18,6 +18,7 @@ RunnerName = Literal["continuous_batching", "dynamic_cache"]
 
 _PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers for which continuous batching has a cache."""
+_VARIES = "each layer has its own"
 _UNDECLARED = {
     "diffllama": "its layers call attention more than once",
     "hrm_text": "its layers call attention more than once",
@@ -114,22 +115,30 @@ def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str |
     # Such a rotary embedding takes its frequencies from the longest sequence of a pass, for all of them.
     unscaled = _unscaled_length(config) if rope_types(config) & LENGTH_DEPENDENT_ROPE else max_model_len
     layers = set(getattr(config, "layer_types", None) or ()) - _PAGED_LAYERS
-    sizes = {getattr(config, key, None) for key in ("head_dim", "v_head_dim", "global_head_dim", "swa_head_dim")}
+    sizes = {_value(config, key) for key in ("head_dim", "v_head_dim", "global_head_dim", "swa_head_dim")} - {None}
     reasons = {
         "it keeps a state that is no KV cache": getattr(model_class, "_is_stateful", False),
         "its attention is its own code, which no paged cache reaches": not getattr(
             model_class, "_supports_attention_backend", False
         ),
         f"it has layers of type {', '.join(sorted(layers))}": layers,
-        "its attention works in chunks": getattr(config, "attention_chunk_size", None),
-        "its multi-head latent attention has keys and values of different sizes": getattr(config, "kv_lora_rank", None),
-        "its ALiBi positions are added to the attention scores": getattr(config, "alibi", False),
-        "its heads differ in size": len(sizes - {None}) > 1,
-        "some of its layers share their cache": getattr(config, "num_kv_shared_layers", 0),
+        "its attention works in chunks": _value(config, "attention_chunk_size"),
+        "its multi-head latent attention has keys and values of different sizes": _value(config, "kv_lora_rank"),
+        "its ALiBi positions are added to the attention scores": _value(config, "alibi"),
+        "its heads differ in size": len(sizes) > 1 or _VARIES in sizes,
+        "some of its layers share their cache": _value(config, "num_kv_shared_layers"),
         f"beyond {unscaled} tokens its rotary embedding depends on the longest sequence of a step; "
         f"with --max-model-len {unscaled} it would not": unscaled < max_model_len,
     }
     return next((reason for reason, holds in reasons.items() if holds), _UNDECLARED.get(config.model_type))
+
+
+def _value(config: Any, name: str) -> Any:
+    """A field of a configuration; None if it has none, `_VARIES` if each layer has its own."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return _VARIES
 
 
 def _unscaled_length(config: Any) -> int:
