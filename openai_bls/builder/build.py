@@ -184,9 +184,8 @@ class _Embedded:
             self._report(f"self-test: {line}")
         passed = outcome.record
         assert passed is not None
-        self._report(
-            f"self-test: passed by {passed.runner}, attention {passed.attention}, {passed.dtype}, {passed.device}"
-        )
+        how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
+        self._report(f"self-test: passed by {how}")
         self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 
 

@@ -12,6 +12,7 @@ import os
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -96,6 +97,6 @@ def _end_with_the_builder() -> None:
 def _outcome(version_dir: Path, manifest: Manifest, options: EngineOptions) -> Outcome:
     cache = max(_CACHE_TOKENS, manifest.max_model_len)
     options = msgspec.structs.replace(options, max_tokens_in_kv_cache=options.max_tokens_in_kv_cache or cache)
-    engine = load(version_dir, manifest, TensorRtLlmSettings(), lambda _: None, options)
+    engine: Any = load(version_dir, manifest, TensorRtLlmSettings(), lambda _: None, options)
     engine.close()
     return Outcome(engine.self_test, engine.rejected)

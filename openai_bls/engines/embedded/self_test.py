@@ -100,11 +100,13 @@ class _LoggedError(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self._said = ""
+        self._logged = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep it."""
         error = record.exc_info[1] if record.exc_info else None
         self._said = first_line(error) if error is not None else record.getMessage().partition("\n")[0]
+        self._logged.set()
 
     def __enter__(self) -> _LoggedError:
         logging.getLogger().addHandler(self)
@@ -114,8 +116,9 @@ class _LoggedError(logging.Handler):
         logging.getLogger().removeHandler(self)
 
     def behind(self, failure: str) -> str:
-        """The failure of a request, and what was logged of it."""
-        return f"{failure} ({self._said})" if self._said else failure
+        """The failure of a request, by what was logged of it."""
+        self._logged.wait(1.0)  # requests fail first
+        return f"it fails: {self._said or failure}"
 
 
 Generate = Callable[[Sequence[GenerationRequest]], Answers]
@@ -173,10 +176,10 @@ def problem(model: Any, info: EngineInfo, page_size: int, generate: Generate) ->
     for batch in (prompts, [prompts[len(prompts) // 2]], [prompts[-1]]):
         with _LoggedError() as logged:
             answers = generate(greedy(batch, info, logprobs=batch is prompts))
-        if answers.failure is not None:
-            return [], logged.behind(answers.failure)
+            if answers.failure is not None:
+                return [], logged.behind(answers.failure)
         samples += answers.samples
-    pairs = [(sample, reference(model, sample)) for sample in samples]
+    pairs = [(sample, reference(model, sample)) for sample in samples if sample.token_ids]
     return samples[: len(prompts)], difference(pairs, model.dtype)
 
 
@@ -260,7 +263,7 @@ def replay(info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generat
     """
     with _LoggedError() as logged:
         answers = generate(greedy(record.prompts, info))
-    failure = logged.behind(answers.failure) if answers.failure else changed_answer(answers.samples, record, dtype)
+        failure = logged.behind(answers.failure) if answers.failure else changed_answer(answers.samples, record, dtype)
     if failure is not None:
         raise EngineLoadError(
             f"the model {info.model_name} does not answer as it did in its last self-test ({failure}), so its weights "
