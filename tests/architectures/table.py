@@ -47,7 +47,7 @@ CASES: dict[str, Case] = {name: Case(name) for name in _PLAIN.split()} | {
         },
     ),
     "falcon (rotary)": Case("falcon"),
-    "falcon (rotary, serial)": Case(
+    "falcon (serial rotary)": Case(
         "falcon", {"parallel_attn": False, "multi_query": False, "num_kv_heads": None, "bias": True}
     ),
     "falcon (ALiBi)": Case("falcon", {"alibi": True}),
