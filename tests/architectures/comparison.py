@@ -153,4 +153,5 @@ class _Log(logging.Handler):
 
     def result(self) -> Result:
         assert self._found is not None, "the log does not say which runner runs the model"
-        return Result(RUNNERS[self._found[1]], self._found[2])
+        outcome = RUNNERS[self._found[1]]
+        return Result(outcome, self._found[2] if outcome == "slower" else "")

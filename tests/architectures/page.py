@@ -20,15 +20,14 @@ def write(results: dict[str, Result]) -> None:
     for name in sorted(CASES, key=str.lower):
         result = merged[name]
         architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[CASES[name].model_type]
-        reason = "" if result.outcome == "fast" else result.reason
-        rows.setdefault((architecture, result.outcome, reason), []).append(name)
+        rows.setdefault((architecture, result.outcome, result.reason), []).append(name)
     table = "".join(
         f"| `{architecture}` | {', '.join(names)} | {outcome} | {reason} |\n"
         for (architecture, outcome, reason), names in rows.items()
     )
     before, _, after = PAGE.read_text(encoding="utf-8").partition(HEADER)
-    rest = after[after.index("\n\n") + 1 :] if not after.startswith("\n") else after
-    PAGE.write_text(before + HEADER + table + rest, encoding="utf-8")
+    _, end, rest = after.partition("\n\n")
+    PAGE.write_text(before + HEADER + table.rstrip("\n") + end + rest, encoding="utf-8")
 
 
 def read() -> dict[str, Result]:
