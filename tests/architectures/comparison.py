@@ -78,9 +78,7 @@ def expected(checkpoint: Path) -> list[Generated]:
 
 def answers(engine: Any, recorder: Recorder, first_id: int, ids: list[list[int]]) -> list[Generated]:
     """The engine's to prompts that it gets together."""
-    requests = [
-        request(first_id + n, prompt=prompt, max_tokens=NEW_TOKENS, logprobs=0) for n, prompt in enumerate(ids)
-    ]
+    requests = [request(first_id + n, prompt=prompt, max_tokens=NEW_TOKENS, logprobs=0) for n, prompt in enumerate(ids)]
     tokens = run_all(engine, recorder, requests)
     for one in requests:
         error = recorder.ends[one.request_id].error
@@ -109,7 +107,7 @@ def compare(checkpoint: Path, repository: Path) -> Result:
     try:
         build(BuildOptions(str(checkpoint), repository), lambda line: None)
     except EngineLoadError as error:
-        return Result("refused", str(error))
+        return Result("refused", str(error).partition(": after a prompt")[0])
     recorder = Recorder()
     log = _Log()
     try:
