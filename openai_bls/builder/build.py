@@ -174,12 +174,12 @@ class _Embedded:
             trust = self._options.trust_remote_code
             place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
             if self._options.self_test:
-                self._prove(prepared.checkpoint)
+                self._prove(prepared)
         return {}
 
-    def _prove(self, checkpoint: Path) -> None:
+    def _prove(self, prepared: Prepared) -> None:
         self._report("self-test")
-        outcome = self_test(checkpoint, self.manifest)
+        outcome = self_test(prepared, self.manifest)
         for line in outcome.rejected:
             self._report(f"self-test: {line}")
         passed = outcome.record

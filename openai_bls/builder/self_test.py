@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.builder.target import Prepared
 from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, first_line
 from openai_bls.core.settings import TensorRtLlmSettings, engine_overrides
 from openai_bls.engines.embedded.loading import load
@@ -38,8 +39,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Why the engine does not load, if there is no record."""
 
 
-def self_test(checkpoint: Path, manifest: Manifest) -> Outcome:
-    """Load an engine of the files in `checkpoint`, and let it prove itself.
+def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
+    """Load the engine of the prepared checkpoint, and let it prove itself.
 
     Raises:
         EngineLoadError: it does not load, or no runner gives right answers; one sentence.
@@ -48,11 +49,13 @@ def self_test(checkpoint: Path, manifest: Manifest) -> Outcome:
     if not Path("/dev/nvidiactl").exists():
         context.set_forkserver_preload([_ENGINE])
     receiver, sender = context.Pipe(duplex=False)
-    # A daemon ends with the builder.
     options = parse_options(engine_overrides(os.environ))[1]["transformers"]
-    manifest = msgspec.structs.replace(manifest, checkpoint=checkpoint.name)
-    process = context.Process(target=_run, args=(sender, checkpoint.parent.resolve(), manifest, options), daemon=True)
-    process.start()
+    (prepared.work / manifest.checkpoint).symlink_to(prepared.checkpoint.resolve())
+    process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options))
+    try:
+        process.start()
+    except OSError as error:
+        raise EngineLoadError(f"the self-test cannot be started: {first_line(error)}") from None
     sender.close()
     try:
         with contextlib.suppress(EOFError):

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 import transformers
 
-from openai_bls.core.checkpoint import read_checkpoint
+from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import EngineLoadError, Manifest, checkpoint_dir
+from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.embedded import model_loader, self_test
@@ -86,11 +86,10 @@ class TransformersEngine:
         if device.type == "cpu":
             torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
         model = model_loader.load_model(folder, manifest, options, device)
-        limit = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
         self._info = EngineInfo(
             engine="transformers",
             model_name=manifest.model_name,
-            max_model_len=limit,
+            max_model_len=min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len),
             max_batch_size=options.max_batch_size or manifest.max_batch_size,
             vocab_size=facts.vocab_size,
             eos_token_ids=facts.eos_token_ids,
@@ -105,13 +104,28 @@ class TransformersEngine:
             grammar_backend=factory.backend if factory is not None else "",
         )
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
-        loaded = model.config._attn_implementation
-        problem: str | None = None
-        choices = model_loader.choices(model, limit, options)
-        recorded = self_test.recorded_choice(manifest.self_test, model, choices)
-        self.self_test = manifest.self_test if recorded else None
+        self.self_test: SelfTestRecord | None = None
+        """Of the runner that is running."""
         self.rejected: list[str] = []
-        for choice in [recorded] if recorded else choices:
+        """Choices of a runner that did not do, each with the reason."""
+        try:
+            self._choose_runner(model, facts, manifest, options)
+        except EngineLoadError:
+            self._prefill_queue.close()
+            raise
+
+    def _choose_runner(self, model: Any, facts: CheckpointFacts, manifest: Manifest, options: EngineOptions) -> None:
+        """Run `model` with the choice that the manifest records, if that holds here, else with the first that is right.
+
+        Raises:
+            EngineLoadError: there is none.
+        """
+        loaded = model.config._attn_implementation
+        choices = model_loader.choices(model, self._info.max_model_len, options)
+        recorded = self_test.recorded_choice(manifest.self_test, model, choices)
+        if recorded is not None:
+            self.self_test, choices = manifest.self_test, [recorded]
+        for choice in choices:
             problem = model_loader.set_attention(model, choice, options, loaded)
             if problem is None:
                 config = model_loader.batching_config(facts, manifest, options, model, choice)
@@ -121,7 +135,6 @@ class TransformersEngine:
                 return
             self.rejected.append(f"not {choice}: {problem}")
             logger.warning("%s", self.rejected[-1])
-        self._prefill_queue.close()
         raise EngineLoadError(f"this model cannot be served here: {'; '.join(self.rejected)}")
 
     def _start_runner(self, model: Any, choice: RunnerChoice, config: BatchingConfig) -> str | None:
