@@ -29,10 +29,10 @@ _PLAIN = """
 afmoe apertus arcee aria_text axk1 axk2 biogpt bitnet codegen cohere cohere2 cohere2_moe cpmant cwm deepseek_v2
 deepseek_v3 deepseek_v32 deepseek_v4 diffllama doge dots1 dots3_note_text ernie4_5 ernie4_5_moe exaone4 exaone_moe
 falcon_h1 falcon_mamba flex_olmo flint gemma gemma2 glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt2 gpt_bigcode
-gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hrm_text
+gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium
 hunyuan_v1_dense hunyuan_v1_moe hy_v3 hy_v4 hyperclovax inkling2_text internlm3 iquestcoder jais2 jamba jetmoe lfm3
 llama llama4_text mamba mimo_v2_flash minicpm3 minimax minimax_m2 ministral3 mistral mixtral modernbert-decoder mpt
-nanochat nemotron nemotron_h olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3
+nanochat nemotron olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3
 qwen3_5_text qwen3_5_moe_text qwen3_moe qwen3_next recurrent_gemma rwkv seed_oss smollm3 solar_open stablelm starcoder2
 vaultgemma xglm youtu
 """
@@ -71,6 +71,8 @@ CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVE
     "gemma4_unified_text": Case("gemma4_unified_text", {"num_kv_shared_layers": 0, "layer_types": [SLIDING, FULL] * 2}),
     "gpt_neo": Case("gpt_neo", {"attention_types": [[["global", "local"], 2]]}),
     "granitemoehybrid": Case("granitemoehybrid", {"layer_types": [LINEAR, FULL] * 2, "mamba_n_heads": 8}),
+    # Each cycle multiplies what rounding does.
+    "hrm_text": Case("hrm_text", {"H_cycles": 1, "L_cycles": 2}),
     "inkling_text": Case("inkling_text", {"layer_types": ["hybrid_sliding", "hybrid"] * 2}),
     "kimi_linear": Case("kimi_linear", {"layer_types": [LINEAR, FULL] * 2}),
     "kolibri1": Case("kolibri1", {"layer_types": [SLIDING, FULL] * 2}),
@@ -83,13 +85,15 @@ CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVE
     ),
     "llama (yarn)": Case("llama", _rope("yarn", factor=4.0, **LONG)),
     "llama (linear rope)": Case("llama", _rope("linear", factor=4.0)),
-    "llama (dynamic rope)": Case("llama", {"max_position_embeddings": 32} | _rope("dynamic", factor=4.0)),
+    "llama (dynamic rope)": Case("llama", {"max_position_embeddings": 64} | _rope("dynamic", factor=4.0)),
     "longcat_flash": Case("longcat_flash", {"head_dim": 8}),
     "mamba2": Case("mamba2", {"num_heads": 8}),
     "mellum": Case("mellum", {"layer_types": [SLIDING, FULL] * 2}),
     "minimax_m3_vl_text": Case("minimax_m3_vl_text", {"layer_types": [FULL, "minimax_m3_sparse"] * 2}),
     "ministral": Case("ministral", {"layer_types": [SLIDING, FULL] * 2}),
     "mistral (no window)": Case("mistral", {"sliding_window": None}),
+    # Shorter time steps are cut off in a prompt, and not in a step.
+    "nemotron_h": Case("nemotron_h", {"time_step_min": 1e-9}),
     "openai-gpt": Case("openai-gpt", seed=7),
     "opt (post-norm)": Case("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 32}, seed=1),
     "phi3 (longrope)": Case(
