@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 FULL, SLIDING, LINEAR, CONV = "full_attention", "sliding_attention", "linear_attention", "conv"
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
-LONG = {"original_max_position_embeddings": 32}
+LONG = {"original_max_position_embeddings": 48}
+UNLIMITED = {"time_step_min": 1e-9}
+"""transformers raises shorter time steps to this in a prompt, and not in the steps after it."""
 
 
 class Case(NamedTuple):
@@ -89,11 +90,12 @@ CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVE
     "longcat_flash": Case("longcat_flash", {"head_dim": 8}),
     "mamba2": Case("mamba2", {"num_heads": 8}),
     "mellum": Case("mellum", {"layer_types": [SLIDING, FULL] * 2}),
-    "minimax_m3_vl_text": Case("minimax_m3_vl_text", {"layer_types": [FULL, "minimax_m3_sparse"] * 2}),
+    "minimax_m3_vl_text": Case(
+        "minimax_m3_vl_text", {"layer_types": [FULL, "minimax_m3_sparse"] * 2, "index_n_heads": 4}
+    ),
     "ministral": Case("ministral", {"layer_types": [SLIDING, FULL] * 2}),
     "mistral (no window)": Case("mistral", {"sliding_window": None}),
-    # Shorter time steps are cut off in a prompt, and not in a step.
-    "nemotron_h": Case("nemotron_h", {"time_step_min": 1e-9}),
+    "nemotron_h": Case("nemotron_h", UNLIMITED),
     "openai-gpt": Case("openai-gpt", seed=7),
     "opt (post-norm)": Case("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 32}, seed=1),
     "phi3 (longrope)": Case(
@@ -111,6 +113,6 @@ CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVE
     "starcoder2 (no window)": Case("starcoder2", {"sliding_window": None}),
     "xlstm": Case("xlstm", {"qk_dim_factor": 1.0}),
     "zamba": Case("zamba", {"layers_block_type": [LINEAR, "hybrid"] * 2, "attention_hidden_size": None}),
-    "zamba2": Case("zamba2", {"layers_block_type": [LINEAR, "hybrid"] * 2, "n_mamba_heads": 8}),
+    "zamba2": Case("zamba2", {"layers_block_type": [LINEAR, "hybrid"] * 2, "n_mamba_heads": 8, **UNLIMITED}),
     "zaya": Case("zaya", {"num_experts_per_tok": 1}, seed=5),
 }
