@@ -151,7 +151,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
         Path.rename = counted
         if isinstance(where, str):
             setattr(package, where, die)
-        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
+        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False), print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -376,7 +376,8 @@ def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFix
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main = command_line().main
     arguments = ["--model", str(source), "--model-repository", str(repository), "--max-seq-len", "64"]
-    assert main(arguments) == 0
-    assert load_manifest(repository / "tensorrt_llm" / "1").max_model_len == 64
+    assert main([*arguments, "--no-self-test"]) == 0
+    built = load_manifest(repository / "tensorrt_llm" / "1")
+    assert (built.max_model_len, built.self_test) == (64, None)
     assert main([*arguments, "--engine", "tensorrt_llm"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
