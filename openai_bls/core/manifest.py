@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -114,6 +114,8 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     lora: dict[str, str] = {}
     """Name of an adapter → its folder beside the manifest."""
     max_lora_rank: NotNegative = 0
+    extra_llm_api_options: dict[str, Any] = {}
+    """Further arguments of `LLM`, from the YAML file of `--extra-llm-api-options` (flow `pytorch`)."""
 
     @property
     def world_size(self) -> int:

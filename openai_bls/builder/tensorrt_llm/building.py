@@ -21,7 +21,6 @@ from openai_bls.builder.target import BuildTarget, Prepared
 from openai_bls.builder.tensorrt_llm import chatglm
 from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
 from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
@@ -51,10 +50,11 @@ class TensorRtLlmRecipe:
         self._options, self._source, self._report = options, source, report
         self._own = options.tensorrt_llm
         weight_names(source)
-        self._survey = survey()
+        self._survey = survey(self._own.extra_llm_api_options)
         gpus = self._survey.gpus
         self._config = read_config(source)
-        request = request_of(options, self._config, source, self._survey.architectures)
+        installed = self._survey.architectures, self._survey.arguments_refusal
+        request = request_of(options, self._config, source, *installed)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.flow, self._plan.version, self._survey.version)
         self._check()
@@ -155,11 +155,12 @@ class TensorRtLlmRecipe:
                 plugins=own.plugins,
                 lora={name: f"lora/{name}" for name in own.lora},
                 max_lora_rank=self._lora_rank,
+                extra_llm_api_options=made.extra_llm_api_options,
             ),
         )
 
     def _configs(self, target: BuildTarget) -> dict[str, str]:
-        settings = msgspec.structs.replace(self._own.settings, enable_chunked_context=self._plan.chunked_context)
+        settings = self._plan.settings
         if self._own.backend == "cpp":
             version_dir = target.version_dir.absolute()
             settings = cpp_settings(self.manifest, settings, version_dir, self._own.cpp_parameters)
@@ -194,7 +195,7 @@ class TensorRtLlmRecipe:
             quant_algorithm=QUANTIZATIONS[own.quant].algorithm if own.quant else "",
             kv_cache_dtype=own.kv_cache_dtype,
             calib_dataset=str(dataset.absolute()) if own.calib_dataset and dataset.is_dir() else own.calib_dataset,
-            calib_size=own.calib_size or DEFAULT_CALIB_SIZE,
+            calib_size=made.calib_size,
             workers=own.workers,
             plugins=own.plugins,
             multiple_profiles=own.multiple_profiles,
@@ -243,7 +244,11 @@ class TensorRtLlmRecipe:
 
 
 def request_of(
-    options: BuildOptions, config: dict[str, Any], source: Path, architectures: Mapping[Flow, frozenset[str]] | None
+    options: BuildOptions,
+    config: dict[str, Any],
+    source: Path,
+    architectures: Mapping[Flow, frozenset[str]] | None,
+    arguments_refusal: str,
 ) -> Request:
     """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
@@ -258,6 +263,7 @@ def request_of(
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
         architectures=architectures,
+        arguments_refusal=arguments_refusal,
     )
 
 
