@@ -10,7 +10,7 @@ import torch
 
 from tests.architectures import page
 from tests.architectures.checkpoint import make_checkpoint
-from tests.architectures.comparison import compare
+from tests.architectures.comparison import Generated, compare, difference
 from tests.architectures.table import CASES
 from tests.unit.builder.tensorrt_llm.build_support import make_repository
 
@@ -52,3 +52,18 @@ def test_equals_generate_or_is_refused(name: str, repository: Path, tmp_path: Pa
 def test_page_lists_every_case() -> None:
     assert set(page.read()) == set(CASES)
     assert {result.outcome for result in page.read().values()} <= set(page.OUTCOMES)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "told"),
+    [
+        ([5, 6], [-1.0, -2.0], ""),
+        ([5, 7], [-1.0, -2.0], "token 1 is 7 instead of 6"),
+        ([9, 8], [-1.0, -3.0], ""),
+        ([5, 6], [-1.0, -2.1], "log-probability -2.1000 instead of -2.0000 at token 1"),
+        ([5], [-1.0], "1 tokens instead of 2"),
+    ],
+    ids=["equal", "another token", "a tie, and then anything", "another log-probability", "too few"],
+)
+def test_differences_are_told(tokens: list[int], logprobs: list[float], told: str) -> None:
+    assert difference(Generated(tokens, logprobs), Generated([5, 6], [-1.0, -2.0], [1e-5, 0.5])) == told
