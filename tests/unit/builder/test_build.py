@@ -152,7 +152,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
         Path.rename = counted
         if isinstance(where, str):
             setattr(package, where, die)
-        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
+        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False), print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -375,8 +375,9 @@ def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFix
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main = command_line().main
     where = ["--model", str(source), "--model-repository", str(repository)]
-    assert main([*where, "--max-seq-len", "64"]) == 0
-    assert load_manifest(repository / "tensorrt_llm" / "1").max_model_len == 64
+    assert main([*where, "--max-seq-len", "64", "--no-self-test"]) == 0
+    built = load_manifest(repository / "tensorrt_llm" / "1")
+    assert (built.max_model_len, built.self_test) == (64, None)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("build: serve it: ")
     assert last.endswith(f"python -m openai_bls serve --model-repository {repository}")
