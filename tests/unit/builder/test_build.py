@@ -152,7 +152,8 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
         Path.rename = counted
         if isinstance(where, str):
             setattr(package, where, die)
-        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False), print)
+        options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False)
+        package.build(options, print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
