@@ -47,7 +47,6 @@ from openai_bls.core.manifest import (
     checkpoint_dir,
     load_manifest,
     record,
-    short,
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -116,7 +115,7 @@ def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manife
     if present is not None and not options.force:
         if (present.source, present.model_name) == (wanted.source, model_name):
             _report_edited_configs(target, recipe, report)
-            report(f"{short(target.version_dir)} is up to date (--force builds it again)")
+            report(f"{target.version_dir} is up to date (--force builds it again)")
             return present
         if present.source.partition("-")[0] == built_from:
             return _configure(present, wanted, recipe, target, report)
@@ -133,7 +132,7 @@ def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manife
         target.commit(manifest, _new_configs(target, recipe, report))
     finally:
         target.clean()
-    report(f"{short(target.version_dir)}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
+    report(f"{target.version_dir}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
     return manifest
 
 
@@ -224,7 +223,7 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Buil
     write_manifest(target.version_dir, msgspec.structs.replace(manifest, source=f"{built_from}-"))
     target.configure(configs)
     write_manifest(target.version_dir, manifest)
-    report(f"{short(target.version_dir)}: the engine stays as it is, with new settings (no rebuild)")
+    report(f"{target.version_dir}: the engine stays as it is, with new settings (no rebuild)")
     return manifest
 
 
@@ -242,7 +241,7 @@ def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[st
         present = path.read_text(encoding="utf-8") if path.is_file() else None
         if present is None or (changed and present != recipe.configs[model]):
             found[model] = recipe.configs[model]
-            report(f"{short(path)}{' is replaced' if present is not None else ''}")
+            report(f"{path}{' is replaced' if present is not None else ''}")
     if not changed:
         _report_edited_configs(target, recipe, report)
     return found
@@ -253,7 +252,7 @@ def _report_edited_configs(target: BuildTarget, recipe: Recipe, report: Report) 
     for model, path in target.configs.items():
         if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
             report(
-                f"{short(path)} was changed since the last build and stays as it is, settings included (change them "
+                f"{path} was changed since the last build and stays as it is, settings included (change them "
                 f"with python -m openai_bls render --set {model}.NAME=VALUE)"
             )
 
