@@ -35,6 +35,7 @@ from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_b
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
+from openai_bls.core import config_pbtxt
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -49,9 +50,10 @@ from openai_bls.core.manifest import (
     record,
     write_manifest,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
+from openai_bls.triton_models.start_check import check_engine
 
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
@@ -248,13 +250,25 @@ def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[st
 
 
 def _report_edited_configs(target: BuildTarget, recipe: Recipe, report: Report) -> None:
-    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for."""
+    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for.
+
+    Raises:
+        EngineLoadError: the engine would not load with one of them.
+    """
     for model, path in target.configs.items():
         if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
             report(
                 f"{path} was changed since the last build and stays as it is, settings included (change them "
                 f"with python -m openai_bls render --set {model}.NAME=VALUE)"
             )
+            try:
+                config = config_pbtxt.read(path)
+                if model == target.model and config_pbtxt.text(config, "backend") == "python":
+                    check_engine(model, recipe.manifest, config_pbtxt.parameters(config))
+            except (SettingsError, ValueError) as error:
+                raise EngineLoadError(
+                    f"{path}, which somebody changed, does not go with this engine: {error}"
+                ) from None
 
 
 def _statements(config: str) -> list[str]:
