@@ -16,7 +16,6 @@ from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
 from openai_bls.triton_models.tensors import Queue
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-DEFAULT_CALIB_SIZE = 512
 TritonBackend = Literal["python", "cpp"]
 
 QUANT_SYNONYMS: dict[str, Quant] = {
@@ -30,7 +29,7 @@ QUANT_SYNONYMS: dict[str, Quant] = {
 """Spellings of guides and of `QuantAlgo`, in lower case with underscores."""
 
 # Data sets that TensorRT-LLM knows by name; any other has to be a directory.
-_DATASETS = ("cnn_dailymail", "pileval")
+_DATASETS = ("cnn_dailymail", "pileval", "lambada")
 _ADAPTER = re.compile(r"[\w.:-]{1,128}")
 
 
@@ -50,7 +49,7 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: KvCacheDtype = "auto"
     calib_dataset: str = ""
     calib_size: Count | None = None
-    """Texts; None is `DEFAULT_CALIB_SIZE`."""
+    """Texts; None is 512, or as many as TensorRT-LLM takes."""
     workers: Count = 1
     plugins: dict[str, str] = {}
     """`PluginConfig` fields by their names."""
@@ -81,7 +80,7 @@ _CPP_BACKEND = {"cpp_parameter", "max_queue_delay", "max_queue_size"}
 _PYTORCH_FLOW = {"extra_llm_api_options"}
 _TENSORRT_LLM = _TENSORRT_FLOW | _PYTORCH_FLOW | _CPP_BACKEND | {
     "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
-    "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "kv_cache_free_gpu_mem_fraction",
+    "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "gpu_memory", "kv_cache_free_gpu_mem_fraction",
     "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size", "enable_chunked_context",
     "batch_scheduler_policy", "guided_decoding_backend",
 }  # fmt: skip
@@ -109,6 +108,8 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         option = f"--{name.replace('_', '-')}"
         if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
             raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
+        if name == "self_test" and engine != "transformers":
+            raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has no self-test")
         if name in _CPP_BACKEND and backend != "cpp":
             raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
         if name in _TENSORRT_FLOW and flow == "pytorch":

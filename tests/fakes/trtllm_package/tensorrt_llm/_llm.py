@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -127,7 +128,7 @@ class _LLM:
         world = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
         if world == 1:
             return
-        inherited = [name for name in os.environ if name.startswith(("OMPI_", "PMIX_"))]
+        inherited = [name for name in os.environ if re.match(r"OMPI_(?!MCA_)|OMPI_MCA_(orte_|ess)|PMIX_(?!MCA_)", name)]
         if inherited:
             raise RuntimeError(
                 "MPI_ABORT was invoked: ranks cannot be spawned from a process that mpirun started "

@@ -107,7 +107,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     """A new one must be added there, and to `options`."""
     parser = engine_py._parser()
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
-    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--max-seq-len", "--engine"}
+    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine"}
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
 
@@ -136,7 +136,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
         ("--calib-dataset my_texts --quant fp8", "nor a data set that TensorRT-LLM knows: cnn_dailymail, pileval"),
         ("--tp-size 0", "--tp-size: "),
         ("--max-num-tokens -1", "--max-num-tokens: "),
-        ("--kv-cache-free-gpu-mem-fraction 1.5", "--kv-cache-free-gpu-mem-fraction: "),
+        ("--kv-cache-free-gpu-mem-fraction 1.0", "--kv-cache-free-gpu-mem-fraction: "),
         ("--max-attention-window-size 10,x", "--max-attention-window-size: a number of tokens is needed, or several"),
         ("--max-attention-window-size 0", "--max-attention-window-size: a number of tokens is needed"),
         ("--max-queue-size -1 --backend cpp", "--max-queue-size -1 is negative"),
@@ -161,6 +161,7 @@ def test_options_without_a_meaning(engine_py: ModuleType, arguments: str, said: 
     "arguments",
     [
         ["--gpu", "H100"],
+        ["--gpu-memory", "16GB"],
         ["--quan", "fp8"],
         ["--remove", "a", "--dry-run"],
         ["--multiple-profiles", "perhaps"],

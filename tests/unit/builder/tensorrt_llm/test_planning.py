@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.builder.tensorrt_llm.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, gpu_for, lengths, plan
+from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import nvidia_smi
@@ -22,65 +22,26 @@ from tests.unit.builder.tensorrt_llm.build_support import ROOT
 DEMO: dict[str, Any] = json.loads((ROOT / "demo" / "checkpoint" / "config.json").read_text())
 
 
-def plan_of(config: dict[str, Any] = DEMO, own: TensorRtLlmOptions | None = None, version: str = "1.2.1") -> Plan:
-    return plan(asked(config, own), Version.parse(version), find_gpu("H100"))
+def plan_of(
+    config: dict[str, Any] = DEMO,
+    own: TensorRtLlmOptions | None = None,
+    version: str = "1.2.1",
+    *,
+    request: Request | None = None,
+) -> Plan:
+    return plan(request or asked(config, own), Version.parse(version), find_gpu("H100"))
 
 
-def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None) -> Request:
+def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None, *, trust_remote_code: bool = False) -> Request:
     return Request(
         model="someone/model",
         config=config,
         dtype="auto",
         max_seq_len=None,
         max_batch_size=64,
-        trust_remote_code=False,
+        trust_remote_code=trust_remote_code,
         own=own or TensorRtLlmOptions(),
     )
-
-
-@pytest.mark.parametrize(
-    ("max_seq_len", "max_input_len", "max_output_len", "longest", "found"),
-    [
-        (None, None, None, 4096, (4095, 4096)),
-        (None, None, None, None, (2047, 2048)),
-        (1000, None, None, 4096, (999, 1000)),
-        (1000, 700, None, 4096, (700, 1000)),
-        (1000, 1000, None, 4096, (1000, 1000)),
-        (None, 700, 300, 4096, (700, 1000)),
-        (None, None, 300, 4096, (3796, 4096)),
-        (None, 700, None, 4096, (700, 4096)),
-        (1, None, None, 4096, (1, 1)),
-    ],
-)
-def test_lengths(
-    max_seq_len: int | None,
-    max_input_len: int | None,
-    max_output_len: int | None,
-    longest: int | None,
-    found: tuple[int, int],
-) -> None:
-    own = TensorRtLlmOptions(max_input_len=max_input_len, max_output_len=max_output_len)
-    assert lengths(max_seq_len, own, longest) == found
-
-
-@pytest.mark.parametrize(
-    ("max_seq_len", "max_input_len", "max_output_len", "said"),
-    [
-        (1000, None, 300, "--max-output-len and --max-seq-len say the same"),
-        (4097, None, None, "--max-seq-len 4097 is outside what the model was made for"),
-        (0, None, None, "--max-seq-len 0 is outside what the model was made for"),
-        (None, 4000, 300, "--max-seq-len 4300 is outside what the model was made for"),
-        (None, None, 4096, "--max-output-len 4096 leaves no room for a prompt in 4096 tokens"),
-        (1000, 1001, None, "--max-input-len 1001 is more than the 1000 tokens of --max-seq-len"),
-    ],
-)
-def test_lengths_that_cannot_be(
-    max_seq_len: int | None, max_input_len: int | None, max_output_len: int | None, said: str
-) -> None:
-    own = TensorRtLlmOptions(max_input_len=max_input_len, max_output_len=max_output_len)
-    with pytest.raises(EngineLoadError) as caught:
-        lengths(max_seq_len, own, 4096)
-    assert said in str(caught.value)
 
 
 YAML: dict[str, Any] = {"print_iter_log": True}
@@ -260,7 +221,7 @@ def test_options_without_an_effect(own: TensorRtLlmOptions, said: str) -> None:
     "own",
     [
         TensorRtLlmOptions(calib_size=5, calib_dataset="cnn_dailymail", quant="awq"),
-        TensorRtLlmOptions(calib_size=5, kv_cache_dtype="int8"),
+        TensorRtLlmOptions(calib_dataset="cnn_dailymail", kv_cache_dtype="int8"),
         TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8", kv_cache_dtype="fp8"),
         TensorRtLlmOptions(
             plugins={"use_fp8_context_fmha": "enable", "use_paged_context_fmha": "disable"}, quant="w4a8_awq"
@@ -331,23 +292,24 @@ def test_long_prompts_work_as_they_come(flow: Flow) -> None:
     config = published_models.config("Qwen2.5-7B-Instruct")
     made = plan_of(config, TensorRtLlmOptions(flow=flow))
     assert (made.max_seq_len, made.max_input_len, made.max_num_tokens) == (32768, 32767, 8192)
-    assert made.chunked_context is True
+    assert made.settings.enable_chunked_context is True
     assert made.problems == ()
     off = TensorRtLlmOptions(flow=flow, settings=TensorRtLlmSettings(enable_chunked_context=False))
     short = plan_of(config, off)
-    assert (short.max_seq_len, short.max_input_len, short.chunked_context) == (32768, 8192, False)
+    assert (short.max_seq_len, short.max_input_len, short.settings.enable_chunked_context) == (32768, 8192, False)
     assert any("prompts may have 8,192 tokens at most" in note for note in short.notes)
-    assert plan_of().chunked_context is None
+    assert plan_of().settings == TensorRtLlmSettings()
 
 
 def test_the_gpu_of_an_estimate() -> None:
     installed = [InstalledGpu("NVIDIA L4", "8.9", 23034 << 20)]
-    assert gpu_for("A30", installed).name == "A30"
-    found = gpu_for(None, installed)
+    assert gpu_for("A30", None, installed).name == "A30"
+    found = gpu_for(None, None, installed)
     assert (found.name, found.memory_mib, found.compute_capability) == ("NVIDIA L4", 23034, (8, 9))
-    assert gpu_for(None, []).name == "H100"
+    assert gpu_for(None, None, []).name == "H100"
+    assert gpu_for("abacus", "16GB", installed).memory_mib == 16384
     # Nothing is taken off twice: nvidia-smi's number is that of the table.
     [listed] = nvidia_smi.parse("0, GPU-0, NVIDIA H100 80GB HBM3, 81559, 9.0", None)
     assert as_gpu(listed).memory_bytes == find_gpu("H100").memory_bytes == (81559 << 20) - 7 * GIB // 10
     with pytest.raises(EngineLoadError, match="no GPU 'abacus' is known here"):
-        gpu_for("abacus", [])
+        gpu_for("abacus", None, [])
