@@ -27,6 +27,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,8 +38,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, get_args
 
+if importlib.util.find_spec("openai_bls") is None:
+    sys.exit(
+        f"build/engine.py: openai_bls is not installed in {sys.executable}: run `pip install -e .` in the source tree"
+    )
+
 from openai_bls.builder.build import build, remove
-from openai_bls.builder.hub import fetch_config
+from openai_bls.builder.hub import fetch_config, local_path
 from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
@@ -112,6 +120,7 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
         max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else given.get("max_tokens_in_kv_cache", 0),
         served_model_name=given.get("served_model_name"),
         trust_remote_code=given.get("trust_remote_code", False),
+        self_test=given.get("self_test", True),
         force=given.get("force", False),
         tensorrt_llm=tensorrt_llm,
     )
@@ -158,6 +167,12 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
     what.add_argument(
         "--force", action="store_true", help="build even if nothing changed, or if the estimate says it will not fit"
+    )
+    what.add_argument(
+        "--no-self-test",
+        dest="self_test",
+        action="store_false",
+        help="transformers: leave the self-test to the load, on a machine that cannot hold the model",
     )
     what.add_argument(
         "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"
@@ -319,8 +334,8 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
-def dry_run(wanted: DryRun) -> int:
-    """Print what would be built; returns 1 if it cannot work."""
+def dry_run(wanted: DryRun) -> tuple[str, int]:
+    """What would be built, in words, and the exit status: 1 if it cannot work."""
     from openai_bls.builder.tensorrt_llm import planning
     from openai_bls.builder.tensorrt_llm.building import request_of
     from openai_bls.builder.tensorrt_llm.estimate_text import sentences
@@ -332,36 +347,56 @@ def dry_run(wanted: DryRun) -> int:
     found = ask_installed(options.tensorrt_llm.extra_llm_api_options)
     installed = visible_gpus()
     gpu = planning.gpu_for(wanted.gpu, wanted.gpu_memory, installed)
-    source = Path(options.model).expanduser()
-    request = request_of(options, fetch_config(options.model), source, found.architectures, found.arguments_refusal)
-    print(f"TensorRT-LLM {found.about}")
+    config, source = fetch_config(options.model), local_path(options.model)
+    request = request_of(options, config, source, found.architectures, found.arguments_refusal)
+    head = f"TensorRT-LLM {found.about}\n"
     if wanted.gpu is wanted.gpu_memory is None and not installed:
-        print(f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)")
+        head += f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)\n"
     try:
         plan = planning.plan(request, found.version, gpu)
     except EngineLoadError as error:
         # There is nothing to estimate, and the reason stands where the others do.
-        print(sentences([str(error)], ()).rstrip("\n"))
-        return 1
-    print(planning.described(request, plan))
-    return 1 if plan.problems else 0
+        return head + sentences([str(error)], ()).rstrip("\n"), 1
+    return head + planning.described(request, plan), 1 if plan.problems else 0
+
+
+def as_typed(text: str, arguments: Sequence[str]) -> str:
+    """`text`, where options that have several names go by the one that was typed."""
+    typed = {argument.partition("=")[0] for argument in arguments}
+    for action in _parser()._actions:
+        for name in typed.intersection(action.option_strings):
+            others = "|".join(re.escape(other) for other in action.option_strings)
+            text = re.sub(rf"(?<![\w-])(?:{others})(?![\w-])", name, text)
+    return text
+
+
+def _serve_command(repository: Path) -> str:
+    words = [os.path.relpath(sys.executable) if Path(sys.executable).is_relative_to(Path.cwd()) else sys.executable]
+    words += ["-m", "openai_bls", "serve"]
+    if repository.absolute() != Path("model_repository").absolute():
+        words += ["--model-repository", str(repository)]
+    return shlex.join(words)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, plan or remove; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     with _stopped_by_signals():
         try:
             wanted = parse(arguments)
             if isinstance(wanted, Removal):
                 remove(wanted.model_repository, wanted.name, _report)
             elif isinstance(wanted, DryRun):
-                return dry_run(wanted)
+                text, status = dry_run(wanted)
+                print(as_typed(text, arguments))
+                return status
             else:
                 if wanted.reason:
                     _report(wanted.reason)
-                build(wanted.options, _report)
+                build(wanted.options, lambda line: _report(as_typed(line, arguments)))
+                _report(f"serve it: {_serve_command(wanted.options.model_repository)}")
         except EngineLoadError as error:
-            print(f"build/engine.py: {error}", file=sys.stderr)
+            print(f"build/engine.py: {as_typed(str(error), arguments)}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print("build/engine.py: stopped; the engine that was there is still there", file=sys.stderr)

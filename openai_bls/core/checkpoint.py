@@ -1,4 +1,4 @@
-"""Facts of a Hugging Face checkpoint, read from its JSON files without transformers."""
+"""Facts of a Hugging Face checkpoint, read from its JSON files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import EngineLoadError, short
+from openai_bls.core.manifest import EngineLoadError
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True):
@@ -36,26 +36,40 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     Raises:
         EngineLoadError: no readable config.json with a vocabulary size.
     """
-    config = _read_json(folder / "config.json", required=True)
-    generation = _read_json(folder / "generation_config.json", required=False)
+    config = read_json(folder / "config.json")
+    told = folder / "generation_config.json"
+    generation = read_json(told) if told.exists() else {}
     text = text_config(config)
+    if "vocab_size" not in text and "padded_vocab_size" not in text:
+        text = _class_defaults(text) | text
     # The other names, here and below, are ChatGLM's.
     vocab_size = text.get("vocab_size", text.get("padded_vocab_size"))
     if not isinstance(vocab_size, int) or vocab_size < 1:
-        raise EngineLoadError(f"{short(folder)}/config.json has no vocab_size: not a language model")
-    architectures = config.get("architectures") or [""]
+        raise EngineLoadError(f"{folder}/config.json has no vocab_size: not a language model")
+    architectures = config.get("architectures")
     eos = generation.get("eos_token_id", text.get("eos_token_id"))
     pad = generation.get("pad_token_id", text.get("pad_token_id"))
     return CheckpointFacts(
-        architecture=str(architectures[0]),
+        architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",
         model_type=str(config.get("model_type", "")),
         vocab_size=vocab_size,
-        max_position_embeddings=context_length(config),
+        max_position_embeddings=context_length(text),
         kv_bytes_per_token=_kv_bytes_per_token(text),
         eos_token_ids=_token_ids(eos, vocab_size),
         pad_token_id=next(iter(_token_ids(pad, vocab_size)), None),
         sampling_defaults=_sampling_defaults(generation),
     )
+
+
+def _class_defaults(text: dict[str, Any]) -> dict[str, Any]:
+    """Fields that transformers' class for this model_type has; a checkpoint may leave them out, as Gemma 3 does."""
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        defaults: dict[str, Any] = CONFIG_MAPPING[text["model_type"]]().get_text_config().to_dict()
+    except (ImportError, KeyError):
+        return {}
+    return defaults
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -109,17 +123,44 @@ def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
+def require_content(path: Path) -> None:
+    """Check that the file at `path` is there and not one of those that a failed download leaves in its place.
+
+    Raises:
+        EngineLoadError: it is missing, empty, a git-LFS pointer or a web page.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(64).lstrip().lower()
+    except FileNotFoundError:
+        raise EngineLoadError(f"{path.parent} has no {path.name}") from None
+    except OSError as error:
+        raise EngineLoadError(f"cannot read {path}: {error.strerror}") from None
+    if not head:
+        raise EngineLoadError(f"{path} is empty: download or copy it again")
+    if head.startswith(b"version https://git-lfs"):
+        raise EngineLoadError(
+            f"{path} is a git-LFS pointer, not the file: run `git lfs pull` in the checkpoint's directory"
+        )
+    if head.startswith((b"<!doctype", b"<html")):
+        raise EngineLoadError(
+            f"{path} is a web page, not the file: download it again, logged in if the page wants that"
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file at `path`.
+
+    Raises:
+        EngineLoadError: there is none that can be read.
+    """
+    require_content(path)
     try:
         value = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        if required:
-            raise EngineLoadError(f"{short(path.parent)} has no {path.name}") from None
-        return {}
     except (OSError, msgspec.DecodeError) as error:
-        raise EngineLoadError(f"cannot read {short(path)}: {error}") from None
+        raise EngineLoadError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
-        raise EngineLoadError(f"{short(path)} is not a JSON object")
+        raise EngineLoadError(f"{path} is not a JSON object")
     return value
 
 

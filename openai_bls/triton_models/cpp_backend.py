@@ -37,6 +37,8 @@ _GPUS = r"^([0-9]+([,;][0-9]+)*)?$"
 class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
     """`parameters` of the C++ backend beside those of `TensorRtLlmSettings`, with its names. None leaves one out."""
 
+    verify_weights: None = None
+    """The backend compares nothing; `build/verify.py` does."""
     max_beam_width: Positive = 1
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching", "V1"] = "inflight_fused_batching"
     gpt_model_path: str = ""

@@ -33,6 +33,7 @@ from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
 from openai_bls.triton_models.engine_paths import strayed
 from openai_bls.triton_models.repository import served_names
+from openai_bls.triton_models.start_check import check_start
 from openai_bls.triton_models.tensors import (
     ENSEMBLE,
     MODELS,
@@ -128,6 +129,7 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
         texts[path] = render(rendered[name])
         if name not in MODELS:
             texts[path] = _with_head_of(path, texts[path])
+    check_start(repository, tables, rendered)
     return texts
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openai_bls.core.checkpoint import context_length
+from openai_bls.core.checkpoint import context_length, read_checkpoint
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 LLAMA3 = {
@@ -82,3 +84,12 @@ def test_scaled(changes: dict[str, Any], longest: int) -> None:
 )
 def test_other_forms(config: dict[str, Any], longest: int | None) -> None:
     assert context_length(config) == longest
+
+
+def test_what_the_class_has(tmp_path: Path) -> None:
+    """As Gemma 3 is published: its text_config has neither vocabulary nor length."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "rope_scaling": LINEAR}
+    config = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    facts = read_checkpoint(tmp_path)
+    assert (facts.model_type, facts.vocab_size, facts.max_position_embeddings) == ("gemma3", 262208, 131072)
