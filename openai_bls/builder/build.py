@@ -19,13 +19,15 @@ import contextlib
 import hashlib
 import importlib.metadata
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from openai_bls.builder.hub import default_name, find_source
+from openai_bls.builder.gguf_source import describe
+from openai_bls.builder.hub import default_name, find_source, no_gguf_for_tensorrt_llm
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
@@ -68,9 +70,9 @@ def build(options: BuildOptions, report: Report) -> Manifest:
     """
     with _file_errors(options.model_repository):
         target = target_of(options.model_repository, options.name)
-        with sole_build(target):
+        with sole_build(target), tempfile.TemporaryDirectory() as scratch:
             target.clean()
-            return _build(options, target, report)
+            return _build(options, target, Path(scratch), report)
 
 
 def remove(repository: Path, name: str, report: Report) -> None:
@@ -96,8 +98,13 @@ def _file_errors(repository: Path) -> Iterator[None]:
         raise told from None
 
 
-def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manifest:
+def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Report) -> Manifest:
     source = find_source(options.model, report)
+    if source.is_file():
+        if options.engine == "tensorrt_llm":
+            raise no_gguf_for_tensorrt_llm(options.model)
+        describe(source, scratch, options.dtype, report)
+        source = scratch
     facts = read_checkpoint(source)
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)

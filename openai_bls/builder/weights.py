@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder import convert_tokenizer
+from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, first_line, short
 
@@ -61,6 +62,8 @@ def place_weights(
         for number, name in enumerate(names, 1):
             report(f"weights {number}/{len(names)}: {name}")
             place(source / name, target / name)
+    elif (source / WEIGHTS_NAME).is_file():
+        write_weights(source, target, report)
     elif any(source.glob("pytorch_model*.bin")):
         report("weights: converting PyTorch files to safetensors")
         _convert(source, target, trust_remote_code=trust_remote_code)
