@@ -1,6 +1,7 @@
 """Build of an engine: put a Hugging Face checkpoint into the model repository.
 
     python build/engine.py --model Qwen/Qwen2.5-7B-Instruct                  a hub id or a directory
+    python build/engine.py --model SmolLM2-1.7B-Instruct-Q4_K_M.gguf         a GGUF file
     python build/engine.py --model Qwen/Qwen2.5-72B-Instruct --dry-run       the plan and what it takes; writes nothing
     python build/engine.py --model Qwen/Qwen2.5-72B-Instruct --tp-size 4 --quant fp8 --max-seq-len 16384
     python build/engine.py --model Qwen/Qwen2.5-0.5B-Instruct --name small   a further engine, beside the default one
@@ -35,7 +36,7 @@ from types import FrameType
 from typing import Any, NamedTuple, get_args
 
 from openai_bls.builder.build import build, remove
-from openai_bls.builder.hub import fetch_config
+from openai_bls.builder.hub import fetch_config, is_gguf
 from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
@@ -95,11 +96,17 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
     gpu = given.get("gpu")
     if gpu is not None and not dry_run:
         parser.error("--gpu is for --dry-run: an engine is built for the GPU that is there")
+    model = given.get("model", str(ROOT / "demo" / "checkpoint"))
     engine, reason = choose_engine(given.get("engine", "auto"), dry_run=dry_run)
+    if engine == "tensorrt_llm" and reason and is_gguf(model):
+        engine, reason = (
+            "transformers",
+            f"engine transformers: {model} is a GGUF file, which TensorRT-LLM does not read",
+        )
     tensorrt_llm = read_options(given)
     refuse_meaningless(given, engine, tensorrt_llm.flow, tensorrt_llm.backend)
     options = BuildOptions(
-        model=given.get("model", str(ROOT / "demo" / "checkpoint")),
+        model=model,
         model_repository=repository,
         name=given.get("name", ""),
         engine=engine,
@@ -141,7 +148,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     what = parser.add_argument_group("what to build")
-    what.add_argument("--model", help="Hugging Face directory or hub id (default: demo/checkpoint)")
+    what.add_argument(
+        "--model", help="Hugging Face directory, GGUF file, hub id or smollm2, a small model (default: demo/checkpoint)"
+    )
     what.add_argument("--model-repository", type=Path, metavar="DIR")
     which = what.add_mutually_exclusive_group()
     which.add_argument("--name", help="build a further engine of this name (lower-case letters, digits, underscores)")
@@ -172,7 +181,7 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
-        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32)",
+        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32), and exact for a GGUF file",
     )
     group.add_argument(
         "--max-seq-len",

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.gguf_weights import GgufWeights, open_gguf
+from openai_bls.builder.gguf_weights import GgufWeights, read_header
 from openai_bls.core.manifest import Dtype, EngineLoadError, first_line, short
 
 WEIGHTS_NAME = "model.gguf"
@@ -54,7 +54,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         raise EngineLoadError(
             f"{short(file)} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first"
         )
-    reader = open_gguf(file)
+    read_header(file)
     import transformers
 
     try:
@@ -63,7 +63,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         tokenizer.save_pretrained(folder)
     except Exception as error:  # what an unknown architecture or a missing key raises differs
         raise EngineLoadError(f"transformers cannot read {short(file)}: {first_line(error)}") from None
-    weights = GgufWeights(file, reader, config)
+    weights = GgufWeights(file, config)
     config.dtype = weights.choose_dtype(dtype)
     config.architectures = [weights.architecture]
     config.save_pretrained(folder)
@@ -90,7 +90,7 @@ def write_weights(folder: Path, target: Path, report: Callable[[str], None]) -> 
     file = (folder / WEIGHTS_NAME).resolve()
     config = transformers.AutoConfig.from_pretrained(folder)
     report(f"weights: converting {file.name} to safetensors")
-    GgufWeights(file, open_gguf(file), config).write(target, str(config.dtype).removeprefix("torch."))
+    GgufWeights(file, config).write(target, str(config.dtype).removeprefix("torch."))
 
 
 def _end_tokens(config: Any, tokenizer: Any) -> list[int]:

@@ -7,10 +7,13 @@ or has a newer reader of its own, it reads the whole file itself.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +27,8 @@ _HALF_TYPES = {"F16": "float16", "BF16": "bfloat16"}
 _LFS_POINTER = b"version https://git-lfs"
 
 
-def open_gguf(file: Path) -> Any:
-    """A `gguf.GGUFReader` of a file that is whole.
+def read_header(file: Path) -> Any:
+    """The `gguf.GGUFReader` of a file that is whole; the last one is kept, since each takes seconds.
 
     Raises:
         EngineLoadError: it is not, or the package gguf is not installed.
@@ -36,28 +39,34 @@ def open_gguf(file: Path) -> Any:
         raise EngineLoadError(f"{short(file)} is a Git LFS pointer, not the file: run `git lfs pull` in its folder")
     if not head.startswith(b"GGUF"):
         raise EngineLoadError(f"{short(file)} is no GGUF file: it does not begin with GGUF")
+    if importlib.util.find_spec("gguf") is None:
+        raise EngineLoadError(f"{short(file)} is a GGUF file: run `pip install gguf` to have it read")
     try:
-        import gguf
-    except ImportError:
-        raise EngineLoadError(f"{short(file)} is a GGUF file: run `pip install gguf` to have it read") from None
-    try:
-        return gguf.GGUFReader(file)
+        return _reader(file, file.stat().st_mtime_ns)
     except Exception as error:  # numpy's and Python's own, wherever the file ends
         raise EngineLoadError(f"{short(file)} is cut short or damaged: {first_line(error)}") from None
+
+
+@functools.lru_cache(maxsize=1)
+def _reader(file: Path, _written: int) -> Any:
+    import gguf
+
+    return gguf.GGUFReader(file)
 
 
 class GgufWeights:
     """Tensors of a GGUF file as parameters of a model of transformers."""
 
-    def __init__(self, file: Path, reader: Any, config: Any) -> None:
+    def __init__(self, file: Path, config: Any) -> None:
         """Find each parameter's tensor.
 
         Raises:
-            EngineLoadError: a parameter has none, or the file has tensors that transformers' reader drops.
+            EngineLoadError: a parameter has none, or the file has tensors that transformers' reader drops, or is none.
         """
         from transformers import modeling_gguf_pytorch_utils as of_transformers
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+        reader = read_header(file)
         self._file, self._reader = file, reader
         kind = reader.get_field("general.architecture").contents()
         self.architecture = str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ""))
@@ -70,8 +79,13 @@ class GgufWeights:
         if _has_newer_reader(kind):
             return
         self._processor = of_transformers.TENSOR_PROCESSORS.get(kind, of_transformers.TensorProcessor)(config.to_dict())
-        self._names = of_transformers.get_gguf_hf_weights_map(model, self._processor)
         held = {tensor.name for tensor in reader.tensors}
+        # The names of most models follow from those of the whole; a look into each of its modules takes seconds.
+        whole = SimpleNamespace(config=config, state_dict=model.state_dict, named_children=dict)
+        for one in (whole, model):
+            self._names = of_transformers.get_gguf_hf_weights_map(one, self._processor)
+            if held <= self._names.keys():
+                break
         if any("_exps." in name for name in held):
             self._streamed = False
         _refuse_what_is_dropped(file, reader, kind, held - self._names.keys())
@@ -86,7 +100,7 @@ class GgufWeights:
         types = {tensor.tensor_type.name for tensor in self._reader.tensors} - {"F32"}
         half = _HALF_TYPES.get(next(iter(types), "")) if len(types) == 1 else None
         if half is None or not self._streamed:
-            return half or "float32"
+            return "float32"
         of_f32 = (tensor for tensor in self._reader.tensors if tensor.tensor_type.name == "F32")
         return half if all(_is_exact(self._values(tensor), half) for tensor in of_f32) else "float32"
 

