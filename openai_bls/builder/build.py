@@ -22,17 +22,21 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
+from openai_bls import __version__
+from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.gguf_source import describe
 from openai_bls.builder.hub import default_name, find_source, no_gguf_for_tensorrt_llm
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
+from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
-from openai_bls.builder.weights import CONFIG_FILES, place, place_tokenizer, place_weights
+from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -54,7 +58,8 @@ from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
-_PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
+_HASH_THREADS = 4
+_PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
 """Packages whose versions the manifest records."""
 
 
@@ -105,6 +110,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             raise no_gguf_for_tensorrt_llm(options.model)
         describe(source, scratch, options.dtype, report)
         source = scratch
+    check_small_files(source)
     facts = read_checkpoint(source)
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)
@@ -128,6 +134,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             created=int(time.time()),
             files=files,
             engine_files=engine_files,
+            self_test=recipe.manifest.self_test,
             builder=_versions() | recipe.manifest.builder,
         )
         target.commit(manifest, _new_configs(target, recipe, report))
@@ -156,7 +163,7 @@ class _Embedded:
         if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
             raise EngineLoadError(
                 f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
-                f"{max_model_len} tokens: raise it, or give a smaller --max-model-len"
+                f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
             )
         self.manifest = Manifest(
             engine=options.engine,
@@ -169,14 +176,27 @@ class _Embedded:
             trust_remote_code=options.trust_remote_code,
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
-        self.key = repr(msgspec.structs.replace(self.manifest, model_name=""))
+        self.key = repr((msgspec.structs.replace(self.manifest, model_name=""), options.self_test))
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
             place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
+            if self._options.self_test:
+                self._prove(prepared)
         return {}
+
+    def _prove(self, prepared: Prepared) -> None:
+        self._report("self-test")
+        outcome = self_test(prepared, self.manifest)
+        for line in outcome.rejected:
+            self._report(f"self-test: {line}")
+        passed = outcome.record
+        assert passed is not None
+        how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
+        self._report(f"self-test: passed by {how}")
+        self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 
 
 def _prepare(
@@ -186,7 +206,7 @@ def _prepare(
     prepared = target.begin()
     checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
     report("tokenizer")
-    place_tokenizer(source, tokenizers[0], trust_remote_code=options.trust_remote_code)
+    place_tokenizer(source, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
     for folder in tokenizers[1:]:
         shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
     for file_name in CONFIG_FILES:
@@ -195,7 +215,11 @@ def _prepare(
         if found is not None:
             place(found, checkpoint / file_name)
     engine_files = recipe.fill(prepared)
-    return {path.name: record(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}, engine_files
+    report("hashes")
+    paths = sorted(path for path in checkpoint.iterdir() if path.is_file())
+    with ThreadPoolExecutor(_HASH_THREADS) as pool:
+        records = dict(zip((path.name for path in paths), pool.map(record, paths), strict=True))
+    return records, engine_files
 
 
 def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: BuildTarget, report: Report) -> Manifest:
@@ -349,12 +373,13 @@ def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
     if wanted is None:
         return most or _DEFAULT_MODEL_LEN
     if wanted < 1 or (most is not None and wanted > most):
-        raise EngineLoadError(f"--max-model-len {wanted} is outside what the model was made for (1 to {most})")
+        raise EngineLoadError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
     return wanted
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    # Of this package there is no record where it runs from a source tree.
+    found = {"openai_bls": __version__}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from openai_bls.builder.gguf_weights import GgufWeights, read_header
-from openai_bls.core.manifest import Dtype, EngineLoadError, first_line, short
+from openai_bls.core.manifest import Dtype, EngineLoadError, first_line
 
 WEIGHTS_NAME = "model.gguf"
 """Name of the GGUF file in the folder that describes it."""
@@ -51,9 +51,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         EngineLoadError: the file is damaged, or is nothing that transformers' reader makes a whole model of.
     """
     if parts := _PART.search(file.name):
-        raise EngineLoadError(
-            f"{short(file)} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first"
-        )
+        raise EngineLoadError(f"{file} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first")
     read_header(file)
     import transformers
 
@@ -62,7 +60,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
         tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         tokenizer.save_pretrained(folder)
     except Exception as error:  # what an unknown architecture or a missing key raises differs
-        raise EngineLoadError(f"transformers cannot read {short(file)}: {first_line(error)}") from None
+        raise EngineLoadError(f"transformers cannot read {file}: {first_line(error)}") from None
     weights = GgufWeights(file, config)
     config.dtype = weights.choose_dtype(dtype)
     config.architectures = [weights.architecture]

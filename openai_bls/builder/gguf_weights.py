@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openai_bls.core.manifest import Dtype, EngineLoadError, first_line, short
+from openai_bls.core.manifest import Dtype, EngineLoadError, first_line
 from openai_bls.engines.embedded.parameter_count import meta_model
 
 _SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -36,15 +36,15 @@ def read_header(file: Path) -> Any:
     with file.open("rb") as opened:
         head = opened.read(len(_LFS_POINTER))
     if head == _LFS_POINTER:
-        raise EngineLoadError(f"{short(file)} is a Git LFS pointer, not the file: run `git lfs pull` in its folder")
+        raise EngineLoadError(f"{file} is a Git LFS pointer, not the file: run `git lfs pull` in its folder")
     if not head.startswith(b"GGUF"):
-        raise EngineLoadError(f"{short(file)} is no GGUF file: it does not begin with GGUF")
+        raise EngineLoadError(f"{file} is no GGUF file: it does not begin with GGUF")
     if importlib.util.find_spec("gguf") is None:
-        raise EngineLoadError(f"{short(file)} is a GGUF file: run `pip install gguf` to have it read")
+        raise EngineLoadError(f"{file} is a GGUF file: run `pip install gguf` to have it read")
     try:
         return _reader(file, file.stat().st_mtime_ns)
     except Exception as error:  # numpy's and Python's own, wherever the file ends
-        raise EngineLoadError(f"{short(file)} is cut short or damaged: {first_line(error)}") from None
+        raise EngineLoadError(f"{file} is cut short or damaged: {first_line(error)}") from None
 
 
 @functools.lru_cache(maxsize=1)
@@ -71,7 +71,7 @@ class GgufWeights:
         kind = reader.get_field("general.architecture").contents()
         self.architecture = str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ""))
         if not self.architecture:
-            raise EngineLoadError(f"{short(file)} is no causal language model that transformers knows ({kind})")
+            raise EngineLoadError(f"{file} is no causal language model that transformers knows ({kind})")
         model = meta_model(config, self.architecture)
         self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         self._streamed = not _has_newer_reader(kind) and kind != "gpt2"
@@ -91,7 +91,7 @@ class GgufWeights:
         _refuse_what_is_dropped(file, reader, kind, held - self._names.keys())
         missing = self._shapes.keys() - {self._names[name] for name in held & self._names.keys()}
         if missing:
-            raise EngineLoadError(f"{short(file)} has no tensor for {len(missing)} parameters, such as {min(missing)}")
+            raise EngineLoadError(f"{file} has no tensor for {len(missing)} parameters, such as {min(missing)}")
 
     def choose_dtype(self, wanted: Dtype) -> str:
         """`wanted`; of auto the half type of a file without quantized tensors if it holds all, else float32."""
@@ -144,11 +144,11 @@ class GgufWeights:
                 name = self._names[tensor.name]
                 if values.shape != self._shapes[name]:
                     raise EngineLoadError(
-                        f"{short(self._file)}: {tensor.name} is {list(values.shape)} where {name} is "
+                        f"{self._file}: {tensor.name} is {list(values.shape)} where {name} is "
                         f"{list(self._shapes[name])}"
                     )
                 if not np.isfinite(values).all() or (dtype == "float16" and abs(values).max(initial=0) > 65504):
-                    raise EngineLoadError(f"{short(self._file)}: {tensor.name} has values that {dtype} does not hold")
+                    raise EngineLoadError(f"{self._file}: {tensor.name} has values that {dtype} does not hold")
                 file.write(_as(values, dtype).data)
 
     def _values(self, tensor: Any) -> npt.NDArray[np.float32]:
@@ -159,7 +159,7 @@ class GgufWeights:
             weights = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError:
             raise EngineLoadError(
-                f"{short(self._file)}: {tensor.name} is {tensor.tensor_type.name}, which the package gguf cannot read"
+                f"{self._file}: {tensor.name} is {tensor.tensor_type.name}, which the package gguf cannot read"
             ) from None
         found = self._processor.process(weights=weights, name=tensor.name, tensor_key_mapping=self._names)
         return np.ascontiguousarray(found.weights, dtype=np.float32)
@@ -178,11 +178,9 @@ class GgufWeights:
                 model.config.__dict__.pop("quantization_config", None)
                 model.save_pretrained(target)
         except Exception as error:  # transformers' own, those of gguf, and that accelerate is not installed
-            raise EngineLoadError(f"transformers cannot read {short(self._file)}: {first_line(error)}") from None
+            raise EngineLoadError(f"transformers cannot read {self._file}: {first_line(error)}") from None
         if missing:
-            raise EngineLoadError(
-                f"{short(self._file)} has no tensor for {len(missing)} parameters, such as {missing[0]}"
-            )
+            raise EngineLoadError(f"{self._file} has no tensor for {len(missing)} parameters, such as {missing[0]}")
 
 
 def _has_newer_reader(kind: str) -> bool:
@@ -199,12 +197,12 @@ def _refuse_what_is_dropped(file: Path, reader: Any, kind: str, dropped: set[str
     scaling = reader.get_field(f"{kind}.rope.scaling.type")
     if scaling is not None and scaling.contents() != "none":
         raise EngineLoadError(
-            f"{short(file)} has RoPE scaling ({scaling.contents()}), which transformers' reader of GGUF files drops"
+            f"{file} has RoPE scaling ({scaling.contents()}), which transformers' reader of GGUF files drops"
         )
     if dropped:
         what = "RoPE scaling" if min(dropped).startswith("rope_") else "weights"
         raise EngineLoadError(
-            f"{short(file)} has {what} that transformers' reader of GGUF files drops ({', '.join(sorted(dropped)[:3])})"
+            f"{file} has {what} that transformers' reader of GGUF files drops ({', '.join(sorted(dropped)[:3])})"
         )
 
 

@@ -7,7 +7,6 @@ as it is.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 import tempfile
 from collections import Counter, deque
@@ -22,7 +21,6 @@ from openai_bls.builder.target import BuildTarget, Prepared
 from openai_bls.builder.tensorrt_llm import chatglm
 from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
 from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
@@ -31,13 +29,12 @@ from openai_bls.builder.tensorrt_llm.survey import log_file, survey
 from openai_bls.builder.tensorrt_llm.worker import encode
 from openai_bls.builder.weights import place, place_as_it_is, weight_names
 from openai_bls.core.checkpoint import read_checkpoint
-from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord
+from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import require_flow
 from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
 
 _ADAPTER_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
-_HASH_BYTES = 1 << 24
 
 
 class TensorRtLlmRecipe:
@@ -53,10 +50,11 @@ class TensorRtLlmRecipe:
         self._options, self._source, self._report = options, source, report
         self._own = options.tensorrt_llm
         weight_names(source)
-        self._survey = survey()
+        self._survey = survey(self._own.extra_llm_api_options)
         gpus = self._survey.gpus
         self._config = read_config(source)
-        request = request_of(options, self._config, source, self._survey.architectures)
+        installed = self._survey.architectures, self._survey.arguments_refusal
+        request = request_of(options, self._config, source, *installed)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.flow, self._plan.version, self._survey.version)
         self._check()
@@ -157,11 +155,12 @@ class TensorRtLlmRecipe:
                 plugins=own.plugins,
                 lora={name: f"lora/{name}" for name in own.lora},
                 max_lora_rank=self._lora_rank,
+                extra_llm_api_options=made.extra_llm_api_options,
             ),
         )
 
     def _configs(self, target: BuildTarget) -> dict[str, str]:
-        settings = msgspec.structs.replace(self._own.settings, enable_chunked_context=self._plan.chunked_context)
+        settings = self._plan.settings
         if self._own.backend == "cpp":
             version_dir = target.version_dir.absolute()
             settings = cpp_settings(self.manifest, settings, version_dir, self._own.cpp_parameters)
@@ -196,7 +195,7 @@ class TensorRtLlmRecipe:
             quant_algorithm=QUANTIZATIONS[own.quant].algorithm if own.quant else "",
             kv_cache_dtype=own.kv_cache_dtype,
             calib_dataset=str(dataset.absolute()) if own.calib_dataset and dataset.is_dir() else own.calib_dataset,
-            calib_size=own.calib_size or DEFAULT_CALIB_SIZE,
+            calib_size=made.calib_size,
             workers=own.workers,
             plugins=own.plugins,
             multiple_profiles=own.multiple_profiles,
@@ -245,7 +244,11 @@ class TensorRtLlmRecipe:
 
 
 def request_of(
-    options: BuildOptions, config: dict[str, Any], source: Path, architectures: Mapping[Flow, frozenset[str]] | None
+    options: BuildOptions,
+    config: dict[str, Any],
+    source: Path,
+    architectures: Mapping[Flow, frozenset[str]] | None,
+    arguments_refusal: str,
 ) -> Request:
     """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
@@ -260,6 +263,7 @@ def request_of(
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
         architectures=architectures,
+        arguments_refusal=arguments_refusal,
     )
 
 
@@ -295,11 +299,7 @@ def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:
     records = {}
     for number, path in enumerate(paths):
         progress.show(Step("hash", number, len(paths)))
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(_HASH_BYTES):
-                digest.update(chunk)
-        records[path.relative_to(folder).as_posix()] = FileRecord(path.stat().st_size, digest.hexdigest())
+        records[path.relative_to(folder).as_posix()] = record(path)
     return records
 
 

@@ -9,8 +9,16 @@ import msgspec
 from openai_bls.core.manifest import EngineLoadError, NotNegative
 from openai_bls.core.settings import TensorRtLlmSettings
 
-_SHARED_SETTINGS = {"exclude_input_in_output", "max_tokens_in_paged_kv_cache", "enable_kv_cache_reuse"}
+_SHARED_SETTINGS = {
+    "exclude_input_in_output",
+    "max_tokens_in_paged_kv_cache",
+    "enable_kv_cache_reuse",
+    "verify_weights",
+}
 """Fields of `TensorRtLlmSettings` that the embedded engine honours."""
+
+
+Attention = Literal["auto", "paged", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 
 
 class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,16 +36,21 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens; 0 takes the manifest's."""
     prefix_sharing: bool = True
     """Prompts with a common beginning share its KV cache."""
-    attention: Literal["auto", "paged", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
+    runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"
+    """What generates. `continuous_batching` is transformers', over one paged cache; `dynamic_cache` runs steps of the
+    model's own forward pass with a cache for each sequence, slower and for any model. `auto` goes by the model."""
+    attention: Attention = "auto"
     """Implementation of attention. `paged` reads the KV cache in place, by kernels of our own; `varlen` gathers it for
-    PyTorch's flash attention; the others are transformers'. `auto` is sdpa on a CPU, and on a GPU the first of paged,
-    flash attention where installed, varlen and sdpa that can be used."""
+    PyTorch's flash attention; the others are transformers'. `auto` is eager for models that need it, else sdpa on a
+    CPU, and on a GPU the first of paged, flash attention where installed, varlen and sdpa that can be used."""
     cuda_graphs: bool | None = None
     """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
     async_batching: bool | None = None
     """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
     fused_ops: bool | None = None
     """Norms, rotations, gates and projections in fewer operations. None: on a GPU, with paged attention."""
+    verify_weights: bool = False
+    """Compare the hashes of all files, which reads them whole, before the model is loaded."""
     allow_untested_versions: bool = False
     """Load with a transformers outside the tested range."""
 
@@ -60,4 +73,6 @@ def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> Engi
         changes["max_tokens_in_kv_cache"] = settings.max_tokens_in_paged_kv_cache
     if settings.enable_kv_cache_reuse is False:
         changes["prefix_sharing"] = False
+    if settings.verify_weights:
+        changes["verify_weights"] = True
     return msgspec.structs.replace(options, **changes)

@@ -109,6 +109,8 @@ class LlmOptions(msgspec.Struct, frozen=True):
     """An engine of the flow `tensorrt` can give log-probabilities only with it."""
     lora: tuple[LoraAdapter, ...] = ()
     max_lora_rank: NotNegative = 0
+    extra_llm_api_options: dict[str, Any] = {}
+    """Further arguments of `LLM` as `llm_args.read` gives them (`pytorch`)."""
 
 
 class Sampling(msgspec.Struct, frozen=True):

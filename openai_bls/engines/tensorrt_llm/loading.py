@@ -18,6 +18,7 @@ from openai_bls.core.manifest import (
     KvCacheSettings,
     Manifest,
     TensorRtLlmRecord,
+    check_files,
     checkpoint_dir,
     first_line,
     short,
@@ -81,7 +82,7 @@ def load(
             "config.pbtxt has Triton's Python backend run an engine that engine.json says was built for the C++ "
             "backend: run the build again, with --backend python or --backend cpp"
         )
-    checkpoint = checkpoint_dir(version_dir, manifest)
+    checkpoint = checkpoint_dir(version_dir, manifest, hashes=bool(settings.verify_weights))
     facts = read_checkpoint(checkpoint)
     options = llm_options(version_dir, manifest, settings)
     api = api or _installed(record)
@@ -136,7 +137,7 @@ def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSett
         )
     built = record.flow == "tensorrt"
     options = LlmOptions(
-        model=_engine_dir(version_dir, manifest) if built else version_dir / manifest.checkpoint,
+        model=_engine_dir(version_dir, manifest, settings) if built else version_dir / manifest.checkpoint,
         flow=record.flow,
         max_batch_size=manifest.max_batch_size,
         max_model_len=manifest.max_model_len,
@@ -150,11 +151,12 @@ def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSett
         kv_cache_dtype=cast("KvCacheDtype", record.kv_cache_dtype),
         kv_cache_free_gpu_mem_fraction=fraction,
         max_tokens_in_paged_kv_cache=settings.max_tokens_in_paged_kv_cache or cache.max_tokens_in_kv_cache,
-        max_attention_window_size=_windows(settings.max_attention_window_size),
+        max_attention_window_size=settings.attention_windows,
         guided_decoding_backend=settings.guided_decoding_backend,
         gather_generation_logits=built and record.gather_logits,
         lora=_adapters(version_dir, record),
         max_lora_rank=record.max_lora_rank,
+        extra_llm_api_options=record.extra_llm_api_options,
     )
     # None leaves TensorRT-LLM's own default, which the options' are.
     names = (
@@ -234,18 +236,12 @@ def _installed(record: TensorRtLlmRecord) -> Api:
         raise EngineLoadError(f"TensorRT-LLM cannot be imported: {first_line(error)}") from None
 
 
-def _engine_dir(version_dir: Path, manifest: Manifest) -> Path:
-    """The folder with the engine, after a look at whether its files are there, with their sizes."""
+def _engine_dir(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings) -> Path:
+    """The folder with the engine, after a look at whether its files are there and unchanged."""
     folder = version_dir / ENGINE_FOLDER
     if not manifest.engine_files:
         raise EngineLoadError(f"{short(version_dir)}/engine.json names no engine files: {BUILD_HINT}")
-    for name, expected in manifest.engine_files.items():
-        try:
-            size = (folder / name).stat().st_size
-        except OSError:
-            raise EngineLoadError(f"{short(folder / name)} is missing: {BUILD_HINT}") from None
-        if size != expected.size:
-            raise EngineLoadError(f"{short(folder / name)} has changed since the engine was built: {BUILD_HINT}")
+    check_files(folder, manifest.engine_files, hashes=bool(settings.verify_weights))
     return folder
 
 
@@ -256,15 +252,6 @@ def _adapters(version_dir: Path, record: TensorRtLlmRecord) -> tuple[LoraAdapter
     return tuple(
         LoraAdapter(name, version_dir / folder, number) for number, (name, folder) in enumerate(record.lora.items(), 1)
     )
-
-
-def _windows(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if any(not part.isdecimal() or int(part) < 1 for part in parts):
-        raise EngineLoadError(
-            f"max_attention_window_size is {text!r}: a number of tokens is needed, or several separated by commas"
-        )
-    return tuple(int(part) for part in parts)
 
 
 def _open(api: Api, options: LlmOptions) -> Any:

@@ -26,7 +26,7 @@ TYPES |= dict.fromkeys(("Q4_1", "Q5_0", "Q4_K", "Q5_K", "Q6_K"), torch.float32)
 @pytest.mark.parametrize(("kind", "weights"), [*(("llama", weights) for weights in TYPES), ("qwen2", "Q4_0")])
 def test_weights_are_those_of_transformers(kind: str, weights: str, tmp_path: Path, repository: Path) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", kind, weights)
-    manifest, lines = run(file, repository)
+    manifest, lines = run(file, repository, self_test=False)
     assert manifest.model_name == "tiny"
     assert any("holds each value exactly" in line for line in lines)
     written = load_file(repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors")
@@ -62,13 +62,13 @@ def test_dtype_and_a_second_run(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / "downloaded"
     folder.mkdir()
     file = write_gguf(folder / "model.gguf", weights="Q4_0")
-    manifest, lines = run(folder, repository, dtype="bfloat16")
+    manifest, lines = run(folder, repository, dtype="bfloat16", self_test=False)
     assert manifest.model_name == "downloaded"
     assert any("dequantized to bfloat16, rounded" in line for line in lines)
     written = load_file(repository / "tensorrt_llm" / "1" / "checkpoint" / "model.safetensors")
     expected = transformers_model(file, torch.bfloat16).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in written.items())
-    assert "up to date" in run(file, repository, dtype="bfloat16", served_model_name="downloaded")[1][-1]
+    assert "up to date" in run(folder, repository, dtype="bfloat16", self_test=False)[1][-1]
     write_gguf(folder / "other.gguf")
     assert "several GGUF files" in refusal(folder, repository)
 
