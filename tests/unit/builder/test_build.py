@@ -336,6 +336,11 @@ def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
     config.write_text(config.read_text().replace("count: 1", "count: 2"))
     edited = config.read_text()
     assert "was changed since the last build and stays as it is" in run(source, repository)[1][0]
+    parameter = 'parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" } }'
+    config.write_text(f"{edited}{parameter}\n")
+    for force in (True, False):
+        assert "kv_cache_free_gpu_mem_fraction in config.pbtxt is for" in refusal(source, repository, force=force)
+    config.write_text(edited)
     for options in ({"max_batch_size": 3}, {"served_model_name": "other"}, {"force": True}, {"engine": "null"}):
         run(source, repository, **options)
         assert config.read_text() == edited

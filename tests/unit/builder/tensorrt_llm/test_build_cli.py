@@ -47,8 +47,6 @@ def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
 
 def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     adapters = [make_adapter(tmp_path / name) for name in ("french", "other")]
-    yaml = tmp_path / "options.yaml"
-    yaml.write_text("disable_overlap_scheduler: true\n")
     options = wanted(
         engine_py,
         "--model", "m", "--model-repository", "r", "--name", "small", "--served-model-name", "n",
@@ -63,7 +61,7 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
         "--kv-cache-host-memory-bytes", "11", "--no-enable-kv-cache-reuse", "--enable-chunked-context",
         "--max-attention-window-size", "12,13", "--batch-scheduler-policy", "max_utilization",
         "--guided-decoding-backend", "xgrammar", "--max-queue-delay", "14", "--max-queue-size", "15",
-        "--cpp-parameter", "decoding_mode=top_k", "--extra-llm-api-options", str(yaml),
+        "--cpp-parameter", "decoding_mode=top_k",
     )  # fmt: skip
     own = options.tensorrt_llm
     assert (options.model, options.model_repository, options.name) == ("m", Path("r"), "small")
@@ -100,7 +98,6 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     assert own.queue is not None
     assert (own.queue.max_queue_delay_microseconds, own.queue.max_queue_size) == (14, 15)
     assert own.cpp_parameters == {"decoding_mode": "top_k"}
-    assert own.extra_llm_api_options == {"disable_overlap_scheduler": True}
 
 
 def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
@@ -282,7 +279,7 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
         ("a: [", "is no YAML: while parsing a flow node"),
         ("- a", "has no mapping of names to values"),
         ("", "has no mapping of names to values"),
-        ("a: !!set {b}", "has a value that no argument is: "),
+        ("{a: {null: 1}}", "has a value that no argument is: "),
     ],
 )
 def test_files_that_are_no_options(engine_py: ModuleType, tmp_path: Path, text: str, said: str) -> None:
