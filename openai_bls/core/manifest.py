@@ -142,6 +142,8 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Greedy answer to each."""
     logprobs: list[list[float]] = []
     """Log-probabilities of its tokens."""
+    shared_steps: bool = True
+    """Sequences shared forward passes."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

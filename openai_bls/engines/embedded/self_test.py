@@ -281,6 +281,7 @@ def make_record(model: Any, choice: RunnerChoice, samples: Sequence[Sample]) -> 
         **_here(model),
         runner=choice.runner,
         attention=choice.attention,
+        shared_steps=choice.shared_steps,
         prompts=[sample.prompt for sample in kept],
         token_ids=[sample.answer for sample in kept],
         logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],
@@ -291,7 +292,8 @@ def recorded_choice(record: SelfTestRecord | None, model: Any, choices: Iterable
     """The one of `choices` with which `model` should give the recorded answers here; None if anything is different."""
     if record is None or any(getattr(record, name) != value for name, value in _here(model).items()):
         return None
-    same = (choice for choice in choices if (choice.runner, choice.attention) == (record.runner, record.attention))
+    wanted = (record.runner, record.attention, record.shared_steps)
+    same = (choice for choice in choices if (choice.runner, choice.attention, choice.shared_steps) == wanted)
     return next(same, None)
 
 
