@@ -7,6 +7,7 @@ runner's log-probabilities are the pass's. What differs is told in words.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import random
@@ -195,7 +196,9 @@ def reference(model: Any, sample: Sample) -> Reference:
     count = len(sample.token_ids)
     ids = torch.tensor([sample.prompt + sample.answer[:-1]], device=model.device)
     keeps = callable(getattr(model, "_supports_logits_to_keep", None)) and model._supports_logits_to_keep()
-    with plain_attention(model, "eager"):
+    # Attention that is a model's own code was chosen when the model was made.
+    switches = getattr(model, "_supports_attention_backend", False)
+    with plain_attention(model, "eager") if switches else contextlib.nullcontext():
         output = model(input_ids=ids, use_cache=False, **({"logits_to_keep": count} if keeps else {}))
     logits = output.logits[0, -count:].float()
     # Some models rule out a part of their vocabulary.
