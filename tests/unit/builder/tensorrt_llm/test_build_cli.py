@@ -104,8 +104,16 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     """A new one must be added there, and to `options`."""
     parser = engine_py._parser()
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
-    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine"}
-    elsewhere |= {"--no-self-test", "--extra-llm-api-options"}
+    elsewhere = {
+        "--help",
+        "--remove",
+        "--dry-run",
+        "--gpu",
+        "--gpu-memory",
+        "--max-seq-len",
+        "--engine",
+        "--no-self-test",
+    }
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
 
@@ -114,6 +122,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     ("arguments", "said"),
     [
         ("--engine transformers --tp-size 2", "--tp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine null --no-self-test", "--no-self-test is for --engine transformers: the engine null has none"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
         ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),
