@@ -35,6 +35,7 @@ from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_b
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
+from openai_bls.core import config_pbtxt
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -47,12 +48,12 @@ from openai_bls.core.manifest import (
     checkpoint_dir,
     load_manifest,
     record,
-    short,
     write_manifest,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
+from openai_bls.triton_models.start_check import check_engine
 
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
@@ -116,7 +117,7 @@ def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manife
     if present is not None and not options.force:
         if (present.source, present.model_name) == (wanted.source, model_name):
             _report_edited_configs(target, recipe, report)
-            report(f"{short(target.version_dir)} is up to date (--force builds it again)")
+            report(f"{target.version_dir} is up to date (--force builds it again)")
             return present
         if present.source.partition("-")[0] == built_from:
             return _configure(present, wanted, recipe, target, report)
@@ -133,7 +134,7 @@ def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manife
         target.commit(manifest, _new_configs(target, recipe, report))
     finally:
         target.clean()
-    report(f"{short(target.version_dir)}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
+    report(f"{target.version_dir}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
     return manifest
 
 
@@ -224,7 +225,7 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Buil
     write_manifest(target.version_dir, msgspec.structs.replace(manifest, source=f"{built_from}-"))
     target.configure(configs)
     write_manifest(target.version_dir, manifest)
-    report(f"{short(target.version_dir)}: the engine stays as it is, with new settings (no rebuild)")
+    report(f"{target.version_dir}: the engine stays as it is, with new settings (no rebuild)")
     return manifest
 
 
@@ -242,20 +243,32 @@ def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[st
         present = path.read_text(encoding="utf-8") if path.is_file() else None
         if present is None or (changed and present != recipe.configs[model]):
             found[model] = recipe.configs[model]
-            report(f"{short(path)}{' is replaced' if present is not None else ''}")
+            report(f"{path}{' is replaced' if present is not None else ''}")
     if not changed:
         _report_edited_configs(target, recipe, report)
     return found
 
 
 def _report_edited_configs(target: BuildTarget, recipe: Recipe, report: Report) -> None:
-    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for."""
+    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for.
+
+    Raises:
+        EngineLoadError: the engine would not load with one of them.
+    """
     for model, path in target.configs.items():
         if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
             report(
-                f"{short(path)} was changed since the last build and stays as it is, settings included (change them "
+                f"{path} was changed since the last build and stays as it is, settings included (change them "
                 f"with python -m openai_bls render --set {model}.NAME=VALUE)"
             )
+            try:
+                config = config_pbtxt.read(path)
+                if model == target.model and config_pbtxt.text(config, "backend") == "python":
+                    check_engine(model, recipe.manifest, config_pbtxt.parameters(config))
+            except (SettingsError, ValueError) as error:
+                raise EngineLoadError(
+                    f"{path}, which somebody changed, does not go with this engine: {error}"
+                ) from None
 
 
 def _statements(config: str) -> list[str]:

@@ -28,12 +28,7 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
     """
     path = local_path(model)
     if path.is_dir():
-        require_no_adapter(path)
-        if not (path / "config.json").exists():
-            inside = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
-            hint = f", but {inside[0].parent} has one" if inside else ""
-            raise EngineLoadError(f"{path} is not a Hugging Face checkpoint: it has no config.json{hint}")
-        return path
+        return _checkpoint(path)
     _require_hub_id(model)
     report(f"downloading {model}")
     try:
@@ -42,9 +37,19 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
         folder = Path(snapshot_download(model, allow_patterns=_FILES))
         if not any(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(model, allow_patterns=[*_FILES, *_PYTORCH_FILES]))
-        return folder
     except Exception as error:  # the hub's own errors, the network's, and the file system's
         raise _unreachable(model, error) from None
+    return _checkpoint(folder)
+
+
+def _checkpoint(folder: Path) -> Path:
+    """`folder`, if it may hold a checkpoint."""
+    require_no_adapter(folder)
+    if not (folder / "config.json").exists():
+        inside = sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")])
+        hint = f", but {inside[0].parent} has one" if inside else ""
+        raise EngineLoadError(f"{folder} is not a Hugging Face checkpoint: it has no config.json{hint}")
+    return folder
 
 
 def fetch_config(model: str) -> dict[str, Any]:

@@ -122,6 +122,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     ("arguments", "said"),
     [
         ("--engine transformers --tp-size 2", "--tp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine null --no-self-test", "--no-self-test is for --engine transformers: the engine null has none"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
         ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),
