@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,8 @@ import msgspec
 
 from openai_bls import __version__
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
-from openai_bls.builder.hub import default_name, find_source
+from openai_bls.builder.gguf_source import describe
+from openai_bls.builder.hub import default_name, find_source, no_gguf_for_tensorrt_llm
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
@@ -74,9 +76,9 @@ def build(options: BuildOptions, report: Report) -> Manifest:
     """
     with _file_errors(options.model_repository):
         target = target_of(options.model_repository, options.name)
-        with sole_build(target):
+        with sole_build(target), tempfile.TemporaryDirectory() as scratch:
             target.clean()
-            return _build(options, target, report)
+            return _build(options, target, Path(scratch), report)
 
 
 def remove(repository: Path, name: str, report: Report) -> None:
@@ -102,8 +104,13 @@ def _file_errors(repository: Path) -> Iterator[None]:
         raise told from None
 
 
-def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manifest:
+def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Report) -> Manifest:
     source = find_source(options.model, report)
+    if source.is_file():
+        if options.engine == "tensorrt_llm":
+            raise no_gguf_for_tensorrt_llm(options.model)
+        describe(source, scratch, options.dtype, report)
+        source = scratch
     check_small_files(source)
     facts = read_checkpoint(source)
     model_name = options.served_model_name or default_name(options.model)

@@ -393,14 +393,14 @@ def test_grammars(version: str, flow: str, backend: Any, kinds: tuple[str, ...],
         assert installed.grammar_kinds(options) == kinds
         assert "grammar" in installed.supported(options)
         llm = installed.open(options)
-        sampling = Sampling(max_tokens=16, end_id=3067, pad_id=3065, temperature=0, vocab_size=3072)
+        sampling = Sampling(max_tokens=16, end_id=2, pad_id=0, temperature=0, vocab_size=3072)
         for kind, text in texts.items():
             asked = replace(sampling, grammar=Grammar(kind, text))  # type: ignore[arg-type]
             if kind not in kinds:
                 with pytest.raises(ValueError, match=r"^grammar: "):
                     ask(installed, llm, asked)
                 continue
-            tokens = [token for token in ask(installed, llm, asked).token_ids if token != 3067]
+            tokens = [token for token in ask(installed, llm, asked).token_ids if token != 2]
             assert text_of(tokens) in ("true", "false"), kind
         llm.shutdown()
 
@@ -434,7 +434,7 @@ def adapter(tmp_path: Path) -> LoraAdapter:
     ("version", "flow"), [("0.20.0", "tensorrt"), ("1.2.1", "tensorrt"), ("1.0.0", "pytorch"), ("1.2.1", "pytorch")]
 )
 def test_adapters(version: str, flow: str, adapter: LoraAdapter, tmp_path: Path) -> None:
-    sampling = Sampling(max_tokens=6, end_id=None, pad_id=3065, temperature=0, vocab_size=3072)
+    sampling = Sampling(max_tokens=6, end_id=None, pad_id=0, temperature=0, vocab_size=3072)
     with in_process(version) as installed:
         model = CHECKPOINT
         if flow == "tensorrt":
