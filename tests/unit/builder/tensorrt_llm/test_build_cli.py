@@ -105,9 +105,16 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     parser = engine_py._parser()
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
     elsewhere = {
-        "--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine", "--no-self-test",
+        "--help",
+        "--remove",
+        "--dry-run",
+        "--gpu",
+        "--gpu-memory",
+        "--max-seq-len",
+        "--engine",
+        "--no-self-test",
         "--extra-llm-api-options",
-    }  # fmt: skip
+    }
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
 
