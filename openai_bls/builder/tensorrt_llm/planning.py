@@ -40,9 +40,6 @@ NEWEST = Version(1, 2, 1)
 """Taken for granted where none is installed: that of the newest Triton image."""
 _MIB = 1 << 20
 _DEFAULT_FREE_FRACTION = 0.9
-# With other weights, or with another KV cache under paged context FMHA, `build` in tensorrt_llm/builder.py turns it off
-# with a warning.
-_QUANTS_WITH_FP8_CONTEXT = ("fp8", "w4a8_awq", "nvfp4")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,9 +150,10 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     of_calibration = Findings()
     if flow == "tensorrt":
         of_calibration = calibration.findings(request.config, wanted.ranks, trust_remote_code=request.trust_remote_code)
+    fp8_context = chunking.fp8_context_refusal(own, quant, kv_cache_dtype)
     refusals = (
         *_of_options(own, flow, version, stored),
-        *_without_effect(own, flow, quant, kv_cache_dtype),
+        *([fp8_context] if fp8_context else ()),
         *of_calibration.refusals,
         *of_arguments,
     )
@@ -255,23 +253,6 @@ def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: S
             f"--guided-decoding-backend {grammars} is not for TensorRT engines: give xgrammar"
             f"{', or --flow pytorch' if own.backend == 'python' else ', the only one of the C++ backend'}"
         )
-
-
-def _without_effect(own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype) -> Iterator[str]:
-    """Options that TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
-    if flow == "pytorch":
-        return
-    if own.plugins.get("use_fp8_context_fmha") == "enable":
-        needs = "--use-fp8-context-fmha has no effect here: TensorRT-LLM turns it off"
-        if own.plugins.get("context_fmha") == "disable":
-            yield f"{needs} together with context_fmha; leave one of the two out"
-        elif quant not in _QUANTS_WITH_FP8_CONTEXT:
-            yield f"{needs} unless --quant is {', '.join(_QUANTS_WITH_FP8_CONTEXT)}; leave it out, or give one of these"
-        elif kv_cache_dtype != "fp8" and own.plugins.get("use_paged_context_fmha") != "disable":
-            yield (
-                f"{needs} unless the KV cache is in fp8; give --kv-cache-dtype fp8 (or --use-paged-context-fmha "
-                "disable) too, or leave it out"
-            )
 
 
 def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> tuple[dict[str, Any], tuple[str, ...]]:
