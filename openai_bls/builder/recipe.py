@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.core.manifest import Dtype, FileRecord, Manifest
@@ -40,6 +41,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     trust_remote_code: bool = False
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
+    lora: LoraOptions = LoraOptions()
     tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
     """Options of `engine` `tensorrt_llm` only."""
 

@@ -9,7 +9,12 @@ import msgspec
 from openai_bls.core.manifest import EngineLoadError, NotNegative
 from openai_bls.core.settings import TensorRtLlmSettings
 
-_SHARED_SETTINGS = {"exclude_input_in_output", "max_tokens_in_paged_kv_cache", "enable_kv_cache_reuse"}
+_SHARED_SETTINGS = {
+    "exclude_input_in_output",
+    "max_tokens_in_paged_kv_cache",
+    "enable_kv_cache_reuse",
+    "lora_watch_dir",
+}
 """Fields of `TensorRtLlmSettings` that the embedded engine honours."""
 
 
