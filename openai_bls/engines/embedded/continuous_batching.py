@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -25,48 +25,17 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner
+from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOutputs, SequenceOutput
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
 from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path
 
 _SCHEDULER = "openai_bls"
 
 
-class SequenceOutput(Protocol):
-    """Output of a sequence after a step; valid only until the listener returns."""
-
-    request_id: str
-    generated_tokens: list[int]
-    """All so far, stop token included."""
-    error: str | None
-    # `cached_tokens`, prompt tokens found in the prefix cache, where that is known.
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchingConfig:
-    """Sizes and switches."""
-
-    max_batch_size: int
-    max_num_tokens: int
-    """Tokens of one forward pass."""
-    page_size: int
-    """Tokens per page of the KV cache, the unit in which prefixes are shared."""
-    max_tokens_in_kv_cache: int
-    """Tokens; 0 is as many as fit into `free_memory_fraction`."""
-    free_memory_fraction: float
-    prefix_sharing: bool
-    max_request_tokens: int
-    """Tokens of prompt and output of one sequence together."""
-    paged: bool = False
-    """The model's attention reads the cache by page tables and slot lists (`gpu.paged_attention`)."""
-    cuda_graphs: bool = False
-    async_batching: bool = False
-    """Prepare a step while the one before it runs; on a GPU only."""
-
-
 class _Router(continuous_api.OutputRouter):  # type: ignore[misc]
     """Output router that calls one listener, on the manager's thread."""
 
-    def __init__(self, on_outputs: Callable[[Sequence[SequenceOutput]], None]) -> None:
+    def __init__(self, on_outputs: OnOutputs) -> None:
         super().__init__()
         self._on_outputs = on_outputs
 
@@ -124,17 +93,14 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
 
 class ContinuousBatcher:
-    """Generates for many sequences at once on one thread, which is the caller of `run`.
-
-    Only `wake`, `stop` and the counts may be used from other threads; `add` and `cancel` belong into `before_step`.
-    """
+    """The runner that batches sequences of any lengths in every step, over one paged cache."""
 
     def __init__(
         self,
         model: Any,
         config: BatchingConfig,
-        before_step: Callable[[], None],
-        on_outputs: Callable[[Sequence[SequenceOutput]], None],
+        before_step: BeforeStep,
+        on_outputs: OnOutputs,
     ) -> None:
         """Allocate the KV cache.
 

@@ -1,7 +1,7 @@
-"""The embedded engine: transformers' continuous batching behind the `Engine` interface.
+"""The embedded engine: a transformers model and its runner behind the `Engine` interface.
 
 Life of a request: `submit` checks it on the caller's thread and puts it into the command queue; the engine's thread
-takes it out between two steps and hands it to the batcher; after each step the thread turns all outputs into deltas and
+takes it out between two steps and hands it to the runner; after each step the thread turns all outputs into deltas and
 calls the listener once. Only that thread calls the listener and knows which requests are live, so each gets exactly one
 end.
 
@@ -29,11 +29,14 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, checkpoint_dir
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.embedded import model_loader
-from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher, SequenceOutput
+from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
+from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
 from openai_bls.engines.embedded.request_state import RequestState
+from openai_bls.engines.embedded.runner import BatchingConfig, Runner, SequenceOutput
+from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.embedded.sampler import Sampling
 
 logger = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ class TransformersEngine:
     """An `Engine` that runs a Hugging Face checkpoint."""
 
     def __init__(self, version_dir: Path, manifest: Manifest, options: EngineOptions, on_step: StepListener) -> None:
-        """Load the model, generate one token to see that it works, and start the engine's thread.
+        """Load the model, and start the engine's thread with the first runner that passes its trial.
 
         Args:
             version_dir: the folder that `manifest` lies in.
@@ -68,8 +71,13 @@ class TransformersEngine:
         self._failed = False
         self._stopping = False
         self._commands: CommandQueue[_Command] = CommandQueue(self._wake)
-        self._batcher: ContinuousBatcher | None = None
+        self._batcher: Runner | None = None
         self._answers = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._tried = threading.Event()
+        """The trial of the runner is over."""
+        self._discarded = False
+        """It did not pass."""
         device = model_loader.find_device(options.device)
         self._factory = factory = load_factory(version_dir, facts.vocab_size, facts.eos_token_ids)
         compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)
@@ -78,13 +86,12 @@ class TransformersEngine:
         if device.type == "cpu":
             torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
         model = model_loader.load_model(folder, manifest, options, device)
-        config = model_loader.batching_config(facts, manifest, options, model)
         limit = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
         self._info = EngineInfo(
             engine="transformers",
             model_name=manifest.model_name,
             max_model_len=limit,
-            max_batch_size=config.max_batch_size,
+            max_batch_size=options.max_batch_size or manifest.max_batch_size,
             vocab_size=facts.vocab_size,
             eos_token_ids=facts.eos_token_ids,
             pad_token_id=facts.pad_token_id,
@@ -98,19 +105,52 @@ class TransformersEngine:
             grammar_backend=factory.backend if factory is not None else "",
         )
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
+        loaded = model.config._attn_implementation
+        problem: str | None = None
+        for choice in model_loader.choices(model, limit, options):
+            problem = model_loader.set_attention(model, choice, options, loaded)
+            if problem is None:
+                config = model_loader.batching_config(facts, manifest, options, model, choice.runner)
+                problem = self._start_runner(model, choice, config)
+            if problem is None:
+                logger.info("runner: %s; the model's attention: %s", choice, model.config._attn_implementation)
+                return
+            logger.warning("not %s: %s", choice, problem)
+        self._prefill_queue.close()
+        raise EngineLoadError(problem or "no runner is left to choose from")
+
+    def _start_runner(self, model: Any, choice: RunnerChoice, config: BatchingConfig) -> str | None:
+        """Let `choice` run the model; returns why it does not, if so.
+
+        Raises:
+            EngineLoadError: another choice would not do either.
+        """
+        runner = ContinuousBatcher if choice.runner == "continuous_batching" else DynamicCacheRunner
         try:
-            batcher = ContinuousBatcher(model, config, self._before_step, self._on_outputs)
-        except (MemoryError, ValueError, torch.OutOfMemoryError) as error:
+            batcher: Runner = runner(model, config, self._before_step, self._on_outputs)
+        except ValueError as error:
+            return f"the KV cache cannot be set up: {str(error).splitlines()[0]}"
+        except (MemoryError, torch.OutOfMemoryError) as error:
             raise EngineLoadError(f"the KV cache cannot be set up: {str(error).splitlines()[0]}") from None
-        if batcher.capacity < limit:
+        if batcher.capacity < self._info.max_model_len:
             raise EngineLoadError(
-                f"the KV cache holds {batcher.capacity} tokens, fewer than max_model_len {limit}: "
+                f"the KV cache holds {batcher.capacity} tokens, fewer than max_model_len {self._info.max_model_len}: "
                 "raise max_tokens_in_kv_cache or build with a smaller --max-model-len"
             )
         self._batcher = batcher
+        self._tried.clear()
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
-        self._try_out()
+        problem = self._try_out()
+        self._discarded = problem is not None
+        if problem is not None:
+            batcher.stop()
+        self._tried.set()
+        if problem is not None:
+            self._thread.join()
+            self._batcher, self._failed = None, False
+            batcher.free()
+        return problem
 
     @property
     def info(self) -> EngineInfo:
@@ -146,7 +186,7 @@ class TransformersEngine:
     def close(self) -> None:
         """End every live request with "cancelled", free the model, the KV cache and the thread."""
         self._commands.close()
-        if threading.current_thread() is not self._thread:
+        if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _wake(self) -> None:
@@ -168,6 +208,9 @@ class TransformersEngine:
         self._failed = True
         # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
         self._emit(self._end_all("error", ENGINE_FAILED))
+        self._tried.wait()
+        if self._discarded:
+            return
         while not self._commands.closed:
             self._answers.clear()
             self._before_step()
@@ -310,8 +353,8 @@ class TransformersEngine:
 
     # Start-up.
 
-    def _try_out(self) -> None:
-        """Generate one token: loads what is loaded on first use, and finds out what does not run."""
+    def _try_out(self) -> str | None:
+        """Generate one token: loads what is loaded on first use; returns what is wrong if it does not run."""
         done = threading.Event()
         reasons: list[str | None] = []
         listener = self._on_step
@@ -326,6 +369,6 @@ class TransformersEngine:
         done.wait()
         self._on_step = listener
         if reasons[0] != "length":
-            self.close()
-            raise EngineLoadError(f"the model {self._info.model_name} does not generate; the log says why")
+            return f"the model {self._info.model_name} does not generate; the log says why"
         self._generated = 0
+        return None

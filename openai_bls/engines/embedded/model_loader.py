@@ -13,9 +13,10 @@ import transformers
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.embedded import attention_cpu
-from openai_bls.engines.embedded.continuous_batching import BatchingConfig
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.runner import BatchingConfig
+from openai_bls.engines.embedded.runner_choice import RunnerChoice, RunnerName, candidates
 
 logger = logging.getLogger(__name__)
 
@@ -43,26 +44,20 @@ def find_device(wanted: str) -> torch.device:
 
 
 def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device) -> Any:
-    """The causal language model in `folder` on its device, with its attention and operations chosen.
+    """The causal language model in `folder` on its device, with the attention asked for or its class's own default.
 
     Raises:
-        EngineLoadError: it does not load, or what `options` ask for by name cannot be had.
+        EngineLoadError: it does not load.
     """
-    given = options.attention in ("eager", "flash_attention_2", "flash_attention_3")
-    wanted = options.attention if given else "sdpa"
-    if options.attention == "auto" and device.type == "cuda" and transformers.utils.is_flash_attn_2_available():
-        wanted = "flash_attention_2"
+    asked = options.attention
     if device.type == "cpu":
+        if asked in ("paged", "varlen"):
+            raise EngineLoadError(f"attention {asked} is for GPUs")
         attention_cpu.install()
-    model = read_model(folder, manifest, device, wanted)
-    if device.type == "cuda":
-        _choose_on_gpu(model, options, wanted)
-    elif options.attention in ("paged", "varlen"):
-        raise EngineLoadError(f"attention {options.attention} is for GPUs")
-    return model
+    return read_model(folder, manifest, device, None if asked in ("auto", "paged", "varlen") else asked)
 
 
-def read_model(folder: Path, manifest: Manifest, device: torch.device, implementation: str) -> Any:
+def read_model(folder: Path, manifest: Manifest, device: torch.device, implementation: str | None) -> Any:
     """The model with one of transformers' own implementations of attention; raises `EngineLoadError`."""
     dtype = manifest.dtype
     if dtype == "auto" and device.type == "cpu":
@@ -85,28 +80,49 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
         raise EngineLoadError(f"the checkpoint does not load: {reason}") from None
 
 
-def _choose_on_gpu(model: Any, options: EngineOptions, fallback: str) -> None:
-    """Settle attention and operations of a model on a GPU; `fallback` is the attention it has."""
-    asked = options.attention
-    if asked == "auto":
-        kinds: tuple[str, ...] = ("paged", "varlen") if fallback == "sdpa" else ("paged",)
-    else:
-        kinds = (asked,) if asked in ("paged", "varlen") else ()
-    for kind in kinds:
+def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
+    """Runners and attentions for a loaded model, in order of preference."""
+    return candidates(
+        type(model),
+        model.config,
+        max_model_len,
+        options,
+        on_gpu=model.device.type == "cuda",
+        flash_installed=transformers.utils.is_flash_attn_2_available(),
+    )
+
+
+def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loaded: str) -> str | None:
+    """Settle attention and operations of a model.
+
+    Args:
+        model: on its device.
+        choice: says which.
+        options: of the engine.
+        loaded: the attention that the model was loaded with.
+
+    Returns:
+        The reason for which it cannot be had; None if it is settled.
+    """
+    kind = loaded if choice.attention == "auto" else choice.attention
+    if kind in ("paged", "varlen"):
         reason = paged_attention.refusal(model, kind)
-        if reason is None:
-            paged_attention.use(model, kind)
-            break
-        if asked == kind:
-            raise EngineLoadError(f"attention {kind} cannot be used: {reason}")
-        logger.warning("attention %s cannot be used: %s", kind, reason)
-    paged = paged_attention.in_use(model, "paged")
-    if options.fused_ops or (options.fused_ops is None and paged):
+        if reason is not None:
+            return f"attention {kind} cannot be used: {reason}"
+        paged_attention.use(model, kind)
+    elif model.config._attn_implementation != kind:
+        try:
+            model.set_attn_implementation(kind)
+        except (ValueError, ImportError) as error:
+            return f"attention {kind} cannot be used: {str(error).splitlines()[0]}"
+    if options.fused_ops or (options.fused_ops is None and kind == "paged"):
         logger.info("fused operations: %s", fused_layers.fuse(model))
-    logger.info("attention: %s", model.config._attn_implementation)
+    return None
 
 
-def batching_config(facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any) -> BatchingConfig:
+def batching_config(
+    facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any, runner: RunnerName
+) -> BatchingConfig:
     """Sizes for a loaded model: what was asked for, else what suits the device."""
     max_batch_size = options.max_batch_size or manifest.max_batch_size
     cache_tokens = options.max_tokens_in_kv_cache or manifest.kv_cache.max_tokens_in_kv_cache
@@ -124,8 +140,13 @@ def batching_config(facts: CheckpointFacts, manifest: Manifest, options: EngineO
         # More than a full batch can use would only make index tensors and attention masks larger.
         free, _ = torch.cuda.mem_get_info(model.device)
         needed = wanted * facts.kv_bytes_per_token * model.dtype.itemsize // 4
-        if needed < free * manifest.kv_cache.free_memory_fraction / 2:
+        free = int(free * manifest.kv_cache.free_memory_fraction / 2)
+        if needed < free:
             cache_tokens = wanted
+        elif runner == "dynamic_cache":  # half of the memory, as a cache that grows is copied
+            cache_tokens = max(free * wanted // needed, manifest.max_model_len)
+    if runner == "dynamic_cache" and not cache_tokens:
+        cache_tokens = wanted
     if options.cuda_graphs and not (paged or flash):
         logger.warning("no CUDA graphs: they need paged or flash attention")
     step_tokens = _CPU_STEP_TOKENS if on_cpu else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS

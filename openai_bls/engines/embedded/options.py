@@ -18,6 +18,9 @@ _SHARED_SETTINGS = {
 """Fields of `TensorRtLlmSettings` that the embedded engine honours."""
 
 
+Attention = Literal["auto", "paged", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"]
+
+
 class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the environment that override the manifest's. All values may come as strings."""
 
@@ -33,10 +36,13 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens; 0 takes the manifest's."""
     prefix_sharing: bool = True
     """Prompts with a common beginning share its KV cache."""
-    attention: Literal["auto", "paged", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "auto"
+    runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"
+    """What generates. `continuous_batching` is transformers', over one paged cache; `dynamic_cache` runs steps of the
+    model's own forward pass with a cache for each sequence, slower and for any model. `auto` goes by the model."""
+    attention: Attention = "auto"
     """Implementation of attention. `paged` reads the KV cache in place, by kernels of our own; `varlen` gathers it for
-    PyTorch's flash attention; the others are transformers'. `auto` is sdpa on a CPU, and on a GPU the first of paged,
-    flash attention where installed, varlen and sdpa that can be used."""
+    PyTorch's flash attention; the others are transformers'. `auto` is eager for models that need it, else sdpa on a
+    CPU, and on a GPU the first of paged, flash attention where installed, varlen and sdpa that can be used."""
     cuda_graphs: bool | None = None
     """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
     async_batching: bool | None = None

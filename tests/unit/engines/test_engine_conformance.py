@@ -36,7 +36,7 @@ TENSORRT_LLM: dict[str, tuple[Flow, dict[str, str]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["null", "transformers", *TENSORRT_LLM])
+@pytest.fixture(scope="module", params=["null", "transformers", "transformers:dynamic_cache", *TENSORRT_LLM])
 def kind(
     request: pytest.FixtureRequest, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Path | None]]:
@@ -59,7 +59,8 @@ def kind(
 def started(kind: tuple[str, Path | None], start: EngineFactory) -> Iterator[Started]:
     name, folder = kind
     if folder is None:
-        yield start(engine=name, null_token_ids=NULL_TOKENS)
+        engine_name, _, runner = name.partition(":")
+        yield start(engine=engine_name, null_token_ids=NULL_TOKENS, runner=runner or "auto")
         return
     recorder = Recorder()
     engine = create_engine(folder, recorder)

@@ -1,0 +1,143 @@
+"""Choice of the runner and the attention of a model, by what its class and its configuration declare.
+
+Continuous batching lays the tokens of all sequences end to end and swaps the attention function for one that reads a
+paged cache. So it is right only where a model leaves all of its memory of the past to that function. Whatever a class
+does not declare is for a self-test to find; hence a list of choices, of which the last one, the model's own forward
+pass with a cache for each sequence, asks nothing of the model but what `generate` asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.embedded.options import Attention, EngineOptions
+
+RunnerName = Literal["continuous_batching", "dynamic_cache"]
+
+_PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
+"""Kinds of layers for which continuous batching has a cache."""
+LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings of which all sequences of a pass get the one of the longest."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunnerChoice:
+    """A runner, the attention it runs the model with, and why."""
+
+    runner: RunnerName
+    attention: Attention
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.runner} with attention {self.attention} ({self.reason})"
+
+
+def candidates(
+    model_class: Any,
+    config: Any,
+    max_model_len: int,
+    options: EngineOptions,
+    *,
+    on_gpu: bool,
+    flash_installed: bool = False,
+) -> list[RunnerChoice]:
+    """Choices for a model in order of preference: what works is the first that passes its trial.
+
+    Args:
+        model_class: transformers' class of the causal language model.
+        config: its configuration.
+        max_model_len: in tokens.
+        options: `runner` and `attention` leave out all others where they name one.
+        on_gpu: the model runs on a GPU.
+        flash_installed: transformers finds the package flash-attn.
+
+    Raises:
+        EngineLoadError: the options force what the class declares impossible.
+    """
+    name = model_class.__name__
+    text = config.get_text_config(decoder=True)
+    problem = batching_problem(model_class, text, max_model_len)
+    found: list[RunnerChoice] = []
+    if options.runner == "continuous_batching" and problem is not None:
+        raise EngineLoadError(
+            f"runner continuous_batching cannot run {name}: {problem}; dynamic_cache can, and is the default here"
+        )
+    if options.runner != "dynamic_cache" and problem is None:
+        kinds = _batched_attentions(model_class, text, on_gpu=on_gpu, flash_installed=flash_installed)
+        if options.attention != "auto":
+            kinds = {options.attention: "asked for"}
+        found = [RunnerChoice("continuous_batching", kind, reason) for kind, reason in kinds.items()]
+    if options.runner != "continuous_batching":
+        if options.attention in ("paged", "varlen"):
+            if not found:
+                raise EngineLoadError(
+                    f"attention {options.attention} is for the runner continuous_batching, which cannot run {name}: "
+                    f"{problem or 'runner dynamic_cache is asked for'}"
+                )
+        else:
+            reason = "asked for" if options.runner == "dynamic_cache" else problem or "continuous batching failed"
+            found.append(RunnerChoice("dynamic_cache", options.attention, reason))
+    return found
+
+
+def rope_types(config: Any) -> set[str]:
+    """Kinds of rotary embeddings that a configuration names."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [parameters, *parameters.values()]
+    return {str(part["rope_type"]) for part in nested if isinstance(part, dict) and part.get("rope_type")}
+
+
+def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str | None:
+    """Reason for which continuous batching would not run a model rightly; None if nothing declared speaks against it.
+
+    Args:
+        model_class: transformers' class.
+        config: the configuration of its language model.
+        max_model_len: in tokens, of the engine.
+    """
+    # Such a rotary embedding takes its frequencies from the longest sequence of a pass, for all of them.
+    unscaled = _unscaled_length(config) if rope_types(config) & LENGTH_DEPENDENT_ROPE else max_model_len
+    layers = set(getattr(config, "layer_types", None) or ()) - _PAGED_LAYERS
+    sizes = {getattr(config, key, None) for key in ("head_dim", "v_head_dim", "global_head_dim", "swa_head_dim")}
+    reasons = {
+        "it keeps a state that is no KV cache": getattr(model_class, "_is_stateful", False),
+        "its attention is its own code, which no paged cache reaches": not getattr(
+            model_class, "_supports_attention_backend", False
+        ),
+        f"it has layers of type {', '.join(sorted(layers))}": layers,
+        "its attention works in chunks": getattr(config, "attention_chunk_size", None),
+        "its multi-head latent attention has keys and values of different sizes": getattr(config, "kv_lora_rank", None),
+        "its ALiBi positions are added to the attention scores": getattr(config, "alibi", False),
+        "its heads differ in size": len(sizes - {None}) > 1,
+        "some of its layers share their cache": getattr(config, "num_kv_shared_layers", 0),
+        f"beyond {unscaled} tokens its rotary embedding depends on the longest sequence of a step; "
+        f"with --max-model-len {unscaled} it would not": unscaled < max_model_len,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _unscaled_length(config: Any) -> int:
+    """Tokens up to which a rotary embedding that depends on the length is the plain one."""
+    found = getattr(config, "original_max_position_embeddings", None)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [part for part in (parameters, *parameters.values()) if isinstance(part, dict)]
+    lengths = [
+        part["original_max_position_embeddings"] for part in nested if "original_max_position_embeddings" in part
+    ]
+    return int(found or min(lengths, default=0) or config.max_position_embeddings)
+
+
+def _batched_attentions(model_class: Any, config: Any, *, on_gpu: bool, flash_installed: bool) -> dict[Attention, str]:
+    """Attentions for continuous batching, the best first, each with its reason."""
+    if getattr(config, "attn_logit_softcapping", None):
+        return {"eager": "it caps its attention scores"}
+    if not getattr(model_class, "_supports_sdpa", False):
+        return {"eager": "its class has no sdpa"}
+    if not on_gpu:
+        return {"sdpa": "the default on a CPU"}
+    found: dict[Attention, str] = {"paged": "the fastest on a GPU"}
+    if flash_installed and getattr(model_class, "_supports_flash_attn", False):
+        return found | {"flash_attention_2": "flash-attn is installed"}
+    return found | {"varlen": "PyTorch has flash attention", "sdpa": "the most general one"}
