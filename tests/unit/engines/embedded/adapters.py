@@ -51,7 +51,7 @@ class Reference:
         for name, folder in adapters.items():
             self.models[name] = PeftModel.from_pretrained(load_model(checkpoint), folder).eval()
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def logprobs(self, name: str | None, token_ids: Sequence[int]) -> torch.Tensor:
         """Shape [tokens, vocabulary]."""
         logits: torch.Tensor = self.models[name](torch.tensor([list(token_ids)])).logits[0]
@@ -67,7 +67,7 @@ class Reference:
             found.append(float(row.max()))
         return tokens, found
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def embedding(self, name: str | None, token_ids: Sequence[int]) -> list[float]:
         """Of the last token."""
         output = self.models[name](torch.tensor([list(token_ids)]), output_hidden_states=True)

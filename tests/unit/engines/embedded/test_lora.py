@@ -26,7 +26,7 @@ from tests.unit.engines.engine_support import Recorder, request, run_all
 
 TOKENS = 10
 PROMPTS = [[5, 6, 7], [9] * 40, list(range(20, 90)), [11, 300, 12]]
-CLOSE = {"abs": 2e-4}
+CLOSE = 2e-4
 NAMES = (None, "queries", "everything")
 
 Start = Callable[..., tuple[Engine, Recorder]]
@@ -87,7 +87,7 @@ def test_equal_to_peft_in_one_batch(
     tokens = run_all(engine, recorder, requests)
     for n, place in enumerate(places):
         assert tokens[n] == expected[place][0], place
-        assert recorder.logprobs(n).token_logprobs == pytest.approx(expected[place][1], **CLOSE)
+        assert recorder.logprobs(n).token_logprobs == pytest.approx(expected[place][1], abs=CLOSE)
     assert len({tuple(expected[name, 2][0]) for name in NAMES}) == 3
     # Each by itself, with whatever is in the prefix cache by now.
     for n, (name, i) in enumerate(places, 100):
@@ -122,9 +122,9 @@ def test_prompt_logprobs_and_embeddings(start: Start, folders: dict[str, Path], 
         assert found is not None
         rows = reference.logprobs(name, prompt)[:-1]
         wanted = rows.gather(-1, torch.tensor(prompt[1:]).unsqueeze(-1)).squeeze(-1).tolist()
-        assert found.token_logprobs == pytest.approx(wanted, **CLOSE)
+        assert found.token_logprobs == pytest.approx(wanted, abs=CLOSE)
         run_all(engine, recorder, [request(n + 50, prompt, max_tokens=0, pooling="last", lora_name=name)])
-        assert recorder.ends[n + 50].embedding == pytest.approx(reference.embedding(name, prompt), **CLOSE)
+        assert recorder.ends[n + 50].embedding == pytest.approx(reference.embedding(name, prompt), abs=CLOSE)
 
 
 def test_loading_and_unloading(start: Start, folders: dict[str, Path], expected: dict[Any, Any]) -> None:
@@ -179,7 +179,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, str], str]] = {
 
 
 def test_bad_adapters(start: Start, folders: dict[str, Path], tmp_path: Path, checkpoint: Path) -> None:
-    engine, recorder = start({}, max_loras=1, max_lora_rank=4)
+    engine, _ = start({}, max_loras=1, max_lora_rank=4)
 
     def refusal(folder: Path) -> str:
         with pytest.raises(LoraError) as caught:
