@@ -40,43 +40,13 @@ from openai_bls.builder.lora import read_lora_options
 from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
+from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.tensorrt_llm.interface import KvCacheDtype
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 _ABOUT_THE_BUILD = {"model", "model_repository", "name", "remove", "dry_run"}
-_OF_GUIDES = {
-    "--use_weight_only": "give --quant int8_weight_only, or int4_weight_only",
-    "--weight_only_precision": "give --quant int8_weight_only, int4_weight_only or awq",
-    "--per_group": "give --quant awq: GPTQ is not built here",
-    "--per_channel": "give --quant int8_sq, which is by channel and by token",
-    "--per_token": "give --quant int8_sq, which is by channel and by token",
-    "--smoothquant": "give --quant int8_sq, whose strength is 0.5",
-    "--use_smooth_quant": "give --quant int8_sq",
-    "--qformat": "give --quant",
-    "--int8_kv_cache": "give --kv-cache-dtype int8",
-    "--fp8_kv_cache": "give --kv-cache-dtype fp8",
-    "--enable_fp8": "give --quant fp8",
-    "--model_dir": "give --model",
-    "--hf_model_dir": "give --model",
-    "--checkpoint_dir": "give --model with the Hugging Face checkpoint: there is no step between",
-    "--output_dir": "the engine goes into --model-repository",
-    "--engine_dir": "the engine goes into --model-repository",
-    "--use_gpt_attention_plugin": "give --gpt-attention-plugin",
-    "--use_gemm_plugin": "give --gemm-plugin",
-    "--use_inflight_batching": "leave it out: batching is always in flight",
-    "--paged_kv_cache": "leave it out: the KV cache is always paged",
-    "--remove_input_padding": "leave it out: it is on (--plugin remove_input_padding=disable turns it off)",
-    "--enable_context_fmha": "leave it out: it is on (--plugin context_fmha=disable turns it off)",
-    "--context_fmha": "give --plugin context_fmha=enable or disable",
-    "--world_size": "give --tp-size",
-    "--use_custom_all_reduce": "leave it out: TensorRT-LLM chooses the all-reduce by itself",
-    "--use_lookup_plugin": "leave it out: there is none any more",
-    "--use_rmsnorm_plugin": "leave it out: there is none any more",
-    "--calib_dataset": "give --calib-dataset",
-}
-"""Options of convert_checkpoint.py, quantize.py, trtllm-build and build.py in guides, and what stands for them here."""
 STOPPED = 130
 """Exit code after Ctrl-C or SIGTERM."""
 
@@ -112,7 +82,7 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
     """
     parser = _parser()
     arguments = sys.argv[1:] if arguments is None else arguments
-    _refuse_names_of_guides(parser, arguments)
+    guide_names.refuse(parser, arguments, guide_names.BUILD)
     given = vars(parser.parse_args(arguments))
     repository = given.get("model_repository", ROOT / "model_repository")
     if "remove" in given:
@@ -146,19 +116,6 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
         tensorrt_llm=tensorrt_llm,
     )
     return DryRun(options, gpu) if dry_run else Build(options, reason)
-
-
-def _refuse_names_of_guides(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    known = {option for action in parser._actions for option in action.option_strings}
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        if not name.startswith("--") or ("_" not in name and name not in _OF_GUIDES):
-            continue
-        written = name.replace("_", "-")
-        if name in _OF_GUIDES:
-            parser.error(f"{name} is TensorRT-LLM's: {_OF_GUIDES[name]}")
-        if written in known:
-            parser.error(f"{name} is written {written} here")
 
 
 def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str]:

@@ -1,4 +1,4 @@
-"""Command line: `python -m openai_bls serve | install-server | doctor | render`."""
+"""Command line: `python -m openai_bls serve | install-server | doctor | render | reload`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from openai_bls import __version__
-from openai_bls.core import config_pbtxt
+from openai_bls.core import config_pbtxt, guide_names
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
 from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS, doctor
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.ports import Ports
+from openai_bls.launcher.ports import Ports, local_host
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.serve import ServeOptions, serve
@@ -42,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         " Ctrl-C finishes running requests and stops; a second one kills.",
         epilog="Flags after -- go to tritonserver as they are: serve -- --log-verbose=1",
     )
+    run.set_defaults(subparser=run)
     run.add_argument(
         "--log-file",
         type=Path,
@@ -89,6 +90,15 @@ def build_parser() -> argparse.ArgumentParser:
         help="a parameter of a model, or its instances, max_batch_size, max_queue_delay_microseconds or max_queue_size;"
         " may be given several times; an empty VALUE takes a parameter out",
     )
+    again = commands.add_parser(
+        "reload",
+        parents=[where],
+        allow_abbrev=False,
+        help="unload models of a running server and load them again",
+        description="Unload models of a running server and load them again, over gRPC: model control over HTTP cuts off"
+        " streams of other models. The server must have been started with --model-control-mode=explicit.",
+    )
+    again.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository, such as tensorrt_llm")
     return parser
 
 
@@ -178,7 +188,12 @@ def main(argv: list[str] | None = None) -> int:
     if "--" in arguments:
         cut = arguments.index("--")
         arguments, extra = arguments[:cut], arguments[cut + 1 :]
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        if options.command == "serve":
+            guide_names.refuse(options.subparser, unknown, guide_names.SERVE)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         if options.command == "install-server":
             return _install_server()
@@ -186,6 +201,8 @@ def main(argv: list[str] | None = None) -> int:
             return _render(options.model_repository, options.changes)
         host, openai_port = _v1_address(options)
         ports = Ports(options.http_port, options.grpc_port, options.metrics_port, openai_port)
+        if options.command == "reload":
+            return _reload(f"{local_host(host)}:{options.grpc_port}", options.models)
         if options.command == "doctor":
             return doctor(Console(), options.model_repository, ports, host)
         return serve(
@@ -231,6 +248,14 @@ def _install_server() -> int:
         Console().line(f"this image has its own server at {NGC_SERVER}; nothing to install")
     else:
         Console().line(f"tritonserver command: {install_shim()}")
+    return 0
+
+
+def _reload(url: str, models: list[str]) -> int:
+    # Here, since gRPC is heavy.
+    from openai_bls.launcher.reload import reload_models
+
+    reload_models(url, models, Console().line)
     return 0
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from openai_bls.core.guide_names import SETTINGS
+
 ENV_PREFIX = "OPENAI_BLS_"
 
 # Parameters that the Python backend itself reads from config.pbtxt.
@@ -152,7 +154,8 @@ def load(cls: type[SettingsT], parameters: Mapping[str, str], environ: Mapping[s
     known = [name for name in cls.__struct_fields__ if name not in _ENVIRONMENT_ONLY]
     for key in values:
         if key not in known:
-            raise SettingsError(f"unknown parameter {key!r} in config.pbtxt; known are {', '.join(known)}")
+            instead = f": {SETTINGS[key]}" if key in SETTINGS else f"; known are {', '.join(known)}"
+            raise SettingsError(f"unknown parameter {key!r} in config.pbtxt{instead}")
     for name in cls.__struct_fields__:
         override = environ.get(ENV_PREFIX + name.upper())
         if override is not None:

@@ -20,8 +20,8 @@ def render(model: Model) -> str:
     lines += [f"name: {_quote(model.name)}"]
     lines += ['platform: "ensemble"'] if model.steps else [f"backend: {_quote(model.backend)}"]
     lines += [f"max_batch_size: {model.max_batch_size}"]
-    if model.decoupled:
-        lines += ["model_transaction_policy { decoupled: true }"]
+    if model.decoupled is not None:
+        lines += [f"model_transaction_policy {{ decoupled: {str(model.decoupled).lower()} }}"]
     if model.queue is not None:
         lines += ["dynamic_batching {", *_queue(model.queue), "}"]
     lines += _tensors("input", model.inputs) + _tensors("output", model.outputs)

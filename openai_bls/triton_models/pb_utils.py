@@ -51,6 +51,11 @@ def config_parameters(args: Mapping[str, str]) -> dict[str, str]:
     return {key: value["string_value"] for key, value in parameters.items()}
 
 
+def is_decoupled(args: Mapping[str, str]) -> bool:
+    """Whether a model may send any number of responses per request, by its config.pbtxt."""
+    return bool(json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False))
+
+
 def load_error(reason: object) -> Exception:
     """Exception for `initialize` to raise: one line in the log on why the model cannot be loaded."""
     return pb_utils.TritonModelException(str(reason))  # type: ignore[no-any-return]
@@ -78,10 +83,18 @@ def only_inputs(request: Any) -> Arrays:
     Raises:
         InvalidRequestError: it has a parameter; Triton's own, and headers that it forwards, do not count.
     """
-    for name in request_parameters(request):
+    arrays = inputs(request)
+    for name, value in request_parameters(request).items():
+        if name == "Streaming" and (_is_true(arrays, "stop") or _is_true(arrays, "streaming") == value):
+            # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
+            continue
         if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
             raise InvalidRequestError(f"'{name}' is not an input of this model.", param=name)
-    return inputs(request)
+    return arrays
+
+
+def _is_true(arrays: Arrays, name: str) -> bool:
+    return name in arrays and bool(arrays[name].any())
 
 
 def text_inputs(request: Any) -> dict[str, list[bytes]]:
@@ -122,12 +135,17 @@ def error_response(error: ApiError, message: str | None = None) -> Any:
 
 
 class ResponseStream:
-    """Response stream of a decoupled request; safe to use from any thread.
+    """Response stream of a request; safe to use from any thread.
 
     Sending after the end, and asking for cancellation after it, crash some servers: both are harmless here.
+
+    Args:
+        request: Triton's.
+        decoupled: any number of responses may be sent; otherwise it must be one, and is an empty one if there is none.
     """
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, *, decoupled: bool = True) -> None:
+        self._decoupled = decoupled
         self._sender = request.get_response_sender()
         # The stub itself drops outputs that were not asked for, but without holding the GIL, which corrupts the heap.
         self._requested = frozenset(request.requested_output_names())
@@ -158,6 +176,8 @@ class ResponseStream:
         with self._lock:
             if self._closed:
                 return
+            if message is None and not self._decoupled:
+                message = response({})
             if message is None:
                 self._sender.send(flags=flags)
             else:

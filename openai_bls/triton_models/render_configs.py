@@ -56,6 +56,8 @@ _FIELDS = {
 }  # fmt: skip
 _NUMBERS = ("instances", "max_batch_size", "max_queue_delay_microseconds", "max_queue_size")
 """Settings beside a model's own parameters."""
+_DECOUPLED_MODE = "decoupled_mode"
+"""The official name of `Model.decoupled`, a setting of engines."""
 _OF_THE_QUEUE = ("max_queue_delay_microseconds", "max_queue_size")
 
 
@@ -66,6 +68,8 @@ class _Chosen(msgspec.Struct, frozen=True):
     parameters: dict[str, str] = {}
     numbers: dict[str, int] = {}
     """By the names of `_NUMBERS`."""
+    decoupled: bool | None = None
+    """As in `Model`; None is the table's."""
 
 
 def configure(repository: Path, changes: Iterable[str] = ()) -> list[Path]:
@@ -76,7 +80,8 @@ def configure(repository: Path, changes: Iterable[str] = ()) -> list[Path]:
     Args:
         repository: the model repository.
         changes: `MODEL.NAME=VALUE` each, where NAME is a parameter of the model, `instances`, `max_batch_size`,
-            `max_queue_delay_microseconds` or `max_queue_size`. An empty VALUE takes a parameter out of the file.
+            `max_queue_delay_microseconds`, `max_queue_size` or, of an engine, `decoupled_mode`. An empty VALUE takes a
+            parameter out of the file.
 
     Raises:
         SettingsError: a change or a file that is not understood, or a file that cannot be read or written; one
@@ -102,8 +107,9 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
         path = repository / name / "config.pbtxt"
         given = wanted.get(name, {})
         there = _read(path, table)
-        chosen = _merged(there, given)
-        if _base(name) == TENSORRT_LLM.name:
+        is_engine = _base(name) == TENSORRT_LLM.name
+        chosen = _merged(there, given, is_engine=is_engine)
+        if is_engine:
             _check_engine(name, there, chosen, given)
             if chosen.backend == CPP_BACKEND:
                 chosen = _with_own_paths(path.parent, chosen, given)
@@ -189,7 +195,8 @@ def _read(path: Path, table: Model) -> _Chosen:
         numbers["max_queue_delay_microseconds"] = int(queue.max_queue_delay_microseconds)
         numbers["max_queue_size"] = int(queue.default_queue_policy.max_queue_size)
     parameters = {key: value.string_value for key, value in sorted(config.parameters.items())}
-    return _Chosen(config.backend or table.backend, parameters, numbers)
+    decoupled = config.model_transaction_policy.decoupled if "model_transaction_policy" in set_fields else None
+    return _Chosen(config.backend or table.backend, parameters, numbers, decoupled)
 
 
 def _with_head_of(path: Path, text: str) -> str:
@@ -209,16 +216,20 @@ def _require_known(message: Message, known: set[str], where: str) -> None:
             raise SettingsError(f"{where} has {descriptor.name!r}, which would be lost: this renderer does not know it")
 
 
-def _merged(chosen: _Chosen, changes: Mapping[str, str]) -> _Chosen:
-    parameters, numbers = dict(chosen.parameters), dict(chosen.numbers)
+def _merged(chosen: _Chosen, changes: Mapping[str, str], *, is_engine: bool) -> _Chosen:
+    parameters, numbers, decoupled = dict(chosen.parameters), dict(chosen.numbers), chosen.decoupled
     for name, value in changes.items():
-        if name not in _NUMBERS:
+        if name == _DECOUPLED_MODE and is_engine:
+            if value.lower() not in ("true", "false", ""):
+                raise SettingsError(f"{name} is {value!r}: true or false is needed")
+            decoupled = value.lower() == "true" if value else None
+        elif name not in _NUMBERS:
             parameters[name] = value
         elif not value.isdecimal():
             raise SettingsError(f"{name} is {value!r}: a number from 0 is needed")
         else:
             numbers[name] = int(value)
-    return _Chosen(chosen.backend, parameters, numbers)
+    return _Chosen(chosen.backend, parameters, numbers, decoupled)
 
 
 def _base(name: str) -> str:
@@ -231,6 +242,10 @@ def _base(name: str) -> str:
 def _check_engine(name: str, there: _Chosen, chosen: _Chosen, given: Mapping[str, str]) -> None:
     """Refuse settings that an engine of our own model.py cannot have."""
     if chosen.backend == CPP_BACKEND:
+        if chosen.decoupled is False:
+            raise SettingsError(
+                f"{name}: decoupled_mode is false, but openai_bls has its tokens from the C++ backend as a stream"
+            )
         return
     instances = chosen.numbers.get("instances", 1)
     if instances > 1 or ("instances" in given and instances != 1):
@@ -260,7 +275,8 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
     """`table` with what was chosen, checked."""
     base = _base(name)
     numbers = chosen.numbers
-    on_cpp = base == TENSORRT_LLM.name and chosen.backend == CPP_BACKEND
+    is_engine = base == TENSORRT_LLM.name
+    on_cpp = is_engine and chosen.backend == CPP_BACKEND
     if chosen.backend != table.backend and not on_cpp:
         raise SettingsError(f"{name}/config.pbtxt has the backend {chosen.backend!r}; here it is {table.backend!r}")
     queue = None
@@ -268,7 +284,10 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
         queue = Queue(numbers.get("max_queue_delay_microseconds", 0), numbers.get("max_queue_size", 0))
     if table.steps:
         if queue is not None or numbers.get("instances") or chosen.parameters:
-            raise SettingsError(f"{name} is an ensemble: it has no parameters, instances or queue of its own")
+            raise SettingsError(
+                f"{name} is an ensemble: it has no parameters, instances or queue of its own, and its engine's"
+                " decoupled_mode"
+            )
         return msgspec.structs.replace(table, max_batch_size=numbers.get("max_batch_size", table.max_batch_size))
     # What the backend itself reads is passed on as it stands.
     given = {key: value for key, value in chosen.parameters.items() if value != "" or on_cpp}
@@ -296,6 +315,7 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
         queue=queue,
         instances=numbers.get("instances", table.instances),
         max_batch_size=numbers.get("max_batch_size", table.max_batch_size),
+        decoupled=chosen.decoupled if is_engine and chosen.decoupled is not None else table.decoupled,
     )
 
 

@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from openai_bls.__main__ import main
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
@@ -134,7 +135,7 @@ def docker_health(server: RunningServer) -> str:
     return done.stdout
 
 
-def test_engine_reload(repository: Path) -> None:
+def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unloading the engine under a stream ends it with an error; after the reload requests are answered again."""
     with run_server(repository, env=SLOW_NULL, args=["--model-control-mode=explicit", "--load-model=*"]) as server:
         started = threading.Event()
@@ -142,16 +143,26 @@ def test_engine_reload(repository: Path) -> None:
         thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
         thread.start()
         assert started.wait(60)
-        control = f"{server.http_url}/v2/repository/models/tensorrt_llm"
-        assert httpx.post(f"{control}/unload", timeout=60).status_code == 200
+        command = ["reload", "--grpc-port", str(server.ports.grpc), "--http-port", str(server.ports.http)]
+        assert main([*command, "tensorrt_llm"]) == 0
+        assert capsys.readouterr().out.startswith("tensorrt_llm is loaded again (")
         thread.join(60)
         assert results[0].endswith(b"data: [DONE]\n\n")
         assert b'data: {"error":' in results[0]
-        assert httpx.post(f"{control}/load", timeout=60).status_code == 200
         body = {"messages": HELLO, "max_tokens": 3}
         # The first request may well come before openai_bls has found the new engine: it waits.
         response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
         assert response.status_code == 200
+        assert triton_client.generate(server.http_url, "ensemble", {"text_input": "Hello", "max_tokens": 3})
+        assert main([*command, "openai_bsl"]) == 2
+        assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
+
+
+def test_reload_of_a_server_without_model_control(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reload", "--grpc-port", str(server.ports.grpc), "tensorrt_llm"]) == 2
+    assert "the server takes no model control: start it with " in capsys.readouterr().err
+    assert main(["reload", "--grpc-port", "1", "tensorrt_llm"]) == 2
+    assert "no server answers on 127.0.0.1:1 (" in capsys.readouterr().err
 
 
 def test_without_v1(repository: Path) -> None:

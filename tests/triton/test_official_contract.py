@@ -94,7 +94,9 @@ def test_stop_request(server: RunningServer, reference: Reference) -> None:
         first.send("tensorrt_llm", inputs, request_id="42")
         responses = first.responses()
         next(responses)
-        second.send("tensorrt_llm", engine_inputs(prompt, 1, stop=(True, "BOOL", np.bool_)), request_id="42")
+        # The official client's parameter comes along.
+        stop = engine_inputs(prompt, 1, stop=(True, "BOOL", np.bool_))
+        second.send("tensorrt_llm", stop, request_id="42", parameters={"Streaming": True})
         assert list(second.responses()) == []
         rest = list(responses)
         assert len(rest) < 1900
@@ -271,9 +273,10 @@ def test_keys_that_are_no_inputs(server: RunningServer, name: str) -> None:
     if name == "tensorrt_llm":
         body = {"input_ids": [5, 6], "input_lengths": 2, "request_output_len": 4}
     assert generate(server.http_url, name, {"id": "mine", **body})
-    for key in ("temprature", "image_url_input"):
+    # `Streaming` is known, from the official client, but what streams is the input `streaming` or `stream`.
+    for key, value in (("temprature", 1), ("image_url_input", 1), ("Streaming", True)):
         with pytest.raises(TritonError, match=f"'{key}' is not an input of this model"):
-            generate(server.http_url, name, {**body, key: 1})
+            generate(server.http_url, name, {**body, key: value})
 
 
 def test_an_ensembles_prompt_and_the_shape_of_its_text(server: RunningServer) -> None:

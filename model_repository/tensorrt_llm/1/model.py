@@ -31,12 +31,13 @@ class TritonPythonModel:
             raise pb_utils.load_error(error) from None
         self.exchange.start(self.engine)
         self.adapters = lora_directory.watch(model_settings.lora_watch_dir, self.exchange.update_lora)
-        self.frontend = Frontend(self.exchange, self.engine.info, model_settings)
+        self.decoupled = pb_utils.is_decoupled(args)
+        self.frontend = Frontend(self.exchange, self.engine.info, model_settings, decoupled=self.decoupled)
 
     def execute(self, requests: list[Any]) -> None:
         """Submit every request; answers come from the engine's thread."""
         for request in requests:
-            stream = pb_utils.ResponseStream(request)
+            stream = pb_utils.ResponseStream(request, decoupled=self.decoupled)
             try:
                 self.frontend.open(pb_utils.only_inputs(request), request.request_id(), stream)
             except ApiError as error:

@@ -22,18 +22,18 @@ _STATES = ("conv_states", "recurrent_states")
 
 def can_batch(cache: Any) -> bool:
     """True if the rows of caches like this one are known."""
-    return isinstance(cache, cache_utils.DynamicCache) and _kinds(cache) <= _GROWING | _SLIDING | _FIXED
+    return _is_plain(cache) and _kinds(cache) <= _GROWING | _SLIDING | _FIXED
 
 
 def is_growing(cache: Any) -> bool:
     """True if some layer of `cache` keeps something for every token."""
-    return not isinstance(cache, cache_utils.DynamicCache) or not _kinds(cache) <= _FIXED
+    return not _is_plain(cache) or not _kinds(cache) <= _FIXED
 
 
 def can_extend(cache: Any) -> bool:
     """True if `cache` takes a prompt in pieces: every layer has keys and values and nothing else."""
     plain = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
-    return isinstance(cache, cache_utils.DynamicCache) and _kinds(cache) <= plain
+    return _is_plain(cache) and _kinds(cache) <= plain
 
 
 def merge(caches: Sequence[Any]) -> Any:
@@ -48,6 +48,11 @@ def select(cache: Any, rows: torch.Tensor, padding: int) -> Any:
     selected = copy.copy(cache)
     selected.layers = [_selected(layer, rows, padding) for layer in cache.layers]
     return selected
+
+
+def _is_plain(cache: Any) -> bool:
+    """False for a class of a model's own, which may keep more than its layers."""
+    return type(cache) is cache_utils.DynamicCache
 
 
 def _kinds(cache: Any) -> set[str]:

@@ -214,7 +214,7 @@ class DynamicCacheRunner:
         joined: list[SequenceBatch] = []
         for batch in self._batches:
             for i, other in enumerate(joined):
-                if self._model.can_join(other, batch):
+                if self._config.shared_steps and self._model.can_join(other, batch):
                     joined[i] = other.join(batch)
                     break
             else:

@@ -118,7 +118,7 @@ class TransformersEngine:
         for choice in model_loader.choices(model, limit, options):
             problem = model_loader.set_attention(model, choice, options, loaded)
             if problem is None:
-                config = model_loader.batching_config(facts, manifest, options, model, choice.runner)
+                config = model_loader.batching_config(facts, manifest, options, model, choice)
                 problem = self._start_runner(model, choice, config)
             if problem is None:
                 logger.info("runner: %s; the model's attention: %s", choice, model.config._attn_implementation)

@@ -12,11 +12,11 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest
-from openai_bls.engines.embedded import attention_cpu
+from openai_bls.engines.embedded import attention_cpu, attention_eager
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
-from openai_bls.engines.embedded.runner_choice import RunnerChoice, RunnerName, candidates
+from openai_bls.engines.embedded.runner_choice import RunnerChoice, candidates
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
         if asked in ("paged", "varlen"):
             raise EngineLoadError(f"attention {asked} is for GPUs")
         attention_cpu.install()
+    attention_eager.install()
     return read_model(folder, manifest, device, None if asked in ("auto", "paged", "varlen") else asked)
 
 
@@ -121,7 +122,7 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
 
 
 def batching_config(
-    facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any, runner: RunnerName
+    facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any, choice: RunnerChoice
 ) -> BatchingConfig:
     """Sizes for a loaded model: what was asked for, else what suits the device."""
     max_batch_size = options.max_batch_size or manifest.max_batch_size
@@ -143,9 +144,9 @@ def batching_config(
         free = int(free * manifest.kv_cache.free_memory_fraction / 2)
         if needed < free:
             cache_tokens = wanted
-        elif runner == "dynamic_cache":  # half of the memory, as a cache that grows is copied
+        elif choice.runner == "dynamic_cache":  # half of the memory, as a cache that grows is copied
             cache_tokens = max(free * wanted // needed, manifest.max_model_len)
-    if runner == "dynamic_cache" and not cache_tokens:
+    if choice.runner == "dynamic_cache" and not cache_tokens:
         cache_tokens = wanted
     if options.cuda_graphs and not (paged or flash):
         logger.warning("no CUDA graphs: they need paged or flash attention")
@@ -159,6 +160,7 @@ def batching_config(
         free_memory_fraction=manifest.kv_cache.free_memory_fraction,
         prefix_sharing=options.prefix_sharing,
         max_request_tokens=manifest.max_model_len,
+        shared_steps=choice.shared_steps,
         paged=paged,
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),

@@ -43,6 +43,8 @@ class BatchingConfig:
     prefix_sharing: bool
     max_request_tokens: int
     """Tokens of prompt and output of one sequence together."""
+    shared_steps: bool = True
+    """Sequences may share forward passes."""
     paged: bool = False
     """The model's attention reads the cache by page tables and slot lists (`gpu.paged_attention`)."""
     cuda_graphs: bool = False

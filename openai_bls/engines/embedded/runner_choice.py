@@ -18,6 +18,13 @@ RunnerName = Literal["continuous_batching", "dynamic_cache"]
 
 _PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers for which continuous batching has a cache."""
+_VARIES = "each layer has its own"
+_UNDECLARED = {
+    "diffllama": "its layers call attention more than once",
+    "hrm_text": "its layers call attention more than once",
+    "nemotron": "its layers do not hand on what a paged cache needs",
+}
+"""Problems of model types that declare none."""
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """Rotary embeddings of which all sequences of a pass get the one of the longest."""
 
@@ -29,9 +36,12 @@ class RunnerChoice:
     runner: RunnerName
     attention: Attention
     reason: str
+    shared_steps: bool = True
+    """Sequences share forward passes; False only after that has failed."""
 
     def __str__(self) -> str:
-        return f"{self.runner} with attention {self.attention} ({self.reason})"
+        shared = "" if self.shared_steps else ", a pass for each sequence"
+        return f"{self.runner} with attention {self.attention}{shared} ({self.reason})"
 
 
 def candidates(
@@ -79,14 +89,19 @@ def candidates(
         else:
             reason = "asked for" if options.runner == "dynamic_cache" else problem or "continuous batching failed"
             found.append(RunnerChoice("dynamic_cache", options.attention, reason))
+            found.append(RunnerChoice("dynamic_cache", options.attention, "shared passes failed", shared_steps=False))
     return found
 
 
 def rope_types(config: Any) -> set[str]:
     """Kinds of rotary embeddings that a configuration names."""
-    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    nested = [parameters, *parameters.values()]
-    return {str(part["rope_type"]) for part in nested if isinstance(part, dict) and part.get("rope_type")}
+    return {str(part["rope_type"]) for part in _rope_parameters(config) if part.get("rope_type")}
+
+
+def _rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """Of all layers, or of each kind of them."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return [part for part in (parameters, *parameters.values()) if isinstance(part, dict)]
 
 
 def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str | None:
@@ -100,22 +115,30 @@ def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str |
     # Such a rotary embedding takes its frequencies from the longest sequence of a pass, for all of them.
     unscaled = _unscaled_length(config) if rope_types(config) & LENGTH_DEPENDENT_ROPE else max_model_len
     layers = set(getattr(config, "layer_types", None) or ()) - _PAGED_LAYERS
-    sizes = {getattr(config, key, None) for key in ("head_dim", "v_head_dim", "global_head_dim", "swa_head_dim")}
+    sizes = {_value(config, key) for key in ("head_dim", "v_head_dim", "global_head_dim", "swa_head_dim")} - {None}
     reasons = {
         "it keeps a state that is no KV cache": getattr(model_class, "_is_stateful", False),
         "its attention is its own code, which no paged cache reaches": not getattr(
             model_class, "_supports_attention_backend", False
         ),
         f"it has layers of type {', '.join(sorted(layers))}": layers,
-        "its attention works in chunks": getattr(config, "attention_chunk_size", None),
-        "its multi-head latent attention has keys and values of different sizes": getattr(config, "kv_lora_rank", None),
-        "its ALiBi positions are added to the attention scores": getattr(config, "alibi", False),
-        "its heads differ in size": len(sizes - {None}) > 1,
-        "some of its layers share their cache": getattr(config, "num_kv_shared_layers", 0),
+        "its attention works in chunks": _value(config, "attention_chunk_size"),
+        "its multi-head latent attention has keys and values of different sizes": _value(config, "kv_lora_rank"),
+        "its ALiBi positions are added to the attention scores": _value(config, "alibi"),
+        "its heads differ in size": len(sizes) > 1 or _VARIES in sizes,
+        "some of its layers share their cache": _value(config, "num_kv_shared_layers"),
         f"beyond {unscaled} tokens its rotary embedding depends on the longest sequence of a step; "
         f"with --max-model-len {unscaled} it would not": unscaled < max_model_len,
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    return next((reason for reason, holds in reasons.items() if holds), _UNDECLARED.get(config.model_type))
+
+
+def _value(config: Any, name: str) -> Any:
+    """A field of a configuration; None if it has none, `_VARIES` if each layer has its own."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return _VARIES
 
 
 def _unscaled_length(config: Any) -> int:

@@ -21,6 +21,8 @@ from openai_bls.engines.embedded.sampler import Sampling
 
 CACHE_NAMES = ("past_key_values", "cache_params")
 """Names under which a model takes and gives its cache; Mamba's is the second."""
+_MODULE_STATES = ("conv1d_state", "recurrent_states")
+"""Attributes of modules of RecurrentGemma, which keeps its state there."""
 _MOST_PADDING = 2
 """Times the tokens of the shorter of two batches, up to which the longer one may have them in every row."""
 
@@ -65,13 +67,18 @@ class StepModel:
         self._takes_mask = "attention_mask" in accepted
         self._takes_positions = "position_ids" in accepted
         self._kept: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
-        types = rope_types(model.config.get_text_config(decoder=True))
-        self._rotaries = [module for module in model.modules() if hasattr(module, "max_seq_len_cached")]
-        self._rotaries = self._rotaries if "dynamic" in types else []
-        self._in_rows = self._takes_mask and not types & LENGTH_DEPENDENT_ROPE
-        self._in_pieces = (
-            bool(getattr(model, "_supports_attention_backend", False)) and not types & LENGTH_DEPENDENT_ROPE
-        )
+        text = model.config.get_text_config(decoder=True)
+        types = rope_types(text)
+        alike = not types & LENGTH_DEPENDENT_ROPE
+        self._rotaries = [m for m in model.modules() if hasattr(m, "max_seq_len_cached")] if "dynamic" in types else []
+        self._states = [
+            (module, name) for module in model.modules() for name in _MODULE_STATES if hasattr(module, name)
+        ]
+        self._in_rows = alike and self._takes_mask and not self._states
+        # Chunks, and scales that go with them, count from the left of a row, padding included.
+        chunked = "chunked_attention" in (getattr(text, "layer_types", None) or ())
+        self._in_padded_rows = self._takes_positions and not chunked
+        self._in_pieces = alike and getattr(model, "_supports_attention_backend", False)
 
     def begin(self, token_ids: list[int]) -> tuple[torch.Tensor, dict[str, Any]]:
         """The ids [1, tokens] of a prompt, and the arguments of its passes."""
@@ -98,16 +105,27 @@ class StepModel:
         return (
             shorter == longer
             or not cache_rows.is_growing(one.cache)
-            or (self._takes_positions and longer <= shorter * _MOST_PADDING)
+            or (self._in_padded_rows and longer <= shorter * _MOST_PADDING)
         )
 
-    def forward(self, ids: torch.Tensor, arguments: dict[str, Any], **more: Any) -> Any:
-        """Output of a pass over `ids`, whose cache has what came before."""
+    def forward(self, ids: torch.Tensor, arguments: dict[str, Any], states: list[Any], **more: Any) -> Any:
+        """Output of a pass over `ids`.
+
+        Args:
+            ids: of the tokens.
+            arguments: of the pass, with the cache of what came before.
+            states: what modules of the model keep between passes of one batch, changed in place.
+            more: arguments of the model's `prepare_inputs_for_generation`.
+        """
+        for (module, name), state in zip(self._states, states, strict=False):
+            setattr(module, name, state)
         for rotary in self._rotaries:
             # It keeps the frequencies of the longest sequence that it has met.
             rotary.register_buffer("inv_freq", rotary.original_inv_freq, persistent=False)
             rotary.max_seq_len_cached = rotary.original_max_seq_len
-        return self.model(**self.model.prepare_inputs_for_generation(ids, **more, **arguments), return_dict=True)
+        output = self.model(**self.model.prepare_inputs_for_generation(ids, **more, **arguments), return_dict=True)
+        states[:] = [getattr(module, name) for module, name in self._states]
+        return output
 
 
 class SequenceBatch:
@@ -118,6 +136,7 @@ class SequenceBatch:
         self.states = states
         self._ids = ids
         self._arguments: dict[str, Any] = arguments
+        self._states: list[Any] = []
         self._taken_in = 0
 
     @classmethod
@@ -133,7 +152,7 @@ class SequenceBatch:
     @property
     def length(self) -> int:
         """Tokens of the longest sequence."""
-        return self._ids.shape[1]
+        return int(self._ids.shape[1])
 
     @property
     def tokens(self) -> int:
@@ -146,7 +165,11 @@ class SequenceBatch:
         return self.length - self._taken_in
 
     def read(self, most: int) -> torch.Tensor | None:
-        """Take in `most` tokens of the prompt, or all if its cache wants that; the logits [1, vocabulary] at its end."""
+        """Take in `most` tokens of the prompt, or all where its cache wants that.
+
+        Returns:
+            Logits [1, vocabulary] at its end; None before.
+        """
         start = self._taken_in
         end = min(self.length, start + most) if self._steps.can_extend(self._arguments) else self.length
         self._taken_in = end
@@ -162,7 +185,7 @@ class SequenceBatch:
 
     def _forward(self, ids: torch.Tensor, arguments: dict[str, Any], **more: Any) -> Any:
         with applied(self._steps.model, [state.logit_processor_kwargs["sampling"].lora_slot for state in self.states]):
-            return self._steps.forward(ids, arguments, **more)
+            return self._steps.forward(ids, arguments, self._states, **more)
 
     def append(self, token_ids: torch.Tensor) -> None:
         """Take the tokens [sequences] that were chosen for the next step."""

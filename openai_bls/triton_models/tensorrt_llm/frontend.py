@@ -49,7 +49,10 @@ class _Open(NamedTuple):
 class Frontend:
     """Takes requests with official tensors, from any thread."""
 
-    def __init__(self, exchange: ExchangeServer, info: EngineInfo, settings: TensorRtLlmSettings) -> None:
+    def __init__(
+        self, exchange: ExchangeServer, info: EngineInfo, settings: TensorRtLlmSettings, *, decoupled: bool = True
+    ) -> None:
+        self._decoupled = decoupled
         self._exchange = exchange
         self._info = info
         self._settings = settings
@@ -70,6 +73,8 @@ class Frontend:
             stream.close()
             return
         request = requests.parse(arrays, self._info, self._settings.exclude_input_in_output)
+        if not self._decoupled:
+            requests.require_one_response(request)
 
         def fail(error: ApiError) -> None:
             stream.fail(error)

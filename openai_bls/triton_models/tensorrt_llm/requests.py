@@ -100,6 +100,22 @@ def parse(arrays: Arrays, info: EngineInfo, exclude_input_default: bool) -> Offi
     )
 
 
+def require_one_response(request: OfficialRequest) -> None:
+    """Check a request to an engine whose decoupled_mode is false; raises `InvalidRequestError`."""
+    several = {
+        "streaming": request.streaming,
+        "num_return_sequences": request.return_sequences > 1,
+        "input_ids": len(request.prompts) > 1,
+    }
+    for name, value in several.items():
+        if value:
+            raise InvalidRequestError(
+                f"'{name}' asks for several responses, but this server has decoupled_mode=false, which is one response "
+                "per request (`python -m openai_bls render --set tensorrt_llm.decoupled_mode=true` changes it).",
+                param=name,
+            )
+
+
 def _refuse_what_no_engine_does(arrays: Arrays, info: EngineInfo) -> None:
     for name, neutral in _NEUTRAL.items():
         if _scalar(arrays, name, neutral[0]) not in neutral:
@@ -151,11 +167,11 @@ def _sampling(arrays: Arrays, info: EngineInfo) -> SamplingParams:
         raise InvalidRequestError("'runtime_top_p' must be between 0 and 1.", param="runtime_top_p")
     if top_k is not None and top_k < 0:
         raise InvalidRequestError("'runtime_top_k' must not be negative.", param="runtime_top_k")
-    # The contract's default is greedy: top_k 1.
-    greedy = top_k is None and top_p is None and temperature is None
+    # As in the official samplers, of which neither knows a top_p of 0: without a limit by either one it is greedy, and
+    # beside a top_k it is "off". A temperature alone is honoured, though.
+    limited = bool(top_k or top_p) or (top_k is None and top_p is None and temperature is not None)
     return SamplingParams(
-        temperature=0.0 if greedy else 1.0 if temperature is None else temperature,
-        # The official sampler takes a top_p of 0 for "off".
+        temperature=0.0 if not limited else 1.0 if temperature is None else temperature,
         top_p=top_p or 1.0,
         top_k=top_k or 0,
         seed=_scalar(arrays, "seed", _scalar(arrays, "random_seed", None)),

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from openai_bls.core import guide_names
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.triton_models.tensors import MODELS
 
@@ -82,3 +85,10 @@ def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
         load(OpenAiBlsSettings, {name: value}, {})
     with pytest.raises(SettingsError, match=name):
         load(OpenAiBlsSettings, {}, {"OPENAI_BLS_" + name.upper(): value})
+
+
+@pytest.mark.parametrize("name", guide_names.SETTINGS)
+def test_parameters_of_guides(name: str) -> None:
+    """Each is refused with what stands for it here."""
+    with pytest.raises(SettingsError, match=re.escape(f"unknown parameter {name!r} in config.pbtxt: ")):
+        load(TensorRtLlmSettings, {name: "1"}, {})

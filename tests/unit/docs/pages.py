@@ -187,6 +187,7 @@ def take(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def take_launcher(words: list[str]) -> None:
         monkeypatch.setattr(cli, "serve", serve)
         monkeypatch.setattr(cli, "doctor", lambda *_: 0)
+        monkeypatch.setattr(cli, "_reload", lambda *_: 0)
         monkeypatch.chdir(folder)
         monkeypatch.delenv("OPENAI_BLS_MODEL_REPOSITORY", raising=False)
         if words[0] == "render":

@@ -59,6 +59,15 @@ def test_values_are_set_once_and_stay(repository: Path) -> None:
     assert config(repository, "tensorrt_llm").read_text() == render(MODELS["tensorrt_llm"])
 
 
+def test_an_engine_with_one_response_per_request(repository: Path) -> None:
+    engine = config(repository, "tensorrt_llm")
+    assert configure(repository, ["tensorrt_llm.decoupled_mode=False"]) == [engine]
+    assert "model_transaction_policy { decoupled: false }" in engine.read_text()
+    assert configure(repository) == []
+    assert configure(repository, ["tensorrt_llm.decoupled_mode="]) == [engine]
+    assert engine.read_text() == render(MODELS["tensorrt_llm"])
+
+
 def test_what_was_written_by_hand_stays_in_any_layout(repository: Path) -> None:
     path = config(repository, "openai_bls")
     path.write_text(
@@ -154,6 +163,8 @@ def test_limits_of_the_cpp_backend(repository: Path) -> None:
     on_cpp(repository)
     configure(repository, ["tensorrt_llm.instances=2", "tensorrt_llm.gpu_device_ids=0;1"])
     assert "count: 2" in config(repository, "tensorrt_llm").read_text()
+    with pytest.raises(SettingsError, match="decoupled_mode is false, but openai_bls has its tokens"):
+        configure(repository, ["tensorrt_llm.decoupled_mode=false"])
     with pytest.raises(SettingsError, match="ensemble: max_batch_size is 100, that of tensorrt_llm is 16"):
         configure(repository, ["ensemble.max_batch_size=100"])
     configure(repository, ["ensemble.max_batch_size=8"])
@@ -217,6 +228,8 @@ def test_a_further_engine(repository: Path) -> None:
         ("tensorrt_llm.instances=0", "tensorrt_llm: instances is 0, but an engine has one"),
         ("tensorrt_llm.max_queue_size=7", "tensorrt_llm: max_queue_size is for engines of the C"),
         ("tensorrt_llm.max_queue_delay_microseconds=7", "max_queue_delay_microseconds is for engines of the C"),
+        ("tensorrt_llm.decoupled_mode=perhaps", "decoupled_mode is 'perhaps': true or false"),
+        ("ensemble.decoupled_mode=false", "ensemble is an ensemble: it has no parameters"),
         ("tensorrt_llm.gpt_model_path=/x", "tensorrt_llm: unknown parameter 'gpt_model_path'"),
         ("tensorrt_llm.batch_scheduler_policy=best", "tensorrt_llm: bad parameter value"),
     ],

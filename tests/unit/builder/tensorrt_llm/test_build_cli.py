@@ -18,6 +18,7 @@ import pytest
 from openai_bls.builder.build import build
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
+from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from tests.unit.builder.tensorrt_llm.build_support import (
@@ -175,10 +176,10 @@ def test_arguments_that_are_none(engine_py: ModuleType, arguments: list[str]) ->
     [
         (
             "--use_weight_only",
-            "--use_weight_only is TensorRT-LLM's: give --quant int8_weight_only, or int4_weight_only",
+            "--use_weight_only is an option of the guides; give --quant int8_weight_only, or int4_weight_only",
         ),
-        ("--qformat fp8", "--qformat is TensorRT-LLM's: give --quant"),
-        ("--smoothquant=0.5", "--smoothquant is TensorRT-LLM's: give --quant int8_sq"),
+        ("--qformat fp8", "--qformat is an option of the guides; give --quant"),
+        ("--smoothquant=0.5", "--smoothquant is an option of the guides; give --quant int8_sq"),
         ("--use_custom_all_reduce disable", "TensorRT-LLM chooses the all-reduce by itself"),
         ("--max_batch_size 4", "--max_batch_size is written --max-batch-size here"),
     ],
@@ -191,7 +192,7 @@ def test_options_of_guides(
         engine_py.parse(arguments.split())
     assert said in capsys.readouterr().err
     known = {option for action in engine_py._parser()._actions for option in action.option_strings}
-    for name, instead in engine_py._OF_GUIDES.items():
+    for name, instead in guide_names.BUILD.items():
         assert name not in known
         assert set(re.findall(r"--[a-z][a-z0-9_-]*", instead)) <= known
 

@@ -71,7 +71,10 @@ def test_sampling() -> None:
     assert sampling(temperature=0.5) == SamplingParams(temperature=0.5)
     assert sampling(runtime_top_k=7) == SamplingParams(top_k=7)
     assert sampling(runtime_top_p=0.5, seed=3) == SamplingParams(top_p=0.5, seed=3)
-    assert sampling(runtime_top_p=0.0, runtime_top_k=0) == SamplingParams()
+    assert sampling(runtime_top_p=0.0, runtime_top_k=4, temperature=0.5) == SamplingParams(top_k=4, temperature=0.5)
+    for unlimited in ({"runtime_top_k": 0}, {"runtime_top_p": 0.0}, {"runtime_top_k": 0, "runtime_top_p": 0.0}):
+        assert sampling(**unlimited) == SamplingParams(temperature=0.0)
+        assert sampling(**unlimited, temperature=0.75) == SamplingParams(temperature=0.0)
     assert sampling(random_seed=2**64 - 1) == SamplingParams(temperature=0.0, seed=2**64 - 1)
     assert sampling(random_seed=4, seed=5).seed == 5
 

@@ -212,7 +212,7 @@ def test_a_pytorch_without_flash_attention(model: Any, monkeypatch: pytest.Monke
 
 def processor_of(engine: Engine) -> Any:
     assert isinstance(engine, embedded_engine.TransformersEngine)
-    assert engine._batcher is not None
+    assert isinstance(engine._batcher, continuous_batching.ContinuousBatcher)
     return engine._batcher._manager.batch_processor
 
 

@@ -1,0 +1,52 @@
+"""Eager attention under continuous batching that caps its scores where a model asks for that (Gemma 2).
+
+transformers' own takes the cap and does nothing with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.integrations.eager_paged import eager_paged_attention_forward
+
+
+def install() -> None:
+    """Let every model of this process that is eager under continuous batching use this. Safe to call twice."""
+    AttentionInterface.register("paged|eager", _attention)
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size] and the weights."""
+    cap = kwargs.get("softcap")
+    if kwargs.get("position_bias") is not None:
+        raise NotImplementedError("eager attention under continuous batching has no position_bias")
+    if cap is None:
+        output: tuple[torch.Tensor, torch.Tensor] = eager_paged_attention_forward(
+            module, query, key, value, attention_mask, scaling, **kwargs
+        )
+        return output
+    cache = kwargs.pop("cache")
+    if hasattr(cache, "layer_to_allocator"):
+        indices: dict[str, Any] = {"kwargs": kwargs}
+    else:  # 5.17
+        indices = {name: kwargs[name] for name in ("read_index", "write_index")}
+    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = torch.tanh(query @ key.transpose(2, 3) * (scaling / cap)) * cap
+    if isinstance(attention_mask, dict):  # 5.17
+        attention_mask = attention_mask["sliding_attention" if module.sliding_window else "full_attention"]
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), weights

@@ -1,0 +1,72 @@
+"""Reload of models in a running server, over gRPC: model control over HTTP cuts off streams of other models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from openai_bls.launcher.errors import LaunchError
+
+_UNLOAD_SECONDS = 60.0
+"""Seconds that a model may take to let go of what runs in it."""
+_POLL_SECONDS = 0.05
+
+
+def reload_models(url: str, names: Sequence[str], report: Callable[[str], None]) -> None:
+    """Unload each model and load it again, and with it the ensembles that it is a step of.
+
+    Load alone would do nothing to a model whose files are the same, not even if its process is dead.
+
+    Args:
+        url: host and port of the server's gRPC endpoint.
+        names: models of its repository, of which those that are not loaded are only loaded.
+        report: called with one line per model.
+
+    Raises:
+        LaunchError: no server, one that takes no model control, an unknown model, or one that does not load; one
+            sentence.
+    """
+    with InferenceServerClient(url) as client:
+        try:
+            there = _states(client)
+            for name in names:
+                if name not in there:
+                    raise LaunchError(f"there is no model {name!r} in the server; there are {', '.join(sorted(there))}")
+            for name in names:
+                begun = time.monotonic()
+                _unload(client, name)
+                client.load_model(name)
+                report(f"{name} is loaded again ({time.monotonic() - begun:.1f} s)")
+        except InferenceServerException as error:
+            raise LaunchError(_sentence(url, error)) from None
+
+
+def _states(client: InferenceServerClient) -> dict[str, str]:
+    """Name of a model → its state: READY, UNAVAILABLE, LOADING or UNLOADING; empty if it was never loaded."""
+    index = client.get_model_repository_index(as_json=True)
+    return {model["name"]: model.get("state", "") for model in index.get("models", [])}
+
+
+def _unload(client: InferenceServerClient, name: str) -> None:
+    """Unload a model and wait until it is gone."""
+    client.unload_model(name)
+    deadline = time.monotonic() + _UNLOAD_SECONDS
+    while _states(client).get(name) in ("READY", "UNLOADING"):
+        if time.monotonic() > deadline:
+            raise LaunchError(f"{name} has not ended within {_UNLOAD_SECONDS:.0f} s: see the server's log")
+        time.sleep(_POLL_SECONDS)
+
+
+def _sentence(url: str, error: InferenceServerException) -> str:
+    message = (error.message() or "no reason given").splitlines()[0].rstrip(".")
+    if "explicit model load / unload is not allowed" in message:
+        return (
+            "the server takes no model control: start it with "
+            "`python -m openai_bls serve -- --model-control-mode=explicit '--load-model=*'`"
+        )
+    if error.status() == "StatusCode.UNAVAILABLE" and "failed to connect" in message:
+        return f"no server answers on {url} (--host and --grpc-port say where it is)"
+    return f"the server says: {message}"

@@ -1,0 +1,112 @@
+"""An engine whose decoupled_mode is false: Triton's unary calls, for it and for the ensembles around it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
+
+from openai_bls.launcher.testing import RunningServer, run_server
+from openai_bls.triton_models.render_configs import configure
+from tests.triton.conftest import RAW
+from tests.triton.reference import Reference
+from tests.triton.test_official_contract import STREAMING, engine_inputs
+from tests.triton.triton_client import TIMEOUT, generate, infer_input
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    copy = tmp_path_factory.mktemp("normal") / "model_repository"
+    shutil.copytree(repository, copy, symlinks=True)
+    configure(copy, ["tensorrt_llm.decoupled_mode=False"])
+    with run_server(copy) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[grpcclient.InferenceServerClient]:
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        yield client
+
+
+def test_unary_calls_of_the_engine(
+    server: RunningServer, client: grpcclient.InferenceServerClient, reference: Reference
+) -> None:
+    """Many at a time, each with its own text."""
+    reference.generate(RAW[:8])
+    prompts = [reference.prompt_token_ids(golden) for golden in RAW[:8]]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda prompt: client.infer("tensorrt_llm", engine_inputs(prompt, 256)), prompts))
+    for golden, result in zip(RAW, results, strict=False):
+        assert result.as_numpy("output_ids").tolist() == [[reference.output_ids(golden)]]
+
+
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
+def test_unary_calls_of_the_ensembles(
+    server: RunningServer, client: grpcclient.InferenceServerClient, name: str
+) -> None:
+    """ModelInfer, /infer and generate say the same."""
+    inputs = [
+        infer_input("text_input", np.array([[RAW[0].raw]], dtype=np.object_), "BYTES"),
+        infer_input("max_tokens", np.array([[32]], dtype=np.int32), "INT32"),
+    ]
+    (text,) = client.infer(name, inputs).as_numpy("text_output")
+    body = {
+        "inputs": [
+            {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": [RAW[0].raw]},
+            {"name": "max_tokens", "shape": [1, 1], "datatype": "INT32", "data": [32]},
+        ]
+    }
+    answer = httpx.post(f"{server.http_url}/v2/models/{name}/infer", json=body, timeout=TIMEOUT).json()
+    outputs = {output["name"]: output for output in answer["outputs"]}
+    assert outputs["text_output"]["data"] == [text.decode()]
+    whole = generate(server.http_url, name, {"text_input": RAW[0].raw, "max_tokens": 32})
+    assert whole["text_output"] == text.decode() != ""
+
+
+def test_what_takes_several_responses_is_refused(client: grpcclient.InferenceServerClient) -> None:
+    several: dict[str, dict[str, Any]] = {
+        "streaming": {"streaming": STREAMING},
+        "num_return_sequences": {"num_return_sequences": (2, "INT32", np.int32)},
+    }
+    for name, given in several.items():
+        with pytest.raises(InferenceServerException, match=f"'{name}' asks for several responses"):
+            client.infer("tensorrt_llm", engine_inputs([5, 6], 4, **given))
+
+
+def test_stop_request(client: grpcclient.InferenceServerClient) -> None:
+    """The official client's early stop, in its other mode: both calls are answered, with nothing."""
+    answers: list[Any] = []
+    parameters = {"Streaming": False}
+    long = engine_inputs([5, 6], 1500, end_id=(-1, "INT32", np.int32))
+    stop = engine_inputs([5], 1, stop=(True, "BOOL", np.bool_))
+    client.async_infer(
+        "tensorrt_llm",
+        long,
+        request_id="12345",
+        callback=lambda result, error: answers.append(error or result),
+        parameters=parameters,
+    )
+    # A stop that comes before its request is no error, and stops nothing.
+    while not answers:
+        stopped = client.infer("tensorrt_llm", stop, request_id="12345", parameters=parameters)
+        assert not stopped.get_response().outputs
+    assert not answers[0].get_response().outputs
+
+
+def test_v1_streams_all_the_same(server: RunningServer) -> None:
+    with openai.OpenAI(base_url=server.openai_url, api_key="none") as sdk:
+        messages: Any = [{"role": "user", "content": "Hello"}]
+        chunks = list(sdk.chat.completions.create(model="openai_bls", messages=messages, max_tokens=8, stream=True))
+        assert len([chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]) > 1
