@@ -23,14 +23,13 @@ EVERYTHING: dict[str, Any] = {
     "rank_pattern": {"down_proj": 6, r"0\.self_attn\.o_proj": 1},
     "alpha_pattern": {"gate_proj": 3},
 }
-ONE_LAYER: dict[str, Any] = {"r": 3, "target_modules": r".*\.(up|k)_proj", "layers_to_transform": None}
 
 
 def load_model(checkpoint: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
 
 
-def make_adapter(checkpoint: Path, folder: Path, seed: int = 1, **settings: Any) -> Path:
+def make_adapter(checkpoint: Path, folder: Path, seed: int = 1, std: float = 0.2, **settings: Any) -> Path:
     """A folder with an adapter that changes most answers."""
     torch.manual_seed(seed)
     config = LoraConfig(init_lora_weights=False, **settings)
@@ -38,7 +37,7 @@ def make_adapter(checkpoint: Path, folder: Path, seed: int = 1, **settings: Any)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_" in name:
-                weight.normal_(std=0.2)
+                weight.normal_(std=std)
     model.save_pretrained(str(folder))
     return folder
 
