@@ -68,6 +68,8 @@ def require_room(info: EngineInfo, name: str) -> None:
         raise LoraError(f"the engine {info.engine} has no room for adapters: build it with --max-loras")
     if not ADAPTER_NAME.fullmatch(name):
         raise LoraError(f"{name!r} cannot name an adapter: letters, digits, - . _ and : are allowed, up to 128")
+    if name == info.model_name:
+        raise LoraError(f"{name} is the name of the model itself")
     if name in info.lora_names:
         raise LoraError(f"the adapter {name} is loaded already")
     if len(info.lora_names) >= info.max_loras:

@@ -118,6 +118,8 @@ def cpp_model(
         raise EngineLoadError("the C++ backend needs the engine's path in its config.pbtxt (gpt_model_path)")
     if not Path(settings.gpt_model_path).is_absolute():
         raise EngineLoadError(f"gpt_model_path {settings.gpt_model_path} is not an absolute path")
+    if settings.lora_watch_dir:
+        raise EngineLoadError("lora_watch_dir is for --backend python: the C++ backend gets adapters from its clients")
     if settings.guided_decoding_backend not in ("", "xgrammar"):
         raise EngineLoadError("the C++ backend holds outputs to a grammar by xgrammar only")
     if bool(settings.guided_decoding_backend) != bool(settings.xgrammar_tokenizer_info_path):

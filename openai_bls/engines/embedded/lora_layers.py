@@ -53,7 +53,7 @@ class LoraLayers:
         self._any = False
         self._layers = {path: _Layer(module, columns) for path, module in _reached(model).items()}
         for layer in self._layers.values():
-            layer.module.forward = functools.partial(self._forward, layer)  # type: ignore[method-assign]
+            layer.module.forward = functools.partial(self._forward, layer)
         model.register_forward_pre_hook(self._before_step, with_kwargs=True)
         model.lora_layers = self
 

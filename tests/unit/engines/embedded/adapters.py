@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from openai_bls.core.manifest import LoraSettings, load_manifest, write_manifest
 
-QUERIES: dict[str, Any] = {"r": 2, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]}
+QUERIES: dict[str, Any] = {"r": 2, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]}
 EVERYTHING: dict[str, Any] = {
     "r": 4,
     "lora_alpha": 8,
