@@ -111,6 +111,7 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
         max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else given.get("max_tokens_in_kv_cache", 0),
         served_model_name=given.get("served_model_name"),
         trust_remote_code=given.get("trust_remote_code", False),
+        self_test=given.get("self_test", True),
         force=given.get("force", False),
         lora=lora,
         tensorrt_llm=tensorrt_llm,
@@ -158,6 +159,12 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--trust-remote-code", action="store_true", help="run Python code that the checkpoint holds")
     what.add_argument(
         "--force", action="store_true", help="build even if nothing changed, or if the estimate says it will not fit"
+    )
+    what.add_argument(
+        "--no-self-test",
+        dest="self_test",
+        action="store_false",
+        help="transformers: leave the self-test to the load, on a machine that cannot hold the model",
     )
     what.add_argument(
         "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"

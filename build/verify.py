@@ -14,7 +14,6 @@ The whole engine is read to compare hashes, which takes a minute for each 100 GB
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import queue
 import sys
@@ -31,8 +30,8 @@ from openai_bls.core.manifest import (
     BUILD_HINT,
     ENGINE_FOLDER,
     EngineLoadError,
-    FileRecord,
     Manifest,
+    check_files,
     load_manifest,
     short,
 )
@@ -88,7 +87,9 @@ def verify(given: argparse.Namespace) -> None:
     version_dir = model_dir / VERSION
     manifest = load_manifest(version_dir)
     if given.hashes:
-        count, size = check_files(version_dir, manifest)
+        checked = ((manifest.checkpoint, manifest.files), (ENGINE_FOLDER, manifest.engine_files))
+        size = sum(check_files(version_dir / folder, files, hashes=True) for folder, files in checked)
+        count = sum(len(files) for _, files in checked)
         print(f"files: {count}, {size / 1e6:,.1f} MB, as they were built", flush=True)
     # Before the engine, which takes longer to load.
     preprocessing = repository / with_suffix(PREPROCESSING, given.name) / VERSION / TOKENIZER
@@ -113,35 +114,6 @@ def put_all(deltas: queue.SimpleQueue[TokenDelta], step: Sequence[TokenDelta]) -
     """Queue the deltas of a step."""
     for delta in step:
         deltas.put(delta)
-
-
-def check_files(version_dir: Path, manifest: Manifest) -> tuple[int, int]:
-    """Compare all files that the manifest names, by size and, where it has one, by hash; their number and bytes.
-
-    Raises:
-        VerifyError: one is missing or has changed.
-    """
-    count = total = 0
-    for folder, files in ((manifest.checkpoint, manifest.files), (ENGINE_FOLDER, manifest.engine_files)):
-        for name, expected in files.items():
-            path = version_dir / folder / name
-            try:
-                found = FileRecord(path.stat().st_size, _sha256(path) if expected.sha256 else "")
-            except OSError as error:
-                raise VerifyError(f"{short(path)} cannot be read ({error.strerror}): {BUILD_HINT}") from None
-            if found != expected:
-                what = "size" if found.size != expected.size else "hash"
-                raise VerifyError(f"{short(path)} has not the {what} that it was built with: {BUILD_HINT} --force")
-            count, total = count + 1, total + found.size
-    return count, total
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def encode(tokenizer_dir: Path, prompt: str, system: str | None) -> list[int]:

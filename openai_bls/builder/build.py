@@ -21,6 +21,7 @@ import importlib.metadata
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,7 @@ import msgspec
 from openai_bls.builder.hub import default_name, find_source
 from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
+from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
@@ -53,6 +55,7 @@ from openai_bls.triton_models.repository import ENGINE, served_names
 
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
+_HASH_THREADS = 4
 _PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
 """Packages whose versions the manifest records."""
 
@@ -122,6 +125,7 @@ def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manife
             created=int(time.time()),
             files=files,
             engine_files=engine_files,
+            self_test=recipe.manifest.self_test,
             builder=_versions() | recipe.manifest.builder,
         )
         target.commit(manifest, _new_configs(target, recipe, report))
@@ -166,7 +170,8 @@ class _Embedded:
             lora=lora_settings(options.lora, read_adapters(options.lora)),
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
-        self.key = repr((msgspec.structs.replace(self.manifest, model_name=""), fingerprint(options.lora)))
+        built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
+        self.key = repr(built)
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
@@ -174,7 +179,20 @@ class _Embedded:
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
             place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
+            if self._options.self_test:
+                self._prove(prepared)
         return {}
+
+    def _prove(self, prepared: Prepared) -> None:
+        self._report("self-test")
+        outcome = self_test(prepared, self.manifest)
+        for line in outcome.rejected:
+            self._report(f"self-test: {line}")
+        passed = outcome.record
+        assert passed is not None
+        how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
+        self._report(f"self-test: passed by {how}")
+        self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 
 
 def _prepare(
@@ -193,7 +211,11 @@ def _prepare(
         if found is not None:
             place(found, checkpoint / file_name)
     engine_files = recipe.fill(prepared)
-    return {path.name: record(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}, engine_files
+    report("hashes")
+    paths = sorted(path for path in checkpoint.iterdir() if path.is_file())
+    with ThreadPoolExecutor(_HASH_THREADS) as pool:
+        records = dict(zip((path.name for path in paths), pool.map(record, paths), strict=True))
+    return records, engine_files
 
 
 def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: BuildTarget, report: Report) -> Manifest:

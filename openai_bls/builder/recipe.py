@@ -39,6 +39,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     served_model_name: str | None = None
     """Name on the API; None takes the directory's."""
     trust_remote_code: bool = False
+    self_test: bool = True
+    """Of an engine of transformers, before it takes the place of the last; otherwise the load does it."""
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
     lora: LoraOptions = LoraOptions()

@@ -14,6 +14,7 @@ A folder without a readable manifest holds no engine.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,9 +32,10 @@ OLD = f"{ASIDE}old-"
 """Name prefix of folders that a build is replacing. Beside a manifest, `OLD`checkpoint says that a build was cut short
 while it moved its folders into place, and that the tokenizers may not belong to the checkpoint."""
 
-# Files up to this size are compared by content when an engine is loaded, larger ones by size: start-up must not read
-# gigabytes twice.
-_HASHED_BYTES = 1 << 20
+# Files up to this size are compared by content whenever an engine is loaded, larger ones by size unless more is asked
+# for: start-up must not read gigabytes twice.
+_SMALL_BYTES = 1 << 20
+_HASH_BLOCK_BYTES = 1 << 20
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -52,7 +54,7 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: NotNegative
     """Bytes."""
     sha256: str = ""
-    """Hexadecimal; empty for large files, which are checked by size alone."""
+    """Hexadecimal; empty for large files in manifests of older releases, which are checked by size alone."""
 
 
 class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,6 +130,27 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
+class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Outcome of the embedded engine's self-test: what passed it, where, and answers to compare with at each load."""
+
+    device: str
+    """`cpu`, or the GPU's name and compute capability, e.g. `NVIDIA H200 (9.0)`."""
+    versions: dict[str, str]
+    """Of torch and transformers."""
+    dtype: str
+    """Data type of the loaded weights, e.g. `bfloat16`."""
+    runner: str
+    """Name of the runner that passed, one of `engines.embedded.runner_choice`."""
+    attention: str
+    """Attention that it ran with."""
+    prompts: list[list[int]] = []
+    """Prompts whose answers are compared at each load, in token ids."""
+    token_ids: list[list[int]] = []
+    """Greedy answer to each."""
+    logprobs: list[list[float]] = []
+    """Log-probabilities of its tokens."""
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of `engine.json`: an engine's files and settings."""
 
@@ -160,7 +183,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensorrt_llm: TensorRtLlmRecord | None = None
     """Set if and only if `engine` is `tensorrt_llm`."""
     engine_files: dict[str, FileRecord] = {}
-    """Files of the folder `engine/`, by name; with hashes whatever their size, which `build/verify.py` compares."""
+    """Files of the folder `engine/`, by name."""
+    self_test: SelfTestRecord | None = None
+    """Of the embedded engine; None if the build left it to the load."""
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -211,15 +236,49 @@ def load_manifest(version_dir: Path) -> Manifest:
         raise EngineLoadError(f"{short(path)} is not readable ({error}): {BUILD_HINT}") from None
 
 
+def sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of the file at `path`."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def record(path: Path) -> FileRecord:
     """The manifest's record of the file at `path`."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(path.read_bytes()).hexdigest() if size <= _HASHED_BYTES else ""
-    return FileRecord(size=size, sha256=digest)
+    return FileRecord(path.stat().st_size, sha256(path))
 
 
-def checkpoint_dir(version_dir: Path, manifest: Manifest) -> Path:
+def check_files(folder: Path, files: Mapping[str, FileRecord], *, hashes: bool) -> int:
+    """Compare `files` in `folder` by size and, small ones or all with `hashes`, by hash; returns their bytes.
+
+    Raises:
+        EngineLoadError: a file is missing or has changed.
+    """
+    for name, expected in files.items():
+        path = folder / name
+        try:
+            hashed = expected.sha256 and (hashes or expected.size <= _SMALL_BYTES)
+            if path.stat().st_size != expected.size:
+                what = "size"
+            elif hashed and sha256(path) != expected.sha256:
+                what = "hash"
+            else:
+                continue
+        except OSError as error:
+            raise EngineLoadError(f"{short(path)} cannot be read ({error.strerror}): {BUILD_HINT}") from None
+        raise EngineLoadError(f"{short(path)} has not the {what} that it was built with: {BUILD_HINT} (with --force)")
+    return sum(expected.size for expected in files.values())
+
+
+def checkpoint_dir(version_dir: Path, manifest: Manifest, *, hashes: bool = False) -> Path:
     """The checkpoint folder of `manifest`, its files checked against their records.
+
+    Args:
+        version_dir: the folder that `manifest` lies in.
+        manifest: of the engine.
+        hashes: read large files too.
 
     Raises:
         EngineLoadError: the folder or a file of it is missing or has changed, or a build was cut short.
@@ -227,13 +286,7 @@ def checkpoint_dir(version_dir: Path, manifest: Manifest) -> Path:
     folder = version_dir / manifest.checkpoint
     if (version_dir / f"{OLD}checkpoint").exists():
         raise EngineLoadError(f"the last build in {short(version_dir)} was cut short: {BUILD_HINT}")
-    for name, expected in manifest.files.items():
-        try:
-            found = record(folder / name)
-        except OSError:
-            raise EngineLoadError(f"{short(folder / name)} is missing: {BUILD_HINT}") from None
-        if found != expected:
-            raise EngineLoadError(f"{short(folder / name)} has changed since the engine was built: {BUILD_HINT}")
+    check_files(folder, manifest.files, hashes=hashes)
     if not (folder / "config.json").is_file():
         raise EngineLoadError(f"{short(folder)} has no config.json: {BUILD_HINT}")
     return folder

@@ -119,6 +119,8 @@ class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Prefill long prompts in chunks, batched with the decoding of other requests."""
     batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] | None = None
     """`guaranteed_no_evict`: a request begins only when its whole length fits the KV cache."""
+    verify_weights: bool | None = None
+    """Compare the hashes of all files of the engine when it is loaded, which reads them whole; with every engine."""
     guided_decoding_backend: Literal["", "xgrammar", "llguidance"] = ""
     """TensorRT-LLM's grammar library; with none (empty), requests for structured output are refused."""
     lora_watch_dir: str = ""

@@ -36,6 +36,10 @@ _FRACTION = Annotated[float, msgspec.Meta(gt=0, le=1)]
 class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
     """`parameters` of the C++ backend beside those of `TensorRtLlmSettings`, with its names. None leaves one out."""
 
+    verify_weights: None = None
+    """The backend compares nothing; `build/verify.py` does."""
+    lora_watch_dir: Literal[""] = ""
+    """The backend gets adapters from its clients."""
     max_beam_width: Positive = 1
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching", "V1"] = "inflight_fused_batching"
     gpt_model_path: str = ""
@@ -118,8 +122,6 @@ def cpp_model(
         raise EngineLoadError("the C++ backend needs the engine's path in its config.pbtxt (gpt_model_path)")
     if not Path(settings.gpt_model_path).is_absolute():
         raise EngineLoadError(f"gpt_model_path {settings.gpt_model_path} is not an absolute path")
-    if settings.lora_watch_dir:
-        raise EngineLoadError("lora_watch_dir is for --backend python: the C++ backend gets adapters from its clients")
     if settings.guided_decoding_backend not in ("", "xgrammar"):
         raise EngineLoadError("the C++ backend holds outputs to a grammar by xgrammar only")
     if bool(settings.guided_decoding_backend) != bool(settings.xgrammar_tokenizer_info_path):

@@ -1,5 +1,5 @@
-"""Three engines in one server: the demo's, a tiny random Llama with a vocabulary of its own, and a null engine that has
-an adapter."""
+"""Four engines in one server: the demo's, a tiny random Llama with a vocabulary of its own, a Mamba 2, which needs the
+embedded engine's other runner, and a null engine that has an adapter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import openai
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
@@ -25,6 +25,7 @@ from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, SHORT_CHATS
 from tests.triton.conversations import QUESTION
+from tests.triton.metrics import find, scrape
 from tests.triton.reference import Reference
 
 pytestmark = pytest.mark.triton
@@ -35,13 +36,22 @@ TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
+SIZES: dict[str, dict[str, int]] = {
+    "llama": {
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+    },
+    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "chunk_size": 8},
+}
 PROMPTS = ["Hello there", "What is 机器学习?", "one two three 🤷"]
 # The null engine's tokens, in the Llama's vocabulary; an adapter shifts them by one.
 LETTERS = "abc"
 
 
-def make_checkpoint(folder: Path) -> None:
-    """A random Llama with spread-out logits, and a byte-fallback tokenizer as Llama's own: nothing like the demo's."""
+def make_checkpoint(folder: Path, model_type: str) -> None:
+    """A random model with spread-out logits, and a byte-fallback tokenizer as Llama's own: nothing like the demo's."""
     ascii_characters = [chr(code) for code in range(0x21, 0x7F)]
     words = ["▁", *ascii_characters, *"机器学习你好é", "th", "the", "▁the", "in", "ing"]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
@@ -54,25 +64,20 @@ def make_checkpoint(folder: Path) -> None:
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>", chat_template=TEMPLATE
     ).save_pretrained(folder)
     torch.manual_seed(3)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokens),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=512,
-            bos_token_id=1,
-            eos_token_id=2,
-            initializer_range=0.3,
-        )
+    config = CONFIG_MAPPING[model_type](
+        vocab_size=len(tokens),
+        hidden_size=64,
+        num_hidden_layers=2,
+        bos_token_id=1,
+        eos_token_id=2,
+        initializer_range=0.3,
+        **SIZES[model_type],
     )
-    model.save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
 
 
 class SmallReference:
-    """What transformers itself makes of the Llama."""
+    """What transformers itself makes of a small model."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -103,7 +108,14 @@ def chat(text: str) -> Any:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama") / "tiny-llama"
-    make_checkpoint(folder)
+    make_checkpoint(folder, "llama")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mamba(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mamba") / "tiny-mamba"
+    make_checkpoint(folder, "mamba2")
     return folder
 
 
@@ -113,10 +125,13 @@ def small(checkpoint: Path) -> SmallReference:
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path, checkpoint: Path, small: SmallReference, tmp_path_factory: Any) -> Iterator[RunningServer]:
+def server(
+    repository: Path, checkpoint: Path, mamba: Path, small: SmallReference, tmp_path_factory: Any
+) -> Iterator[RunningServer]:
     copy = tmp_path_factory.mktemp("many") / "model_repository"
     shutil.copytree(repository, copy)
     build(BuildOptions(str(checkpoint), copy, name="small"), print)
+    build(BuildOptions(str(mamba), copy, name="mamba", max_model_len=512), print)
     build(BuildOptions(str(checkpoint), copy, name="fixed", engine="null", served_model_name="fixed"), print)
     env = {
         "OPENAI_BLS_ENGINE_NULL_TOKEN_IDS": ",".join(str(small.tokenizer.convert_tokens_to_ids(c)) for c in LETTERS),
@@ -126,7 +141,7 @@ def server(repository: Path, checkpoint: Path, small: SmallReference, tmp_path_f
     with run_server(copy, env=env, args=["--model-control-mode=explicit", "--load-model=*"]) as running:
         # /v1 opens with the default engine; the others come when openai_bls has found them.
         deadline = time.monotonic() + TIMEOUT
-        while len({card["root"] for card in cards(running)}) < 3:
+        while len({card["root"] for card in cards(running)}) < 4:
             assert time.monotonic() < deadline
         yield running
 
@@ -160,10 +175,43 @@ def test_listing(server: RunningServer, client: openai.OpenAI) -> None:
         "openai_bls": ("demo", None, 2048),
         "fixed": ("fixed", None, 512),
         "tiny-llama": ("tiny-llama", None, 512),
+        "tiny-mamba": ("tiny-mamba", None, 512),
         "poet": ("fixed", "fixed", 512),
     }
     assert cards(server)[0]["id"] == "demo"
     assert client.models.retrieve("tiny-llama").id == "tiny-llama"
+
+
+def test_a_model_without_a_kv_cache(server: RunningServer, mamba: Path) -> None:
+    """Answers of the runner with a cache for each sequence, streamed beside one that its client leaves."""
+    reference = SmallReference(mamba)
+    asked: Any = {"model": "tiny-mamba", "temperature": 0, "stream": True}
+    until = time.monotonic() + TIMEOUT
+
+    def load(name: str) -> float:
+        return find(scrape(server), f"engine_{name}", model="tiny-mamba")
+
+    async def talk() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=server.openai_url, api_key="none", timeout=TIMEOUT) as client:
+
+            async def answer(text: str) -> str:
+                stream = await client.chat.completions.create(messages=chat(text), max_tokens=MAX_TOKENS, **asked)
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+            endless = await client.chat.completions.create(
+                messages=chat("on and on"), max_tokens=480, extra_body={"ignore_eos": True}, **asked
+            )
+            await anext(aiter(endless))
+            answers = await asyncio.gather(*map(answer, PROMPTS))
+            await endless.close()
+            return answers
+
+    before = load("steps_total")
+    assert asyncio.run(talk()) == [reference.chat(text) for text in PROMPTS]
+    while load("steps_total") == before or load("sequences_running"):
+        assert time.monotonic() < until
+    # One was cut short, and the others went along with it.
+    assert load("steps_total") - before < 480
 
 
 def test_each_model_gives_its_own_answers(

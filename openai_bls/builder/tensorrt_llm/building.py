@@ -7,7 +7,6 @@ as it is.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 import tempfile
 from collections import Counter, deque
@@ -33,13 +32,11 @@ from openai_bls.builder.tensorrt_llm.worker import encode
 from openai_bls.builder.weights import place_as_it_is, weight_names
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import LoraError
-from openai_bls.core.manifest import EngineLoadError, FileRecord, LoraSettings, Manifest, TensorRtLlmRecord
+from openai_bls.core.manifest import EngineLoadError, FileRecord, LoraSettings, Manifest, TensorRtLlmRecord, record
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.lora import target_modules
 from openai_bls.engines.tensorrt_llm.versions import require_flow
 from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
-
-_HASH_BYTES = 1 << 24
 
 
 class TensorRtLlmRecipe:
@@ -291,9 +288,5 @@ def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:
     records = {}
     for number, path in enumerate(paths):
         progress.show(Step("hash", number, len(paths)))
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(_HASH_BYTES):
-                digest.update(chunk)
-        records[path.relative_to(folder).as_posix()] = FileRecord(path.stat().st_size, digest.hexdigest())
+        records[path.relative_to(folder).as_posix()] = record(path)
     return records

@@ -61,8 +61,8 @@ class DynamicCacheRunner:
 
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of the budget in use): a rough look from any thread."""
-        waiting = len(self._waiting)
-        return max(0, len(self._live) - waiting), waiting, min(1.0, self._used() / self.capacity)
+        live, waiting = sum(not state.done for state in list(self._live.values())), len(self._waiting)
+        return max(0, live - waiting), waiting, min(1.0, self._used() / self.capacity)
 
     def add(
         self,
@@ -152,13 +152,16 @@ class DynamicCacheRunner:
             if self._used() + len(states) <= self.capacity:
                 return
             order = list(self._live)
-            youngest = max(states, key=lambda state: order.index(state.request_id))
-            logger.info("the KV cache is full: sequence %s starts again later", youngest.request_id)
-            youngest.done = True
-            self._drop_done()
-            youngest.done = False
-            self._live[youngest.request_id] = youngest
-            self._waiting.appendleft(youngest)
+            self._preempt(max(states, key=lambda state: order.index(state.request_id)))
+
+    def _preempt(self, state: SequenceState) -> None:
+        """Let a sequence begin again, with its output as a part of the prompt, when there is room."""
+        logger.info("the KV cache is full: sequence %s starts again later", state.request_id)
+        state.done = True
+        self._drop_done()
+        state.done = False
+        self._live[state.request_id] = state
+        self._waiting.appendleft(state)
 
     def _read_prompts(self) -> Iterator[tuple[SequenceBatch, torch.Tensor]]:
         """Take prompts in, up to the tokens of a step or the end of one; yields those whose sequence can begin."""

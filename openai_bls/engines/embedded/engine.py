@@ -23,14 +23,14 @@ import msgspec
 import torch
 import transformers
 
-from openai_bls.core.checkpoint import read_checkpoint
+from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.engine import EngineStats, LoraError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import EngineLoadError, Manifest, checkpoint_dir
+from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
-from openai_bls.engines.embedded import model_loader, prefix_sharing
+from openai_bls.engines.embedded import model_loader, prefix_sharing, self_test
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
 from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
@@ -62,7 +62,7 @@ class TransformersEngine:
         Raises:
             EngineLoadError: the model does not load, does not fit into memory, or does not generate.
         """
-        folder = checkpoint_dir(version_dir, manifest)
+        folder = checkpoint_dir(version_dir, manifest, hashes=options.verify_weights)
         facts = read_checkpoint(folder)
         self._on_step = on_step
         self._states: dict[int, RequestState] = {}
@@ -93,11 +93,10 @@ class TransformersEngine:
         self._adapters = _adapters(model, version_dir, manifest)
         absent = {"lora_name": self._adapters is None, "grammar": factory is None}
         missing = [field for field, is_absent in absent.items() if is_absent]
-        limit = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
         self._info = EngineInfo(
             engine="transformers",
             model_name=manifest.model_name,
-            max_model_len=limit,
+            max_model_len=min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len),
             max_batch_size=options.max_batch_size or manifest.max_batch_size,
             vocab_size=facts.vocab_size,
             eos_token_ids=facts.eos_token_ids,
@@ -113,9 +112,28 @@ class TransformersEngine:
             max_lora_rank=manifest.lora.max_lora_rank,
         )
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
+        self.self_test: SelfTestRecord | None = None
+        """Of the runner that is running."""
+        self.rejected: list[str] = []
+        """Choices of a runner that did not do, each with the reason."""
+        try:
+            self._choose_runner(model, facts, manifest, options)
+        except EngineLoadError:
+            self._prefill_queue.close()
+            raise
+
+    def _choose_runner(self, model: Any, facts: CheckpointFacts, manifest: Manifest, options: EngineOptions) -> None:
+        """Run `model` with the choice that the manifest records, if that holds here, else with the first that is right.
+
+        Raises:
+            EngineLoadError: there is none.
+        """
         loaded = model.config._attn_implementation
-        problem: str | None = None
-        for choice in model_loader.choices(model, limit, options):
+        choices = model_loader.choices(model, self._info.max_model_len, options)
+        recorded = self_test.recorded_choice(manifest.self_test, model, choices)
+        if recorded is not None:
+            self.self_test, choices = manifest.self_test, [recorded]
+        for choice in choices:
             problem = model_loader.set_attention(model, choice, options, loaded)
             if problem is None:
                 config = model_loader.batching_config(facts, manifest, options, model, choice)
@@ -123,9 +141,9 @@ class TransformersEngine:
             if problem is None:
                 logger.info("runner: %s; the model's attention: %s", choice, model.config._attn_implementation)
                 return
-            logger.warning("not %s: %s", choice, problem)
-        self._prefill_queue.close()
-        raise EngineLoadError(problem or "no runner is left to choose from")
+            self.rejected.append(f"not {choice}: {problem}")
+            logger.warning("%s", self.rejected[-1])
+        raise EngineLoadError(f"this model cannot be served here: {'; '.join(self.rejected)}")
 
     def _start_runner(self, model: Any, choice: RunnerChoice, config: BatchingConfig) -> str | None:
         """Let `choice` run the model; returns why it does not, if so.
@@ -149,15 +167,18 @@ class TransformersEngine:
         self._tried.clear()
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
         self._thread.start()
-        problem = self._try_out()
-        self._discarded = problem is not None
-        if problem is not None:
-            batcher.stop()
-        self._tried.set()
-        if problem is not None:
-            self._thread.join()
-            self._batcher, self._failed = None, False
-            batcher.free()
+        self._discarded = True
+        try:
+            problem = self._try_out(choice, model, config.page_size)
+            self._discarded = problem is not None
+        finally:
+            if self._discarded:
+                batcher.stop()
+            self._tried.set()
+            if self._discarded:
+                self._thread.join()
+                self._batcher, self._failed = None, False
+                batcher.free()
         return problem
 
     @property
@@ -392,25 +413,35 @@ class TransformersEngine:
 
     # Start-up.
 
-    def _try_out(self) -> str | None:
-        """Generate one token: loads what is loaded on first use; returns what is wrong if it does not run."""
-        done = threading.Event()
-        reasons: list[str | None] = []
-        listener = self._on_step
+    def _try_out(self, choice: RunnerChoice, model: Any, page_size: int) -> str | None:
+        """Compare answers of the runner with the recorded ones or the model's own; returns why they are wrong, if so.
 
-        def watch(deltas: Sequence[TokenDelta]) -> None:
-            reasons.extend(delta.finish_reason for delta in deltas if delta.finish_reason)
-            if reasons:
-                done.set()
-
-        self._on_step = watch
-        self.submit(GenerationRequest(request_id=-1, prompt_token_ids=[0], max_tokens=1))
-        done.wait()
-        self._on_step = listener
-        if reasons[0] != "length":
-            return f"the model {self._info.model_name} does not generate; the log says why"
+        Raises:
+            EngineLoadError: another choice would not do either.
+        """
+        if self.self_test is not None:
+            self_test.replay(self._info, self.self_test, model.dtype, self._generate)
+        else:
+            samples, problem = self_test.problem(model, self._info, page_size, self._generate)
+            if problem is not None:
+                return problem
+            self.self_test = self_test.make_record(model, choice, samples)
         self._generated = 0
         return None
+
+    def _generate(self, requests: Sequence[GenerationRequest]) -> self_test.Answers:
+        """Answers to requests, before anybody listens; cut short after a while if they are a replay."""
+        listener, answers = self._on_step, self_test.Answers(requests)
+        self._on_step = answers
+        for request in requests:
+            self.submit(request)
+        if self.self_test is not None and not answers.ended.wait(self_test.REPLAY_SECONDS):
+            answers.began.wait()
+            for request in requests:
+                self.cancel(request.request_id)
+        answers.ended.wait()
+        self._on_step = listener
+        return answers
 
 
 def _adapters(model: Any, version_dir: Path, manifest: Manifest) -> Adapters | None:

@@ -14,6 +14,7 @@ _SHARED_SETTINGS = {
     "max_tokens_in_paged_kv_cache",
     "enable_kv_cache_reuse",
     "lora_watch_dir",
+    "verify_weights",
 }
 """Fields of `TensorRtLlmSettings` that the embedded engine honours."""
 
@@ -49,6 +50,8 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
     fused_ops: bool | None = None
     """Norms, rotations, gates and projections in fewer operations. None: on a GPU, with paged attention."""
+    verify_weights: bool = False
+    """Compare the hashes of all files, which reads them whole, before the model is loaded."""
     allow_untested_versions: bool = False
     """Load with a transformers outside the tested range."""
 
@@ -71,4 +74,6 @@ def with_settings(options: EngineOptions, settings: TensorRtLlmSettings) -> Engi
         changes["max_tokens_in_kv_cache"] = settings.max_tokens_in_paged_kv_cache
     if settings.enable_kv_cache_reuse is False:
         changes["prefix_sharing"] = False
+    if settings.verify_weights:
+        changes["verify_weights"] = True
     return msgspec.structs.replace(options, **changes)

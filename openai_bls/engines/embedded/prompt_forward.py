@@ -35,7 +35,7 @@ def needed(request: GenerationRequest) -> bool:
 def prompt_pass(model: Any, request: GenerationRequest) -> PromptFindings:
     """Run `model`, a transformers causal language model, over the prompt of `request`; waits for the device."""
     ids = torch.tensor([request.prompt_token_ids], device=model.device)
-    with _plain_attention(model):
+    with plain_attention(model):
         output = model.base_model(input_ids=ids, use_cache=False, return_dict=True)
         embedding = logprobs = None
         if request.pooling is not None:
@@ -46,8 +46,8 @@ def prompt_pass(model: Any, request: GenerationRequest) -> PromptFindings:
 
 
 @contextlib.contextmanager
-def _plain_attention(model: Any) -> Iterator[None]:
-    """Let `model` attend as when it was loaded, without a paged cache."""
+def plain_attention(model: Any, implementation: str | None = None) -> Iterator[None]:
+    """Let `model` attend without a paged cache: as when it was loaded, or by an implementation of transformers'."""
     configs = {id(model.config): model.config}
     for module in model.modules():
         config = getattr(module, "config", None)
@@ -56,7 +56,7 @@ def _plain_attention(model: Any) -> Iterator[None]:
     before = [(config, config._attn_implementation) for config in configs.values()]
     try:
         for config, name in before:
-            config._attn_implementation = "eager" if str(name).endswith("eager") else "sdpa"
+            config._attn_implementation = implementation or ("eager" if str(name).endswith("eager") else "sdpa")
         yield
     finally:
         # A configuration's setter also sets those inside it, which come later in the order of the modules.

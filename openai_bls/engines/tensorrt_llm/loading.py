@@ -19,6 +19,7 @@ from openai_bls.core.manifest import (
     LoraSettings,
     Manifest,
     TensorRtLlmRecord,
+    check_files,
     checkpoint_dir,
     first_line,
     short,
@@ -82,7 +83,7 @@ def load(
             "config.pbtxt has Triton's Python backend run an engine that engine.json says was built for the C++ "
             "backend: run the build again, with --backend python or --backend cpp"
         )
-    checkpoint = checkpoint_dir(version_dir, manifest)
+    checkpoint = checkpoint_dir(version_dir, manifest, hashes=bool(settings.verify_weights))
     facts = read_checkpoint(checkpoint)
     options = llm_options(version_dir, manifest, settings)
     api = api or _installed(record)
@@ -138,7 +139,7 @@ def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSett
         )
     built = record.flow == "tensorrt"
     options = LlmOptions(
-        model=_engine_dir(version_dir, manifest) if built else version_dir / manifest.checkpoint,
+        model=_engine_dir(version_dir, manifest, settings) if built else version_dir / manifest.checkpoint,
         flow=record.flow,
         max_batch_size=manifest.max_batch_size,
         max_model_len=manifest.max_model_len,
@@ -238,18 +239,12 @@ def _installed(record: TensorRtLlmRecord) -> Api:
         raise EngineLoadError(f"TensorRT-LLM cannot be imported: {first_line(error)}") from None
 
 
-def _engine_dir(version_dir: Path, manifest: Manifest) -> Path:
-    """The folder with the engine, after a look at whether its files are there, with their sizes."""
+def _engine_dir(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSettings) -> Path:
+    """The folder with the engine, after a look at whether its files are there and unchanged."""
     folder = version_dir / ENGINE_FOLDER
     if not manifest.engine_files:
         raise EngineLoadError(f"{short(version_dir)}/engine.json names no engine files: {BUILD_HINT}")
-    for name, expected in manifest.engine_files.items():
-        try:
-            size = (folder / name).stat().st_size
-        except OSError:
-            raise EngineLoadError(f"{short(folder / name)} is missing: {BUILD_HINT}") from None
-        if size != expected.size:
-            raise EngineLoadError(f"{short(folder / name)} has changed since the engine was built: {BUILD_HINT}")
+    check_files(folder, manifest.engine_files, hashes=bool(settings.verify_weights))
     return folder
 
 

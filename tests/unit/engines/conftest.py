@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from openai_bls.core.engine import Engine
@@ -26,13 +28,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def version_dir(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an engine; not to be changed."""
+    """A folder with an engine that has passed its self-test; not to be changed."""
     folder = tmp_path_factory.mktemp("engine") / "tensorrt_llm" / "1"
     shutil.copytree(checkpoint, folder / "checkpoint")
     manifest = Manifest(
         engine="transformers", model_name="tiny-qwen", max_model_len=MAX_MODEL_LEN, max_batch_size=16, created=1
     )
     write_manifest(folder, manifest)
+    engine: Any = create_engine(folder, Recorder(), {"num_threads": "1"})
+    engine.close()
+    write_manifest(folder, msgspec.structs.replace(manifest, self_test=engine.self_test))
     return folder
 
 

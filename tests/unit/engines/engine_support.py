@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from openai_bls.core.engine import Engine
 from openai_bls.core.engine_types import GenerationRequest, Logprobs, SamplingParams, TokenDelta
+from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
 
 PATIENCE_S = 60.0
 VOCAB_SIZE = 512
@@ -115,18 +116,21 @@ def run_all(engine: Engine, recorder: Recorder, requests: Sequence[GenerationReq
 @contextlib.contextmanager
 def counted_restarts(engine: Any) -> Iterator[list[str]]:
     """The sequences that the embedded engine starts again while this is open."""
-    scheduler = engine._batcher._manager.batch_processor.scheduler
-    original = scheduler.add_waiting_request
+    batcher = engine._batcher
+    owner, name = batcher, "_preempt"
+    if isinstance(batcher, ContinuousBatcher):
+        owner, name = batcher._manager.batch_processor.scheduler, "add_waiting_request"
+    original = getattr(owner, name)
     restarts: list[str] = []
 
     def count(state: Any) -> None:
-        if state._true_initial_tokens:
+        if owner is batcher or state._true_initial_tokens:
             restarts.append(state.request_id)
         original(state)
 
-    scheduler.add_waiting_request = count
+    setattr(owner, name, count)
     yield restarts
-    del scheduler.add_waiting_request
+    delattr(owner, name)
 
 
 def make_checkpoint(folder: Path) -> None:

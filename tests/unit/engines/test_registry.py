@@ -106,12 +106,10 @@ def test_missing_and_changed_files(folder: Path) -> None:
     change(folder, files={p.name: record(p) for p in checkpoint.iterdir() if p.is_file()})
     config = (checkpoint / "config.json").read_text()
     (checkpoint / "config.json").write_text(config + " ")
-    assert "checkpoint/config.json has changed" in sentence(folder)
+    assert "checkpoint/config.json has not the size" in sentence(folder)
     (checkpoint / "config.json").write_text(config)
     (checkpoint / "model.safetensors").unlink()
-    assert "model.safetensors is missing" in sentence(folder)
-    shutil.rmtree(checkpoint)
-    assert "is missing" in sentence(folder)
+    assert "model.safetensors cannot be read (No such file" in sentence(folder)
 
 
 def test_options_of_the_embedded_engine_mean_nothing_to_tensorrt_llm(folder: Path) -> None:

@@ -1,5 +1,8 @@
-"""Steps that overlap, on a CPU: as on a GPU, a step is prepared before the results of the one before it are known, and
-run by the same runner, if without graphs."""
+"""The ways in which sequences step: by continuous batching, in turn and overlapping, and with caches of their own.
+
+Steps that overlap on a CPU: as on a GPU, a step is prepared before the results of the one before it are known, and run
+by the same runner, if without graphs.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import contextlib
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from transformers.generation.continuous_batching import continuous_api, input_outputs, model_runner, offloading_manager
 
 from openai_bls.engines.embedded import model_loader
+from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.runner_choice import RunnerChoice
 
 
 class _Stream:
@@ -30,14 +36,21 @@ class _Event:
     def synchronize(self) -> None: ...
 
 
-@pytest.fixture(params=["in turn", "overlapping"])
+@pytest.fixture(params=["in turn", "overlapping", "dynamic_cache"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "overlapping":
         overlap(monkeypatch)
+    elif request.param == "dynamic_cache":
+        original = model_loader.choices
+
+        def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
+            return original(model, max_model_len, msgspec.structs.replace(options, runner="dynamic_cache"))
+
+        monkeypatch.setattr(model_loader, "choices", choices)
 
 
-IN_BOTH_WAYS = pytest.mark.usefixtures("steps")
-"""For tests whose outcome may depend on whether steps overlap."""
+IN_EVERY_WAY = pytest.mark.usefixtures("steps")
+"""For tests whose outcome may depend on the runner and on whether steps overlap."""
 
 
 def overlap(monkeypatch: pytest.MonkeyPatch) -> None:

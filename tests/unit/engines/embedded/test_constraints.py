@@ -22,7 +22,7 @@ from openai_bls.engines.embedded import engine as embedded_engine
 from openai_bls.engines.embedded import prefill_queue
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.registry import create_engine
-from tests.unit.engines.embedded.overlapping import IN_BOTH_WAYS, steps
+from tests.unit.engines.embedded.overlapping import IN_EVERY_WAY, steps
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, model
 from tests.unit.engines.engine_support import GREEDY, PATIENCE_S, Recorder, counted_restarts, request
 
@@ -142,7 +142,7 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Factory]:
     factory.gate.set()
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_a_fixed_list_alone_and_beside_others(
     start: EngineFactory, factory: Factory, expected: list[list[int]]
 ) -> None:
@@ -167,7 +167,7 @@ def test_a_fixed_list_alone_and_beside_others(
     assert not {name for name in factory.threads if name.startswith("transformers-engine")}
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_a_constrained_sequence_takes_part_in_every_step(start: EngineFactory, factory: Factory) -> None:
     engine, recorder = start()
     for i, count in enumerate((1, 4)):
@@ -180,7 +180,7 @@ def test_a_constrained_sequence_takes_part_in_every_step(start: EngineFactory, f
         assert engine.stats().steps - before <= 30 + count + 1
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_a_stop_token_only_where_the_grammar_may_end(start: EngineFactory, factory: Factory) -> None:
     engine, recorder = start()
     push = SamplingParams(temperature=0, logit_bias={STOP: 100.0})
@@ -199,7 +199,7 @@ def test_a_stop_token_only_where_the_grammar_may_end(start: EngineFactory, facto
     assert [recorder.ends[i].stop_token_id for i in range(1, 7)] == [STOP, STOP, None, None, None, None]
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_restarts(start: EngineFactory, factory: Factory) -> None:
     engine, recorder = start(max_tokens_in_kv_cache="512")
     asked: dict[str, Any] = {"max_tokens": 90, "grammar": grammar("endless"), "sampling": DRAWN, "logprobs": 1}
@@ -244,7 +244,7 @@ FAILURES = [
 ]
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_a_grammar_that_fails_is_one_requests_error(
     start: EngineFactory, factory: Factory, expected: list[list[int]]
 ) -> None:
@@ -337,7 +337,7 @@ def test_close_while_compiling(start: EngineFactory, factory: Factory) -> None:
     factory.gate.set()
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_cancel_while_running(start: EngineFactory, factory: Factory) -> None:
     engine, recorder = start()
     for i in range(8):

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls.engines.embedded import prompt_forward
-from tests.unit.engines.embedded.overlapping import IN_BOTH_WAYS, steps
+from tests.unit.engines.embedded.overlapping import IN_EVERY_WAY, steps
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model
 from tests.unit.engines.engine_support import GREEDY, VOCAB_SIZE, Recorder, counted_restarts, request, run_all
 
@@ -86,7 +86,7 @@ def compute_reference(model: Any, prompt: Sequence[int], count: int, sampling: S
     return output
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -116,20 +116,20 @@ def test_changed_scores(start: EngineFactory, model: Any, expected: list[list[in
     assert found[len(prompts) :] == expected[3:9]
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_the_whole_context_counts_after_a_restart(start: EngineFactory, model: Any) -> None:
     """Sequences are put back and computed again, their output a part of the prompt then."""
     engine, recorder = start(max_tokens_in_kv_cache="512")
     sampling = SamplingParams(temperature=0, repetition_penalty=1.1, frequency_penalty=0.3)
     rng = random.Random(8)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(100)] for _ in range(6)]
-    wanted = [reference(model, prompt, 60, sampling) for prompt in prompts[:2]]
+    wanted = [reference(model, prompt, 75, sampling) for prompt in prompts[:2]]
     requests = [
         request(
-            i, prompt=p, max_tokens=60, sampling=sampling, logprobs=2, min_tokens=60, stop_token_ids=(wanted[0][3],)
+            i, prompt=p, max_tokens=75, sampling=sampling, logprobs=2, min_tokens=75, stop_token_ids=(wanted[0][3],)
         )
         if i > 1
-        else request(i, prompt=p, max_tokens=60, sampling=sampling, logprobs=2)
+        else request(i, prompt=p, max_tokens=75, sampling=sampling, logprobs=2)
         for i, p in enumerate(prompts)
     ]
     with counted_restarts(engine) as restarts:
@@ -137,14 +137,14 @@ def test_the_whole_context_counts_after_a_restart(start: EngineFactory, model: A
     assert restarts, "nothing was started again"
     assert found[:2] == wanted
     for i, prompt in enumerate(prompts):
-        assert len(found[i]) == 60
+        assert len(found[i]) == 75
         if i > 1:
             assert wanted[0][3] not in found[i]
         rows = distribution(model, [*prompt, *found[i]])[len(prompt) - 1 : -1]
         check(recorder.logprobs(i), found[i], rows, 2)
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_min_tokens(start: EngineFactory, model: Any) -> None:
     engine, recorder = start()
     prompt = PROMPTS[5]
@@ -157,7 +157,7 @@ def test_min_tokens(start: EngineFactory, model: Any) -> None:
     assert not set(recorder.tokens[1]) & set(stops)
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_logprobs(start: EngineFactory, model: Any) -> None:
     engine, recorder = start()
     counts = [0, 1, 5, 20, None, 3, 0, 20, 2, 7, 1, 4]
@@ -278,7 +278,7 @@ def test_cached_tokens(start: EngineFactory, sharing: str) -> None:
     assert all(delta.cached_tokens == 0 for i in range(5) for delta in recorder.deltas(i)[1:])
 
 
-@IN_BOTH_WAYS
+@IN_EVERY_WAY
 def test_the_batch_does_not_matter(start: EngineFactory) -> None:
     """With everything at once, alone and beside others, with prefixes in the cache and without."""
     engine, recorder = start(max_tokens_in_kv_cache="1024")

@@ -132,10 +132,10 @@ def longer(name: str) -> Callable[[Path], object]:
 
 
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
-    "an engine file is missing": (without("engine/rank0.engine"), "1/engine/rank0.engine is missing"),
-    "an engine file has changed": (longer("engine/rank0.engine"), "1/engine/rank0.engine has changed"),
-    "a checkpoint file is missing": (without("checkpoint/config.json"), "checkpoint/config.json is missing"),
-    "a checkpoint file has changed": (longer("checkpoint/config.json"), "checkpoint/config.json has changed"),
+    "an engine file is missing": (without("engine/rank0.engine"), "1/engine/rank0.engine cannot be read"),
+    "an engine file has changed": (longer("engine/rank0.engine"), "1/engine/rank0.engine has not the size"),
+    "a checkpoint file is missing": (without("checkpoint/config.json"), "checkpoint/config.json cannot be read"),
+    "a checkpoint file has changed": (longer("checkpoint/config.json"), "checkpoint/config.json has not the size"),
     "a build was cut short": (lambda folder: (folder / ".aside-old-checkpoint").mkdir(), "was cut short"),
 }
 

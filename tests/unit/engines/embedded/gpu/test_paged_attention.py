@@ -64,7 +64,6 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.attention_kernels", reference_kernels)
     monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
     monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
-    reference_kernels.calls.clear()
     load_model = model_loader.load_model
 
     def started(kind: str, *, replayed: bool = False, **overrides: str) -> tuple[Engine, Recorder]:
@@ -74,8 +73,11 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
             return found
 
         monkeypatch.setattr(model_loader, "load_model", load)
+        monkeypatch.setattr(model_loader, "set_attention", lambda *arguments: None)
         monkeypatch.setattr(continuous_batching, "CudaGraphRunner", ReplayingRunner if replayed else CudaGraphRunner)
-        return start(**overrides)
+        engine, recorder = start(**overrides)
+        reference_kernels.calls.clear()  # the self-test's
+        return engine, recorder
 
     return started
 

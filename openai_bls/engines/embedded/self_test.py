@@ -1,0 +1,306 @@
+"""Self-test of a loaded engine: greedy answers of its runner against the model's own plain forward pass.
+
+One pass over a prompt and its answer, without any cache and with the attention of the model's own file ("eager"), gives
+what each token of the answer should have been. A token passes if it is the likeliest there, or ties with it, and if the
+runner's log-probabilities are the pass's. What differs is told in words.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
+from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, first_line
+from openai_bls.engines.embedded.prompt_forward import plain_attention
+from openai_bls.engines.embedded.runner_choice import RunnerChoice
+
+REPLAY_SECONDS = 2.0
+"""Most that the replay of recorded answers takes of a load, unless the first token takes longer."""
+_NEW_TOKENS = 8
+_TOP_LOGPROBS = 5
+_SEED = 20
+_REPLAYED_PROMPTS = 3
+# Windows of attention that prompts go beyond, in tokens: more would take a laptop more than seconds.
+_LONGEST_WINDOW = {"cpu": 512, "cuda": 1024}
+# Largest difference of log-probabilities in units of the logits' standard deviation, which says how much rounding there
+# is; and the share of tokens that may differ more, since rounding sends a token to another expert now and then.
+_TOLERANCES = {torch.float32: (2e-3, 0.0), torch.float16: (0.1, 0.1), torch.bfloat16: (0.25, 0.1)}
+# Largest difference of log-probabilities in a replay, where no logits are known.
+_REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
+_REMEDY = "compare the files with build/verify.py, or build the engine again"
+
+
+class Sample(NamedTuple):
+    """A prompt and a greedy answer."""
+
+    prompt: list[int]
+    token_ids: list[list[int]]
+    """Shape [n, 1 + k]: each token of the answer, and the likeliest ones there."""
+    logprobs: list[list[float]]
+    """Shape [n, 1 + k]: theirs; [n, 0] if none were asked for."""
+
+    @property
+    def answer(self) -> list[int]:
+        """Token ids of the answer."""
+        return [row[0] for row in self.token_ids]
+
+
+class Reference(NamedTuple):
+    """The plain pass over a sample."""
+
+    logprobs: list[list[float]]
+    """Shape [n, 1 + k]: of the sample's `token_ids`."""
+    best: list[tuple[int, float]]
+    """Shape [n]: the likeliest token and its log-probability."""
+    spreads: list[float]
+    """Shape [n]: standard deviations of the logits."""
+
+
+class Answers:
+    """Listener that collects the answers to a set of requests."""
+
+    def __init__(self, requests: Iterable[GenerationRequest]) -> None:
+        self._samples = {one.request_id: Sample(one.prompt_token_ids, [], []) for one in requests}
+        self._open = len(self._samples)
+        self.began = threading.Event()
+        """There is a token, or an end."""
+        self.ended = threading.Event()
+        self.failure: str | None = None
+
+    def __call__(self, deltas: Sequence[TokenDelta]) -> None:
+        """Take the deltas of a step."""
+        for delta in deltas:
+            sample, found = self._samples[delta.request_id], delta.logprobs
+            for i, token_id in enumerate(delta.token_ids):
+                sample.token_ids.append([token_id, *(found.top_token_ids[i] if found else ())])
+                sample.logprobs.append([found.token_logprobs[i], *found.top_logprobs[i]] if found else [])
+            self.failure = self.failure or delta.error
+            self._open -= delta.finish_reason is not None
+        self.began.set()
+        if not self._open:
+            self.ended.set()
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All of them, in the order of the requests."""
+        return list(self._samples.values())
+
+
+class _LoggedError(logging.Handler):
+    """The last error that anything logs while this is open: clients are not told why a request failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._said = ""
+        self._logged = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        error = record.exc_info[1] if record.exc_info else None
+        self._said = first_line(error) if error is not None else record.getMessage().partition("\n")[0]
+        self._logged.set()
+
+    def __enter__(self) -> _LoggedError:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def behind(self, failure: str) -> str:
+        """The failure of a request, by what was logged of it."""
+        self._logged.wait(1.0)  # requests fail first
+        return f"it fails: {self._said or failure}"
+
+
+Generate = Callable[[Sequence[GenerationRequest]], Answers]
+"""Runs requests on an engine to their ends."""
+
+
+def greedy(prompts: Iterable[list[int]], info: EngineInfo, *, logprobs: bool = True) -> list[GenerationRequest]:
+    """Requests for the first tokens after `prompts`."""
+    return [
+        GenerationRequest(
+            request_id=-1 - number,
+            prompt_token_ids=prompt,
+            max_tokens=min(_NEW_TOKENS, info.max_model_len - len(prompt)),
+            sampling=SamplingParams(temperature=0),
+            logprobs=min(_TOP_LOGPROBS, info.max_logprobs) if logprobs else None,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def make_prompts(model: Any, info: EngineInfo, page_size: int) -> list[list[int]]:
+    """Random prompts, the shortest first: of one token, of less and of more than a page of the KV cache, and around the
+    end of a small sliding window or chunk of attention."""
+    config = model.config.get_text_config(decoder=True)
+    lengths = {1, 6, page_size - 3, 2 * page_size + 5}
+    for name in ("sliding_window", "attention_chunk_size"):
+        window = getattr(config, name, None)
+        if isinstance(window, int) and 0 < window <= _LONGEST_WINDOW[model.device.type]:
+            lengths |= {window - 3, window + 9}
+    longest = max(1, info.max_model_len - _NEW_TOKENS)
+    generator = random.Random(_SEED)
+    # Some models take padding for what it is.
+    ordinary = [i for i in range(info.vocab_size) if i not in (info.pad_token_id, *info.eos_token_ids)] or [0]
+    return [generator.choices(ordinary, k=length) for length in sorted({min(max(1, n), longest) for n in lengths})]
+
+
+def problem(model: Any, info: EngineInfo, page_size: int, generate: Generate) -> tuple[list[Sample], str | None]:
+    """The self-test of an engine that serves nobody yet: prompts in one batch, then two of them alone.
+
+    Args:
+        model: the one that the engine runs.
+        info: the engine's.
+        page_size: tokens per page of the KV cache.
+        generate: runs requests on the engine.
+
+    Returns:
+        The batch, and what is wrong with the answers if something is.
+
+    Raises:
+        EngineLoadError: no runner could answer rightly.
+    """
+    prompts = make_prompts(model, info, page_size)
+    samples: list[Sample] = []
+    # Alone as most requests are sampled, without log-probabilities; the longest finds a part of itself in the cache.
+    for batch in (prompts, [prompts[len(prompts) // 2]], [prompts[-1]]):
+        with _LoggedError() as logged:
+            answers = generate(greedy(batch, info, logprobs=batch is prompts))
+            if answers.failure is not None:
+                return [], logged.behind(answers.failure)
+        samples += answers.samples
+    pairs = [(sample, reference(model, sample)) for sample in samples if sample.token_ids]
+    return samples[: len(prompts)], difference(pairs, model.dtype)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def reference(model: Any, sample: Sample) -> Reference:
+    """The plain forward pass of `model` over `sample`.
+
+    Raises:
+        EngineLoadError: its logits mean nothing.
+    """
+    count = len(sample.token_ids)
+    ids = torch.tensor([sample.prompt + sample.answer[:-1]], device=model.device)
+    keeps = callable(getattr(model, "_supports_logits_to_keep", None)) and model._supports_logits_to_keep()
+    with plain_attention(model, "eager"):
+        output = model(input_ids=ids, use_cache=False, **({"logits_to_keep": count} if keeps else {}))
+    logits = output.logits[0, -count:].float()
+    # Some models rule out a part of their vocabulary.
+    ruled_out = logits == -torch.inf
+    if not bool((logits.isfinite() | ruled_out).all()) or bool(ruled_out.all(dim=-1).any()):
+        raise EngineLoadError(
+            f"the model computes NaN or infinity in {_name(model.dtype)}: its weights are corrupt ({_REMEDY}), or this "
+            "data type is too narrow for it (build with --dtype float32)"
+        )
+    spreads = [float(row[~out].std(correction=0)) for row, out in zip(logits, ruled_out, strict=True)]
+    if not all(spreads):
+        raise EngineLoadError(f"the model finds all tokens equally likely, so its weights are empty: {_REMEDY}")
+    logprobs = logits.log_softmax(dim=-1)
+    best = logprobs.max(dim=-1)
+    compared = logprobs.gather(-1, torch.tensor(sample.token_ids, device=logits.device))
+    return Reference(compared.tolist(), list(zip(best.indices.tolist(), best.values.tolist(), strict=True)), spreads)
+
+
+def difference(samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype) -> str | None:
+    """The worst difference between answers and the plain passes over them, in words; None if they are equal."""
+    allowed, share = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
+    worst, words, beyond, total = 0.0, "", 0, 0
+    for sample, right in samples:
+        for i, (token_id, best) in enumerate(zip(sample.answer, right.best, strict=True)):
+            found = best[1] - right.logprobs[i][0]
+            for own, wanted in zip(sample.logprobs[i], right.logprobs[i], strict=False):
+                if own != wanted:  # both may be -inf
+                    found = max(found, torch.inf if math.isnan(own) else abs(own - wanted))
+            found /= right.spreads[i]
+            total += 1
+            beyond += found > allowed
+            if found > worst:
+                worst = found
+                said = f" (log-probability {sample.logprobs[i][0]:.4f})" if sample.logprobs[i] else ""
+                words = (
+                    f"after a prompt of {len(sample.prompt)} tokens, token {i + 1} is {token_id}{said}, while the "
+                    f"model's plain forward pass gives that {right.logprobs[i][0]:.4f}, and {best[0]} {best[1]:.4f}"
+                )
+    return f"its answers are wrong: {words}" if beyond > share * total else None
+
+
+def changed_answer(samples: Sequence[Sample], record: SelfTestRecord, dtype: torch.dtype) -> str | None:
+    """The first difference between answers and the recorded ones, in words; None if they are equal.
+
+    A comparison ends where one token of a tie took the place of another, and where an answer was cut short.
+    """
+    allowed = _REPLAY_TOLERANCES.get(dtype, _REPLAY_TOLERANCES[torch.bfloat16])
+    for sample, answer, logprobs in zip(samples, record.token_ids, record.logprobs, strict=True):
+        for i, (token_id, wanted, logprob) in enumerate(zip(sample.answer, answer, logprobs, strict=False)):
+            found = dict(zip(sample.token_ids[i], sample.logprobs[i], strict=True))
+            now = found.get(wanted, -torch.inf)
+            if not (abs(now - logprob) <= allowed and found[token_id] - now <= allowed):
+                return (
+                    f"after a prompt of {len(sample.prompt)} tokens, token {i + 1} is {token_id} (log-probability "
+                    f"{found[token_id]:.4f}), and was {wanted} ({logprob:.4f})"
+                )
+            if token_id != wanted:
+                break
+    return None
+
+
+def replay(info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generate: Generate) -> None:
+    """Compare the answers of an engine that serves nobody yet with the recorded ones.
+
+    Raises:
+        EngineLoadError: they differ.
+    """
+    with _LoggedError() as logged:
+        answers = generate(greedy(record.prompts, info))
+        failure = logged.behind(answers.failure) if answers.failure else changed_answer(answers.samples, record, dtype)
+    if failure is not None:
+        raise EngineLoadError(
+            f"the model {info.model_name} does not answer as it did in its last self-test ({failure}), so its weights "
+            f"have changed or are corrupt: {_REMEDY}"
+        )
+
+
+def make_record(model: Any, choice: RunnerChoice, samples: Sequence[Sample]) -> SelfTestRecord:
+    """The record of a self-test that `choice` passed."""
+    kept = samples[:_REPLAYED_PROMPTS]
+    return SelfTestRecord(
+        **_here(model),
+        runner=choice.runner,
+        attention=choice.attention,
+        prompts=[sample.prompt for sample in kept],
+        token_ids=[sample.answer for sample in kept],
+        logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],
+    )
+
+
+def recorded_choice(record: SelfTestRecord | None, model: Any, choices: Iterable[RunnerChoice]) -> RunnerChoice | None:
+    """The one of `choices` with which `model` should give the recorded answers here; None if anything is different."""
+    if record is None or any(getattr(record, name) != value for name, value in _here(model).items()):
+        return None
+    same = (choice for choice in choices if (choice.runner, choice.attention) == (record.runner, record.attention))
+    return next(same, None)
+
+
+def _here(model: Any) -> dict[str, Any]:
+    device = model.device
+    kind = str(device.type)
+    if kind == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        kind = f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
+    versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
+    return {"device": kind, "versions": versions, "dtype": _name(model.dtype)}
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
