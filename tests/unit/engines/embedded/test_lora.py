@@ -13,11 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from openai_bls.core.engine import Engine, LoraError
 from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.embedded.gpu import fused_layers
+from openai_bls.engines.embedded.lora_layers import LoraLayers
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.embedded.adapters import (
     EVERYTHING,
     QUERIES,
     Reference,
+    load_model,
     make_adapter,
     with_adapters,
 )
@@ -71,12 +74,14 @@ def start(version_dir: Path, tmp_path: Path) -> Iterator[Start]:
         assert recorder.breaches == []
 
 
-@pytest.mark.parametrize("runner", ["continuous_batching", "overlapping", "dynamic_cache"])
+@pytest.mark.parametrize("runner", ["continuous_batching", "as on a GPU", "dynamic_cache"])
 def test_equal_to_peft_in_one_batch(
     start: Start, folders: dict[str, Path], expected: dict[Any, Any], runner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if runner == "overlapping":
+    if runner == "as on a GPU":
         overlap(monkeypatch)
+        # A captured graph runs all of its operations, whatever a step holds.
+        monkeypatch.setattr(LoraLayers, "_always", property(lambda self: True, lambda self, value: None), raising=False)
         runner = "continuous_batching"
     engine, recorder = start(folders, {"runner": runner, "max_num_tokens": "64"})
     assert engine.info.lora_names == ("queries", "everything")
@@ -213,6 +218,15 @@ def test_bad_adapters(start: Start, folders: dict[str, Path], tmp_path: Path, ch
     engine.load_lora("good", str(folders["queries"]))
     with pytest.raises(EngineLoadError, match="the adapter everything does not load: the adapter's rank is 6"):
         start({"everything": folders["everything"]}, max_lora_rank=4)
+
+
+def test_layers_with_room_are_not_fused(checkpoint: Path) -> None:
+    """Fused, they would go past their adapters."""
+    model = load_model(checkpoint)
+    projections = [getattr(model.model.layers[0].self_attn, f"{name}_proj") for name in "qkv"]
+    assert fused_layers._are_plain(projections)
+    LoraLayers(model, 1, 4)
+    assert not fused_layers._are_plain(projections)
 
 
 def test_an_engine_without_room(version_dir: Path) -> None:
