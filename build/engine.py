@@ -6,8 +6,9 @@
     python build/engine.py --model Qwen/Qwen2.5-0.5B-Instruct --name small   a further engine, beside the default one
     python build/engine.py --remove small
 
-Where TensorRT-LLM and a GPU are, it converts the checkpoint and builds a TensorRT engine (--flow tensorrt), or places
-the checkpoint for the PyTorch flow; elsewhere the embedded engine of transformers takes the checkpoint as it is.
+Where TensorRT-LLM and a GPU are, it places the checkpoint for the PyTorch flow, or converts it and builds a TensorRT
+engine (--flow tensorrt, the default before TensorRT-LLM 1.2); elsewhere the embedded engine of transformers takes the
+checkpoint as it is.
 
 The engine goes into `tensorrt_llm/1/`, its tokenizer into the models that need it, and serving settings into
 `tensorrt_llm/config.pbtxt` as literal values. All of it is prepared aside and moved into place at the end, so that a
@@ -26,6 +27,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,8 +38,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, get_args
 
+if importlib.util.find_spec("openai_bls") is None:
+    sys.exit(
+        f"build/engine.py: openai_bls is not installed in {sys.executable}: run `pip install -e .` in the source tree"
+    )
+
 from openai_bls.builder.build import build, remove
-from openai_bls.builder.hub import fetch_config
+from openai_bls.builder.hub import fetch_config, local_path
 from openai_bls.builder.lora import read_lora_options
 from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
@@ -64,6 +73,8 @@ class DryRun(NamedTuple):
     options: BuildOptions
     gpu: str | None
     """Of the estimate; None is the installed one, else a common one."""
+    gpu_memory: str | None = None
+    """Of a GPU that may be in no table."""
 
 
 class Build(NamedTuple):
@@ -93,9 +104,9 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
     if given.get("name") == "":
         parser.error("--name is empty")
     dry_run = given.pop("dry_run", False)
-    gpu = given.get("gpu")
-    if gpu is not None and not dry_run:
-        parser.error("--gpu is for --dry-run: an engine is built for the GPU that is there")
+    gpu = [given.get(name) for name in ("gpu", "gpu_memory")]
+    if any(gpu) and not dry_run:
+        parser.error("--gpu and --gpu-memory are for --dry-run: an engine is built for the GPU that is there")
     engine, reason = choose_engine(given.get("engine", "auto"), dry_run=dry_run)
     tensorrt_llm = read_options(given)
     lora = read_lora_options(given)
@@ -116,7 +127,7 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
         lora=lora,
         tensorrt_llm=tensorrt_llm,
     )
-    return DryRun(options, gpu) if dry_run else Build(options, reason)
+    return DryRun(options, *gpu) if dry_run else Build(options, reason)
 
 
 def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str]:
@@ -170,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print plan and estimate for TensorRT-LLM; needs no GPU and no weights"
     )
     what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
+    what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
     _add_sizes(parser.add_argument_group("sizes"))
     _add_quantization(parser.add_argument_group("number formats and quantization (TensorRT-LLM)"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
@@ -217,20 +229,27 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
         metavar="NAME|DIR",
         help="text to calibrate with: a directory needs no network (default: cnn_dailymail, from the hub)",
     )
-    group.add_argument("--calib-size", type=int, metavar="N", help="texts to calibrate with (default: 512)")
+    group.add_argument("--calib-size", type=int, metavar="N", help="texts to calibrate with (default: 512; awq: 32)")
 
 
 def _add_build(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--flow",
         choices=("auto", "tensorrt", "pytorch"),
-        help="build a TensorRT engine, or let TensorRT-LLM's PyTorch flow load the checkpoint (default: tensorrt where"
-        " the installed version has it)",
+        help="build a TensorRT engine, or let TensorRT-LLM's PyTorch flow load the checkpoint (default: tensorrt before"
+        " TensorRT-LLM 1.2; from then on pytorch, unless another option or the model needs tensorrt)",
     )
     group.add_argument(
         "--backend",
         choices=("python", "cpp"),
         help="Triton's: our model.py over the LLM API, or the C++ backend tensorrtllm (default: python)",
+    )
+    group.add_argument(
+        "--extra-llm-api-options",
+        type=Path,
+        metavar="FILE",
+        help="YAML with further arguments of LLM, as trtllm-serve has it: speculative_config, cuda_graph_config,"
+        " moe_config ... (--flow pytorch; docs/models.md)",
     )
     group.add_argument(
         "--workers", type=int, metavar="N", help="ranks that are built side by side: all of them, or leave it out"
@@ -324,8 +343,8 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
-def dry_run(wanted: DryRun) -> int:
-    """Print what would be built; returns 1 if it cannot work."""
+def dry_run(wanted: DryRun) -> tuple[str, int]:
+    """What would be built, in words, and the exit status: 1 if it cannot work."""
     from openai_bls.builder.tensorrt_llm import planning
     from openai_bls.builder.tensorrt_llm.building import request_of
     from openai_bls.builder.tensorrt_llm.estimate_text import sentences
@@ -334,38 +353,59 @@ def dry_run(wanted: DryRun) -> int:
     options = wanted.options
     if options.engine != "tensorrt_llm":
         raise EngineLoadError(f"--dry-run plans TensorRT-LLM engines: the engine {options.engine} has nothing to plan")
-    version, architectures, about = ask_installed()
+    found = ask_installed(options.tensorrt_llm.extra_llm_api_options)
     installed = visible_gpus()
-    gpu = planning.gpu_for(wanted.gpu, installed)
-    request = request_of(options, fetch_config(options.model), Path(options.model).expanduser(), architectures)
-    print(f"TensorRT-LLM {about}")
-    if wanted.gpu is None and not installed:
-        print(f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)")
+    gpu = planning.gpu_for(wanted.gpu, wanted.gpu_memory, installed)
+    config, source = fetch_config(options.model), local_path(options.model)
+    request = request_of(options, config, source, found.architectures, found.arguments_refusal)
+    head = f"TensorRT-LLM {found.about}\n"
+    if wanted.gpu is wanted.gpu_memory is None and not installed:
+        head += f"there is no GPU here: estimated for {gpu.name} (--gpu NAME for another)\n"
     try:
-        plan = planning.plan(request, version, gpu)
+        plan = planning.plan(request, found.version, gpu)
     except EngineLoadError as error:
         # There is nothing to estimate, and the reason stands where the others do.
-        print(sentences([str(error)], ()).rstrip("\n"))
-        return 1
-    print(planning.described(request, plan))
-    return 1 if plan.problems else 0
+        return head + sentences([str(error)], ()).rstrip("\n"), 1
+    return head + planning.described(request, plan), 1 if plan.problems else 0
+
+
+def as_typed(text: str, arguments: Sequence[str]) -> str:
+    """`text`, where options that have several names go by the one that was typed."""
+    typed = {argument.partition("=")[0] for argument in arguments}
+    for action in _parser()._actions:
+        for name in typed.intersection(action.option_strings):
+            others = "|".join(re.escape(other) for other in action.option_strings)
+            text = re.sub(rf"(?<![\w-])(?:{others})(?![\w-])", name, text)
+    return text
+
+
+def _serve_command(repository: Path) -> str:
+    words = [os.path.relpath(sys.executable) if Path(sys.executable).is_relative_to(Path.cwd()) else sys.executable]
+    words += ["-m", "openai_bls", "serve"]
+    if repository.absolute() != Path("model_repository").absolute():
+        words += ["--model-repository", str(repository)]
+    return shlex.join(words)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, plan or remove; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     with _stopped_by_signals():
         try:
             wanted = parse(arguments)
             if isinstance(wanted, Removal):
                 remove(wanted.model_repository, wanted.name, _report)
             elif isinstance(wanted, DryRun):
-                return dry_run(wanted)
+                text, status = dry_run(wanted)
+                print(as_typed(text, arguments))
+                return status
             else:
                 if wanted.reason:
                     _report(wanted.reason)
-                build(wanted.options, _report)
+                build(wanted.options, lambda line: _report(as_typed(line, arguments)))
+                _report(f"serve it: {_serve_command(wanted.options.model_repository)}")
         except EngineLoadError as error:
-            print(f"build/engine.py: {error}", file=sys.stderr)
+            print(f"build/engine.py: {as_typed(str(error), arguments)}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print("build/engine.py: stopped; the engine that was there is still there", file=sys.stderr)

@@ -14,12 +14,18 @@ The whole engine is read to compare hashes, which takes a minute for each 100 GB
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import queue
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+if importlib.util.find_spec("openai_bls") is None:
+    sys.exit(
+        f"build/verify.py: openai_bls is not installed in {sys.executable}: run `pip install -e .` in the source tree"
+    )
 
 import msgspec
 

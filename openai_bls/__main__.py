@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from pathlib import Path
+
+if importlib.util.find_spec("msgspec") is None:
+    sys.exit(
+        f"python -m openai_bls: {sys.executable} does not have its packages: run `pip install -e .` in the source tree"
+    )
 
 from openai_bls import __version__
 from openai_bls.core import config_pbtxt, guide_names

@@ -26,6 +26,8 @@ from pathlib import Path
 
 import msgspec
 
+from openai_bls import __version__
+from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.hub import default_name, find_source
 from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
@@ -33,7 +35,7 @@ from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
-from openai_bls.builder.weights import CONFIG_FILES, place, place_tokenizer, place_weights
+from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -56,7 +58,7 @@ from openai_bls.triton_models.repository import ENGINE, served_names
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
 _HASH_THREADS = 4
-_PACKAGES = ("openai_bls", "transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
+_PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
 """Packages whose versions the manifest records."""
 
 
@@ -102,6 +104,7 @@ def _file_errors(repository: Path) -> Iterator[None]:
 
 def _build(options: BuildOptions, target: BuildTarget, report: Report) -> Manifest:
     source = find_source(options.model, report)
+    check_small_files(source)
     facts = read_checkpoint(source)
     model_name = options.served_model_name or default_name(options.model)
     _require_free(model_name, options, target)
@@ -154,7 +157,7 @@ class _Embedded:
         if options.max_tokens_in_kv_cache and options.max_tokens_in_kv_cache < max_model_len:
             raise EngineLoadError(
                 f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
-                f"{max_model_len} tokens: raise it, or give a smaller --max-model-len"
+                f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
             )
         if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
             raise EngineLoadError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
@@ -202,7 +205,7 @@ def _prepare(
     prepared = target.begin()
     checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
     report("tokenizer")
-    place_tokenizer(source, tokenizers[0], trust_remote_code=options.trust_remote_code)
+    place_tokenizer(source, tokenizers[0], report, trust_remote_code=options.trust_remote_code)
     for folder in tokenizers[1:]:
         shutil.copytree(tokenizers[0], folder, dirs_exist_ok=True)
     for file_name in CONFIG_FILES:
@@ -369,12 +372,13 @@ def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
     if wanted is None:
         return most or _DEFAULT_MODEL_LEN
     if wanted < 1 or (most is not None and wanted > most):
-        raise EngineLoadError(f"--max-model-len {wanted} is outside what the model was made for (1 to {most})")
+        raise EngineLoadError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
     return wanted
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    # Of this package there is no record where it runs from a source tree.
+    found = {"openai_bls": __version__}
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)

@@ -20,7 +20,8 @@ from typing import Any, AnyStr
 import msgspec
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from openai_bls.core.manifest import EngineLoadError, short
+from openai_bls.core.checkpoint import read_json
+from openai_bls.core.manifest import EngineLoadError
 
 _BPE, _UNIGRAM = 2, 1
 _CONTROL, _USER_DEFINED = 3, 4
@@ -73,7 +74,7 @@ def make(source: Path) -> Made | None:
     Raises:
         EngineLoadError: the family is known, and its data is missing, unreadable, or comes out otherwise.
     """
-    config = _json(source / "config.json")
+    config = read_json(source / "config.json")
     match config.get("model_type"):
         case "baichuan":
             return _baichuan(source)
@@ -101,14 +102,14 @@ def from_sentencepiece(path: Path, special: Mapping[str, int] | None = None) -> 
         from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model_pb2
     except ImportError:
         raise EngineLoadError(
-            f"{short(path)} is a SentencePiece model: run `pip install sentencepiece` to have it converted"
+            f"{path} is a SentencePiece model: run `pip install sentencepiece` to have it converted"
         ) from None
     proto = sentencepiece_model_pb2.ModelProto()
     try:
         proto.ParseFromString(path.read_bytes())
         original = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except Exception as error:  # protobuf's own, and SentencePiece's RuntimeError
-        raise EngineLoadError(f"{short(path)} is no SentencePiece model: {error}") from None
+        raise EngineLoadError(f"{path} is no SentencePiece model: {error}") from None
     tokenizer = _from_proto(proto)
     _add(tokenizer, special or {}, path)
     _compare(tokenizer, original.encode, path)
@@ -179,7 +180,7 @@ def _chatglm(source: Path) -> Made:
     named = _named_ids(config)
     if _is_ranks(path):
         if not named:
-            raise EngineLoadError(f"{short(source)}/tokenizer_config.json has no added_tokens_decoder")
+            raise EngineLoadError(f"{source}/tokenizer_config.json has no added_tokens_decoder")
         tokenizer, compared = from_ranks(path, _GLM_PATTERN, named, nfc=False)
         return Made(tokenizer, config, "", compared=compared)
     code = source / "tokenization_chatglm.py"
@@ -191,7 +192,7 @@ def _chatglm(source: Path) -> Made:
     for token, number in special.items():
         if named.get(token, number) != number:
             raise EngineLoadError(
-                f"{short(source)}: {token} has the id {named[token]} in tokenizer_config.json and {number} by its code"
+                f"{source}: {token} has the id {named[token]} in tokenizer_config.json and {number} by its code"
             )
     tokenizer = from_sentencepiece(path, special)
     template = _chat_template("chatglm3" if third else "chatglm2")
@@ -277,7 +278,7 @@ def _ranks(path: Path) -> dict[bytes, int]:
         lines = [line.split() for line in path.read_bytes().splitlines() if line]
         return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
     except (OSError, ValueError, binascii.Error):
-        raise EngineLoadError(f"{short(path)} is no list of byte pairs and their ranks") from None
+        raise EngineLoadError(f"{path} is no list of byte pairs and their ranks") from None
 
 
 def _is_ranks(path: Path) -> bool:
@@ -296,9 +297,7 @@ def _add(tokenizer: Tokenizer, special: Mapping[str, int], path: Path) -> None:
             tokenizer.add_special_tokens([AddedToken(f"<|unused_{size}|>", normalized=False, special=True)])
         tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
         if tokenizer.token_to_id(token) != number:
-            raise EngineLoadError(
-                f"{short(path)}: {token} would have the id {tokenizer.token_to_id(token)}, not {number}"
-            )
+            raise EngineLoadError(f"{path}: {token} would have the id {tokenizer.token_to_id(token)}, not {number}")
 
 
 def _compare(tokenizer: Tokenizer, original: Callable[[str], list[int]], path: Path) -> None:
@@ -306,21 +305,21 @@ def _compare(tokenizer: Tokenizer, original: Callable[[str], list[int]], path: P
         ids, expected = tokenizer.encode(text, add_special_tokens=False).ids, list(original(text))
         if ids != expected:
             raise EngineLoadError(
-                f"{short(path)} cannot be converted to a tokenizer.json: {text!r} would be {ids} instead of {expected}"
+                f"{path} cannot be converted to a tokenizer.json: {text!r} would be {ids} instead of {expected}"
             )
 
 
 def _file(source: Path, name: str) -> Path:
     path = source / name
     if not path.is_file():
-        raise EngineLoadError(f"{short(source)} has no {name}, which its tokenizer is made from")
+        raise EngineLoadError(f"{source} has no {name}, which its tokenizer is made from")
     return path
 
 
 def _tokenizer_config(source: Path) -> dict[str, Any]:
     """tokenizer_config.json without what names the code."""
     path = source / "tokenizer_config.json"
-    config = _json(path) if path.is_file() else {}
+    config = read_json(path) if path.is_file() else {}
     kept = {key: value for key, value in config.items() if key not in ("auto_map", "tokenizer_class", "tokenizer_type")}
     return {**kept, "tokenizer_class": "PreTrainedTokenizerFast"}
 
@@ -329,14 +328,6 @@ def _named_ids(config: Mapping[str, Any]) -> dict[str, int]:
     """The tokens of `added_tokens_decoder` by their ids."""
     listed = config.get("added_tokens_decoder") or {}
     return {str(token["content"]): int(number) for number, token in listed.items()}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise EngineLoadError(f"cannot read {short(path)}: {error}") from None
-    return value if isinstance(value, dict) else {}
 
 
 def _chat_template(name: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openai_bls.builder.model_kind import require_no_adapter
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 
@@ -24,10 +26,13 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
-    path = Path(model).expanduser()
+    path = local_path(model)
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise EngineLoadError(f"{model} is not a Hugging Face checkpoint: it has no config.json")
+        require_no_adapter(path)
+        if not (path / "config.json").exists():
+            inside = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
+            hint = f", but {inside[0].parent} has one" if inside else ""
+            raise EngineLoadError(f"{path} is not a Hugging Face checkpoint: it has no config.json{hint}")
         return path
     _require_hub_id(model)
     report(f"downloading {model}")
@@ -48,7 +53,7 @@ def fetch_config(model: str) -> dict[str, Any]:
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
-    folder = Path(model).expanduser()
+    folder = local_path(model)
     if folder.is_dir():
         return read_config(folder)
     _require_hub_id(model)
@@ -62,18 +67,46 @@ def fetch_config(model: str) -> dict[str, Any]:
     return read_config(folder)
 
 
+def local_path(model: str) -> Path:
+    """The path that `model` is, if it is one."""
+    try:
+        return Path(model).expanduser()
+    except RuntimeError:  # the home of nobody here
+        return Path(model)
+
+
 def default_name(model: str) -> str:
     """The last part of the path or id that names the model rather than its role."""
-    parts = [part for part in Path(model).expanduser().absolute().parts if part.strip("/")]
+    parts = [part for part in local_path(model).absolute().parts if part.strip("/")]
     return next((part for part in reversed(parts) if not _GENERIC_NAMES.fullmatch(part)), parts[-1])
 
 
 def _require_hub_id(model: str) -> None:
-    if Path(model).expanduser().exists() or model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
-        raise EngineLoadError(f"{model} is not a directory with a Hugging Face checkpoint")
+    path = local_path(model)
+    if path.exists():
+        raise EngineLoadError(f"{path} is a file, not a directory with a Hugging Face checkpoint")
+    if not model.startswith((".", "/", "~")) and _HUB_ID.fullmatch(model):
+        return
+    path = path.absolute()
+    missing = next(part for part in (*reversed(path.parents), path) if not part.exists())
+    close = difflib.get_close_matches(missing.name, [other.name for other in missing.parent.iterdir()], 1)
+    hint = f" (did you mean {missing.with_name(close[0])}?)" if close else ""
+    raise EngineLoadError(
+        f"there is no {missing}{hint}: --model is a directory with a Hugging Face checkpoint, or a hub id"
+    )
 
 
 def _unreachable(model: str, error: Exception) -> EngineLoadError:
-    offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
-    reason = "HF_HUB_OFFLINE is set and it is not in the cache" if offline else first_line(error)
-    return EngineLoadError(f"{model} is no directory here and cannot be had from the hub: {reason}")
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    here = f"{model} is no directory here ({Path(model).absolute()})"
+    if isinstance(error, GatedRepoError):
+        return EngineLoadError(f"{model} is gated: accept its terms on its page on the hub, then run `hf auth login`")
+    if isinstance(error, RepositoryNotFoundError):
+        return EngineLoadError(f"{here}, and the hub has no such repository, or a private one (run `hf auth login`)")
+    if os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
+        return EngineLoadError(f"{here}, and HF_HUB_OFFLINE is set and it is not in the cache: give a directory")
+    return EngineLoadError(
+        f"{here}, and cannot be had from the hub ({first_line(error)}): without a network give a directory, or set "
+        "HF_HUB_OFFLINE=1 if it is in the cache"
+    )

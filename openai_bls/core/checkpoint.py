@@ -1,14 +1,14 @@
-"""Facts of a Hugging Face checkpoint, read from its JSON files without transformers."""
+"""Facts of a Hugging Face checkpoint, read from its JSON files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import EngineLoadError, short
+from openai_bls.core.manifest import EngineLoadError
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True):
@@ -19,7 +19,7 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
     model_type: str
     vocab_size: int
     max_position_embeddings: int | None
-    """Maximum tokens of a sequence that the model was trained for."""
+    """Longest sequence in tokens, with the position scaling that config.json asks for."""
     kv_bytes_per_token: int
     """Bytes of keys and values per token at float32; 0 if unknown."""
     eos_token_ids: tuple[int, ...]
@@ -36,23 +36,24 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     Raises:
         EngineLoadError: no readable config.json with a vocabulary size.
     """
-    config = _read_json(folder / "config.json", required=True)
-    generation = _read_json(folder / "generation_config.json", required=False)
-    text = config.get("text_config")
-    text = {**config, **text} if isinstance(text, dict) else config
+    config = read_json(folder / "config.json")
+    told = folder / "generation_config.json"
+    generation = read_json(told) if told.exists() else {}
+    text = text_config(config)
+    if "vocab_size" not in text and "padded_vocab_size" not in text:
+        text = _class_defaults(text) | text
     # The other names, here and below, are ChatGLM's.
     vocab_size = text.get("vocab_size", text.get("padded_vocab_size"))
     if not isinstance(vocab_size, int) or vocab_size < 1:
-        raise EngineLoadError(f"{short(folder)}/config.json has no vocab_size: not a language model")
-    architectures = config.get("architectures") or [""]
+        raise EngineLoadError(f"{folder}/config.json has no vocab_size: not a language model")
+    architectures = config.get("architectures")
     eos = generation.get("eos_token_id", text.get("eos_token_id"))
     pad = generation.get("pad_token_id", text.get("pad_token_id"))
-    length = text.get("max_position_embeddings", text.get("seq_length"))
     return CheckpointFacts(
-        architecture=str(architectures[0]),
+        architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",
         model_type=str(config.get("model_type", "")),
         vocab_size=vocab_size,
-        max_position_embeddings=length if isinstance(length, int) and length > 0 else None,
+        max_position_embeddings=context_length(text),
         kv_bytes_per_token=_kv_bytes_per_token(text),
         eos_token_ids=_token_ids(eos, vocab_size),
         pad_token_id=next(iter(_token_ids(pad, vocab_size)), None),
@@ -60,17 +61,106 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
     )
 
 
-def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
+def _class_defaults(text: dict[str, Any]) -> dict[str, Any]:
+    """Fields that transformers' class for this model_type has; a checkpoint may leave them out, as Gemma 3 does."""
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        defaults: dict[str, Any] = CONFIG_MAPPING[text["model_type"]]().get_text_config().to_dict()
+    except (ImportError, KeyError):
+        return {}
+    return defaults
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the language model: config.json's own, and over them those of its `text_config`."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, dict) else config
+
+
+# Names of the longest sequence: nearly everyone's, GPT-2's, ChatGLM's and BLOOM's, MPT's, Baichuan's.
+_LENGTHS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "model_max_length")
+
+
+def context_length(config: dict[str, Any]) -> int | None:
+    """Longest sequence, in tokens, that the model of a config.json takes; None if it does not say."""
+    text = text_config(config)
+    # GPT-2's learned positions have no value beyond the table, so a missing name must not mean "any length".
+    lengths = (text.get(name) for name in _LENGTHS)
+    positions = next((length for length in lengths if _is_count(length)), None)
+    return None if positions is None else scaled_positions(positions, text)
+
+
+def scaled_positions(positions: int, text: dict[str, Any]) -> int:
+    """Longest sequence of a model with `positions` position embeddings under its RoPE scaling.
+
+    YaRN's recipe leaves `max_position_embeddings` as it was or raises it, so the product of its factor and the original
+    length counts. `linear` and `dynamic` are factors of what is written. All other kinds (llama3, longrope), and Gemma
+    3, whose factor is for some of its layers, have their scaling in `max_position_embeddings` already.
+
+    Args:
+        positions: `max_position_embeddings` under whatever name.
+        text: as `text_config` returns it.
+    """
+    rope = text.get("rope_scaling") or text.get("rope_parameters")
+    if not isinstance(rope, dict):
+        return positions
+    # transformers 5 may have one description per kind of layer. A sliding window's positions are relative and near.
+    by_layer = [value for name, value in rope.items() if isinstance(value, dict) and name != "sliding_attention"]
+    some_layers = bool(by_layer) or str(text.get("model_type")).startswith("gemma3")
+    longest = positions
+    for one in by_layer or [rope]:
+        kind, factor = one.get("rope_type", one.get("type")), one.get("factor")
+        if not isinstance(factor, int | float) or kind not in ("yarn", "linear", "dynamic"):
+            continue
+        original = text.get("original_max_position_embeddings", one.get("original_max_position_embeddings"))
+        if kind == "yarn" or not some_layers:
+            longest = max(longest, int((original if _is_count(original) else positions) * factor))
+    return longest
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def require_content(path: Path) -> None:
+    """Check that the file at `path` is there and not one of those that a failed download leaves in its place.
+
+    Raises:
+        EngineLoadError: it is missing, empty, a git-LFS pointer or a web page.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(64).lstrip().lower()
+    except FileNotFoundError:
+        raise EngineLoadError(f"{path.parent} has no {path.name}") from None
+    except OSError as error:
+        raise EngineLoadError(f"cannot read {path}: {error.strerror}") from None
+    if not head:
+        raise EngineLoadError(f"{path} is empty: download or copy it again")
+    if head.startswith(b"version https://git-lfs"):
+        raise EngineLoadError(
+            f"{path} is a git-LFS pointer, not the file: run `git lfs pull` in the checkpoint's directory"
+        )
+    if head.startswith((b"<!doctype", b"<html")):
+        raise EngineLoadError(
+            f"{path} is a web page, not the file: download it again, logged in if the page wants that"
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file at `path`.
+
+    Raises:
+        EngineLoadError: there is none that can be read.
+    """
+    require_content(path)
     try:
         value = msgspec.json.decode(path.read_bytes())
-    except FileNotFoundError:
-        if required:
-            raise EngineLoadError(f"{short(path.parent)} has no {path.name}") from None
-        return {}
     except (OSError, msgspec.DecodeError) as error:
-        raise EngineLoadError(f"cannot read {short(path)}: {error}") from None
+        raise EngineLoadError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
-        raise EngineLoadError(f"{short(path)} is not a JSON object")
+        raise EngineLoadError(f"{path} is not a JSON object")
     return value
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -123,6 +123,8 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     gather_logits: bool = False
     """The engine returns log-probabilities (flow `tensorrt`)."""
     plugins: dict[str, str] = {}
+    extra_llm_api_options: dict[str, Any] = {}
+    """Further arguments of `LLM`, from the YAML file of `--extra-llm-api-options` (flow `pytorch`)."""
 
     @property
     def world_size(self) -> int:

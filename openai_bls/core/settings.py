@@ -105,10 +105,10 @@ class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     exclude_input_in_output: bool = True
     """Leave the prompt's ids out of a whole (not streamed) answer; a request may override it."""
-    kv_cache_free_gpu_mem_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    kv_cache_free_gpu_mem_fraction: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     """Share of the GPU memory left beside the weights that the KV cache takes."""
     max_tokens_in_paged_kv_cache: Positive | None = None
-    """Tokens of all sequences together; overrides the fraction."""
+    """Tokens of all sequences together; the smaller of this and the fraction counts."""
     kv_cache_host_memory_bytes: NotNegative | None = None
     """Bytes of host memory that cached prompts may be moved to."""
     enable_kv_cache_reuse: bool | None = None
@@ -125,6 +125,11 @@ class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """TensorRT-LLM's grammar library; with none (empty), requests for structured output are refused."""
     lora_watch_dir: str = ""
     """Directory whose folders are adapters, loaded and unloaded as they appear and disappear; empty is none."""
+
+    @property
+    def attention_windows(self) -> tuple[int, ...]:
+        """`max_attention_window_size`, split."""
+        return tuple(int(part) for part in self.max_attention_window_size.split(",") if part.strip())
 
 
 _ENVIRONMENT_ONLY = frozenset({"api_key"})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 
 import msgspec
 
+from openai_bls import __version__
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine import Engine, StepListener
 from openai_bls.core.engine_types import EngineInfo
@@ -76,7 +76,7 @@ def load(
         vocab_size=null.vocab_size,
         eos_token_ids=(),
         supported=SUPPORTED + (("lora_name",) if lora_names else ()),
-        version=f"null {importlib.metadata.version('openai_bls')}",
+        version=f"null {__version__}",
         created=manifest.created if manifest else 0,
         max_logprobs=MAX_LOGPROBS,
         lora_names=lora_names,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from openai_bls.core import config_pbtxt
+from openai_bls.core.mpi import names_a_rank
 from openai_bls.launcher.checks import engine_models
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.mpi_job import Mode, MpiJob, find_mpirun
@@ -26,8 +28,6 @@ _STAYING = ("OPENAI_BLS_API_KEY", "OPENAI_BLS_HTTP_HOST", "OPENAI_BLS_HTTP_PORT"
 
 # Set in every process of an mpirun.
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
-# By these a process takes itself for a rank of a running MPI job.
-_IDENTITY_PREFIXES = ("OMPI_", "PMIX_", "PMI_")
 _HOSTS = re.compile(r"[\w.-]+(:[1-9]\d*)?(,[\w.-]+(:[1-9]\d*)?)*")
 
 
@@ -66,6 +66,8 @@ class EngineHead(msgspec.Struct, frozen=True):
 
     engine: str = ""
     tensorrt_llm: TensorRtLlmHead | None = None
+    instances: int = 1
+    """Copies that the C++ backend runs, each on GPUs of its own (`gpu_device_ids` in config.pbtxt)."""
 
 
 def engine_heads(repository: Path, names: Sequence[str]) -> dict[str, EngineHead]:
@@ -77,10 +79,21 @@ def engine_heads(repository: Path, names: Sequence[str]) -> dict[str, EngineHead
     for name in engine_models(names):
         manifest = next(iter(sorted((repository / name).glob("*/engine.json"))), None)
         try:
-            heads[name] = msgspec.json.decode(manifest.read_bytes(), type=EngineHead) if manifest else EngineHead()
+            head = msgspec.json.decode(manifest.read_bytes(), type=EngineHead) if manifest else EngineHead()
+            if head.tensorrt_llm is not None and head.tensorrt_llm.backend == "cpp":
+                head = msgspec.structs.replace(head, instances=_instances(repository / name / "config.pbtxt"))
+            heads[name] = head
         except (OSError, msgspec.DecodeError):
             heads[name] = EngineHead()
     return heads
+
+
+def _instances(path: Path) -> int:
+    """Instances of an engine of the C++ backend; one if its configuration, which Triton would refuse, is unreadable."""
+    try:
+        return config_pbtxt.parameters(config_pbtxt.read(path)).get("gpu_device_ids", "").count(";") + 1
+    except (OSError, ValueError):
+        return 1
 
 
 def plan_ranks(
@@ -148,7 +161,7 @@ def rank_environment(options: RankOptions, heads: Mapping[str, EngineHead], base
     """
     environment = dict(base)
     if any(head.tensorrt_llm and head.tensorrt_llm.backend == "python" for head in heads.values()):
-        environment = {name: value for name, value in base.items() if not name.startswith(_IDENTITY_PREFIXES)}
+        environment = {name: value for name, value in base.items() if not names_a_rank(name)}
     if options.mode == "orchestrator":
         environment |= {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
     return environment
@@ -204,6 +217,11 @@ def _world_size(options: RankOptions, heads: Mapping[str, EngineHead]) -> int:
     if world_size < 1:
         raise LaunchError(f"--world-size {world_size} is no number of ranks: give 1 or more")
     for name, ranks in cpp.items():
+        if ranks > 1 and heads[name].instances > 1:
+            raise LaunchError(
+                f"the engine {name} has {heads[name].instances} instances of {ranks} ranks each (gpu_device_ids): "
+                "serve it with --mode orchestrator"
+            )
         if ranks != world_size:
             raise LaunchError(
                 f"--world-size {world_size}: the engine {name} was built for {ranks} (tp x pp), leave it out"

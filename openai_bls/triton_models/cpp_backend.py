@@ -31,6 +31,7 @@ _REQUIRED = {"input_lengths", "request_output_len"}
 _RAGGED = {"input_ids", "stop_words_list", "bad_words_list", "embedding_bias"}
 _RAGGED_OPTIONS = {"guided_decoding_guide_type", "guided_decoding_guide", "lora_weights", "lora_config"}
 _FRACTION = Annotated[float, msgspec.Meta(gt=0, le=1)]
+_GPUS = r"^([0-9]+([,;][0-9]+)*)?$"
 
 
 class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
@@ -54,8 +55,8 @@ class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
     request_stats_max_iterations: NotNegative | None = None
     normalize_log_probs: bool = False
     """The backend's own default is true: log-probabilities among the top_k tokens alone, so 0 for a greedy one."""
-    gpu_device_ids: str = ""
-    """Ids separated by commas, those of several instances by semicolons; empty is all."""
+    gpu_device_ids: Annotated[str, msgspec.Meta(pattern=_GPUS)] = ""
+    """Ids separated by commas, those of several instances by semicolons; empty is all, for one instance."""
     participant_ids: str = ""
     """MPI ranks, separated by commas: for the orchestrator mode without spawned processes."""
     num_nodes: Positive | None = None
@@ -76,6 +77,11 @@ class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
     """The backend wants the parameter and does not use it."""
     xgrammar_tokenizer_info_path: str = ""
     """Absolute path of `GRAMMAR_VOCABULARY`; empty unless `guided_decoding_backend` is xgrammar."""
+
+    @property
+    def gpus(self) -> tuple[tuple[str, ...], ...]:
+        """`gpu_device_ids` of each instance."""
+        return tuple(tuple(ids.split(",")) for ids in self.gpu_device_ids.split(";"))
 
 
 # It does not load without these, whatever they hold.
@@ -101,6 +107,13 @@ def engine_model(
         return msgspec.structs.replace(TENSORRT_LLM, name=name, queue=queue, parameters=_parameters(settings))
     if not isinstance(settings, CppSettings):
         raise EngineLoadError("the C++ backend has settings of its own (CppSettings)")
+    for gpus in settings.gpus if settings.gpu_device_ids else ():
+        if len(gpus) != record.world_size:
+            raise EngineLoadError(
+                f"gpu_device_ids {settings.gpu_device_ids}: an instance of this engine has {record.world_size} "
+                f"GPU{'s' if record.world_size > 1 else ''} (tp x pp), and {','.join(gpus)} are {len(gpus)}; the GPUs "
+                "of several instances are separated by semicolons"
+            )
     return cpp_model(settings, manifest.max_batch_size, queue, name)
 
 
@@ -132,6 +145,7 @@ def cpp_model(
         max_batch_size=max_batch_size,
         decoupled=True,
         queue=queue,
+        instances=len(settings.gpus),
         inputs=tuple(_official(t) for t in (*TENSORRT_LLM.inputs, *_LORA) if t.name not in _NOT_OFFICIAL),
         outputs=(*(t for t in TENSORRT_LLM.outputs if t.name not in _NOT_OFFICIAL), *_LOGITS),
         parameters={"FORCE_CPU_ONLY_INPUT_TENSORS": "no", **_parameters(settings)},

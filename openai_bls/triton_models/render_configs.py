@@ -33,6 +33,7 @@ from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
 from openai_bls.triton_models.engine_paths import strayed
 from openai_bls.triton_models.repository import served_names
+from openai_bls.triton_models.start_check import check_start
 from openai_bls.triton_models.tensors import (
     ENSEMBLE,
     MODELS,
@@ -128,6 +129,7 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
         texts[path] = render(rendered[name])
         if name not in MODELS:
             texts[path] = _with_head_of(path, texts[path])
+    check_start(repository, tables, rendered)
     return texts
 
 
@@ -246,6 +248,12 @@ def _check_engine(name: str, there: _Chosen, chosen: _Chosen, given: Mapping[str
             raise SettingsError(
                 f"{name}: decoupled_mode is false, but openai_bls has its tokens from the C++ backend as a stream"
             )
+        groups = chosen.parameters.get("gpu_device_ids", "").count(";") + 1
+        if "instances" in given and given["instances"] != str(groups):
+            raise SettingsError(
+                f"{name}: instances is {given['instances']}, but an engine of the C++ backend has one for each group "
+                f"of GPUs in gpu_device_ids ({groups}): give 0;1 for two instances of a GPU each, 0,1;2,3 of two each"
+            )
         return
     instances = chosen.numbers.get("instances", 1)
     if instances > 1 or ("instances" in given and instances != 1):
@@ -305,10 +313,9 @@ def _model(table: Model, chosen: _Chosen, name: str) -> Model:
     if on_cpp:
         assert isinstance(settings, CppSettings)
         try:
-            made = cpp_model(settings, numbers["max_batch_size"], queue, name)
+            return cpp_model(settings, numbers["max_batch_size"], queue, name)
         except EngineLoadError as error:
             raise SettingsError(f"{name}: {error}") from None
-        return msgspec.structs.replace(made, instances=numbers.get("instances", made.instances))
     return msgspec.structs.replace(
         table,
         parameters=_in_order(given, [*table.parameters, *(cls.__struct_fields__ if cls else ())]),

@@ -246,11 +246,9 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
     """The official ensemble around `engine`, whose tensors it passes on; those that `engine` lacks are left out."""
     by_name = {tensor.name: tensor for tensor in engine.inputs}
     passed_through = {outer: inner for outer, inner in _PASSED_THROUGH.items() if inner in by_name}
-    context = {
-        outer: inner
-        for outer, inner in (("decode_context", "_decode_context"), ("decode_final", "_decode_final"))
-        if outer in {tensor.name for tensor in engine.outputs}
-    }
+    outputs = {tensor.name for tensor in engine.outputs}
+    context: dict[str, str] = {name: f"_{name}" for name in sorted(outputs & {"decode_context", "decode_final"})}
+    logits = [tensor for tensor in engine.outputs if tensor.name in ("context_logits", "generation_logits")]
     return Model(
         name=name,
         max_batch_size=64,
@@ -272,6 +270,7 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
             # Left out of a response that the engine sends without them.
             Tensor("cum_log_probs", "FP32", (-1,)),
             Tensor("output_log_probs", "FP32", (-1, -1)),
+            *logits,
         ),
         steps=(
             Step(
@@ -317,6 +316,7 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
                     "sequence_index": "sequence_index",
                     "cum_log_probs": "cum_log_probs",
                     "output_log_probs": "output_log_probs",
+                    **{tensor.name: tensor.name for tensor in logits},
                     **context,
                 },
             ),

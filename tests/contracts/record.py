@@ -1,13 +1,13 @@
-"""Writes the signature table of an installed TensorRT-LLM, or holds it against a recorded one.
+"""Recorder of an installed TensorRT-LLM's signatures, and the check of all that is recorded of it.
 
 ::
 
-    python tests/contracts/record.py                       # the table of the installed version, on standard output
-    python tests/contracts/record.py --check               # what differs from tests/contracts/tensorrt_llm-X.Y.json
-    python tests/contracts/record.py --check FILE
+    python tests/contracts/record.py            # the table of the installed version, on standard output
+    python tests/contracts/record.py --check    # one page: pass, or what differs; exit code 1 if a call may break
+    python tests/contracts/record.py --check FILE --models DIR --no-run
 
-Needs nothing but the package itself, so that it runs in any NGC image with TensorRT-LLM. The names that are looked for
-are those of the recorded tables: what openai_bls calls.
+Runs in any NGC image with TensorRT-LLM. The names that are looked for are those of the recorded tables: what openai_bls
+calls. `page` has the parts of the page; the two-token run needs openai_bls, the rest nothing but TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import enum
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-RECORDED = ("0.20", "1.0", "1.1", "1.2")
+ROOT = HERE.parents[1]
+OPTIONS = ROOT / "openai_bls" / "engines" / "tensorrt_llm" / "llm_args.json"
+RECORDED = ("0.20", "1.0", "1.1", "1.2", "1.3")
 # Of a class, in the order in which they are looked for.
 _LORA_MODULES = ("tensorrt_llm.lora_helper", "tensorrt_llm.lora_manager")
 _SAME = object()
@@ -33,7 +36,9 @@ _SAME = object()
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code: 1 if something that the table has differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", nargs="?", const="", metavar="FILE", help="compare with a recorded table")
+    parser.add_argument("--check", nargs="?", const="", metavar="FILE", help="compare with what is recorded")
+    parser.add_argument("--models", type=Path, metavar="DIR", help="official model repository (default: the image's)")
+    parser.add_argument("--no-run", action="store_true", help="generate no tokens")
     parsed = parser.parse_args(arguments)
     version = str(importlib.import_module("tensorrt_llm").__version__)
     base = _load(Path(parsed.check) if parsed.check else nearest(version))
@@ -41,19 +46,34 @@ def main(arguments: list[str] | None = None) -> int:
     if parsed.check is None:
         sys.stdout.write(to_json(found))
         return 0
-    differences = list(compare(base, found))
-    sys.stdout.write(f"tensorrt_llm {version} against the table of {base['version']}\n")
-    for serious, text in differences:
-        sys.stdout.write(f"{'differs' if serious else 'more   '}  {text}\n")
-    if not any(serious for serious, _ in differences):
-        sys.stdout.write("nothing differs that the table has\n")
-        return 0
-    return 1
+    # As a script this is not in a package.
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from tests.contracts import page
+
+    tables = json.loads(OPTIONS.read_text())
+    options = tables.get(".".join(version.split(".")[:2]), {}).get("classes", {})
+    parts = [
+        page.Part("signatures", f"table of {base['version']}", lambda: compare(base, found)),
+        page.Part("options", f"{len(options)} classes", lambda: page.options(options)),
+        page.Part(
+            "config.pbtxt",
+            f"table of {base['version']}",
+            lambda: page.configs(HERE / f"tensors-{base['version']}.json", parsed.models or page.TEMPLATES),
+        ),
+    ]
+    if not parsed.no_run:
+        parts.append(page.Part("two tokens", "demo/checkpoint, as transformers has them", page.two_tokens))
+    sys.stdout.write(f"TensorRT-LLM {version} against what is recorded of {base['version']}\n\n")
+    return 0 if page.write(parts, sys.stdout.write) else 1
 
 
 def nearest(version: str) -> Path:
     """The recorded table for a version: its own, else the newest before it."""
     wanted = _numbers(version)
+    if wanted == (1, 3) and int((re.match(r"1\.3\.0rc(\d+)", version) or [0, 21])[1]) < 21:
+        # The last candidates with engines; the table of 1.3 is of those without.
+        wanted = (1, 2)
     before = [known for known in RECORDED if _numbers(known) <= wanted] or [RECORDED[0]]
     return HERE / f"tensorrt_llm-{before[-1]}.json"
 
@@ -134,7 +154,7 @@ def _fields(owner: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterato
 
 
 def _llm(base: dict[str, Any], flow: str) -> dict[str, str] | None:
-    places = [base["llm"][flow]]
+    places = [base["llm"][flow]] if flow in base["llm"] else []
     if flow == "pytorch":
         places.append({"module": "tensorrt_llm", "class": "LLM"})
     return next((place for place in places if _import(place) is not None), None)

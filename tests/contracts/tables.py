@@ -11,6 +11,7 @@ import msgspec
 
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("0.20", "1.0", "1.1", "1.2")
+"""Of Triton's TensorRT-LLM images; 1.3 has a signature table too."""
 NEWEST = VERSIONS[-1]
 
 OfficialModel = Literal["tensorrt_llm", "preprocessing", "postprocessing", "ensemble"]

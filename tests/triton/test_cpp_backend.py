@@ -8,9 +8,12 @@ the config.pbtxt files, the ensembles and the choice of openai_bls between its t
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -20,16 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
+import tokenizers
 
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
+from openai_bls.launcher.ports import lease_ports
 from openai_bls.launcher.server import backends_folder, find_server
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
+from openai_bls.triton_models.render_configs import configure
 from tests.triton import triton_client
 from tests.triton.conftest import ANSWERED, CHATS, CHECKPOINT, RAW, ROOT, Golden
 from tests.triton.conversations import QUESTION
+from tests.triton.test_ranks import Ranks, end
 from tests.triton.test_tool_choice import PAINT, check_calls_that_must_come
 from tests.unit.engines.tensorrt_llm.fake_support import environment
 
@@ -262,6 +270,53 @@ def test_the_ensembles_around_it(cpp_server: RunningServer, ensemble: str) -> No
     events = list(triton_client.generate_stream(cpp_server.http_url, ensemble, body))
     assert len(events) > 1
     assert "".join(event["text_output"] for event in events) == ANSWERED.answer
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_logits_of_a_request(cpp_server: RunningServer, model: str) -> None:
+    """Through the ensemble's tensors, in the official shapes; without asking there are none."""
+    body: dict[str, Any] = {"text_input": "Hello", "max_tokens": 3, "exclude_input_in_output": True}
+    url = f"{cpp_server.http_url}/v2/models/{model}/generate"
+    plain = httpx.post(url, json=body, timeout=60).raise_for_status().json()
+    assert not [name for name in plain if name.endswith("_logits")]
+    asked = {"return_context_logits": True, "return_generation_logits": True}
+    found = httpx.post(url, json=body | asked, timeout=60).raise_for_status().json()
+    assert found["text_output"] == plain["text_output"]
+    vocabulary = len(found["generation_logits"]) // 3
+    rows = np.array(found["generation_logits"]).reshape(3, vocabulary)
+    tokenizer = tokenizers.Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    assert tokenizer.decode(rows.argmax(axis=1).tolist()) == found["text_output"]
+    prompt = np.array(found["context_logits"]).reshape(-1, vocabulary)
+    assert prompt.argmax(axis=1).tolist() == tokenizer.encode("Hello").ids
+
+
+def test_two_instances_under_an_orchestrator(
+    cpp_repository: Path, backends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Composed by `render` and `serve`, as far as the stand-in goes: both take requests, and answers are whole."""
+    repository = shutil.copytree(cpp_repository, tmp_path / "models")
+    configure(repository, ["tensorrt_llm.gpu_device_ids=0;1"])
+    for name, value in SLOW_NULL.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    log = tmp_path / "log"
+    with lease_ports() as leased, contextlib.ExitStack() as stack:
+        ranks = Ranks(repository, leased, "--mode", "orchestrator", "--log-file", str(log), "--", backends)
+        stack.callback(end, ranks)
+        ranks.read_until(r"Listening: .*\n")
+        assert "TRTLLM_ORCHESTRATOR=1" in ranks.of(ranks.server(0), "environ")
+        body = {"prompt": "a b c", "max_tokens": 20, "ignore_eos": True}
+        url = f"http://127.0.0.1:{ranks.ports.openai}/v1/completions"
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: httpx.post(url, json=body, timeout=60).json(), range(8)))
+        assert {answer["usage"]["completion_tokens"] for answer in answers} == {20}
+        assert len({answer["choices"][0]["text"] for answer in answers}) == 1
+        ranks.process.send_signal(signal.SIGINT)
+        assert ranks.finish() == 0
+    taken = [int(count) for count in re.findall(r"the stand-in took (\d+) requests", log.read_text(encoding="utf-8"))]
+    assert len(taken) == 2
+    assert min(taken) > 0
+    assert sum(taken) == 8
 
 
 def read(server: RunningServer, tokens: int, started: threading.Event) -> bytes:

@@ -43,6 +43,15 @@ class Ranks(Launcher):
         return pid
 
 
+def end(ranks: Ranks) -> None:
+    """Leave nothing behind."""
+    for pid in ranks.family():
+        os.kill(pid, signal.SIGKILL)
+    ranks.process.wait()
+    if ranks.process.stdout is not None:
+        ranks.process.stdout.close()
+
+
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
     # The mpirun of this environment, whatever the machine has.
@@ -57,11 +66,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
 
         yield launch
         for ranks in started:
-            for pid in ranks.family():
-                os.kill(pid, signal.SIGKILL)
-            ranks.process.wait()
-            if ranks.process.stdout is not None:
-                ranks.process.stdout.close()
+            end(ranks)
 
 
 @pytest.fixture

@@ -16,13 +16,12 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
+from openai_bls.builder.lora import fingerprint, place_adapters
 from openai_bls.builder.recipe import BuildOptions, Report
 from openai_bls.builder.target import BuildTarget, Prepared
 from openai_bls.builder.tensorrt_llm import chatglm
 from openai_bls.builder.tensorrt_llm.failures import TAIL_LINES, classify, require_disk
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
-from openai_bls.builder.tensorrt_llm.options import DEFAULT_CALIB_SIZE
 from openai_bls.builder.tensorrt_llm.planning import Request, as_gpu, plan
 from openai_bls.builder.tensorrt_llm.process import run_worker
 from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
@@ -31,10 +30,8 @@ from openai_bls.builder.tensorrt_llm.survey import log_file, survey
 from openai_bls.builder.tensorrt_llm.worker import encode
 from openai_bls.builder.weights import place_as_it_is, weight_names
 from openai_bls.core.checkpoint import read_checkpoint
-from openai_bls.core.engine import LoraError
-from openai_bls.core.manifest import EngineLoadError, FileRecord, LoraSettings, Manifest, TensorRtLlmRecord, record
+from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
-from openai_bls.engines.tensorrt_llm.lora import target_modules
 from openai_bls.engines.tensorrt_llm.versions import require_flow
 from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
 
@@ -52,14 +49,14 @@ class TensorRtLlmRecipe:
         self._options, self._source, self._report = options, source, report
         self._own = options.tensorrt_llm
         weight_names(source)
-        self._survey = survey()
+        self._survey = survey(self._own.extra_llm_api_options)
         gpus = self._survey.gpus
         self._config = read_config(source)
-        request = request_of(options, self._config, source, self._survey.architectures)
+        installed = self._survey.architectures, self._survey.arguments_refusal
+        request = request_of(options, self._config, source, *installed)
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.flow, self._plan.version, self._survey.version)
         self._check()
-        self._lora = self._lora_settings()
         self.manifest = self._manifest(model_name)
         self.configs = self._configs(target)
         self.key = self._key()
@@ -151,12 +148,13 @@ class TensorRtLlmRecipe:
                 max_beam_width=own.max_beam_width,
                 gather_logits=own.gather_logits,
                 plugins=own.plugins,
+                extra_llm_api_options=made.extra_llm_api_options,
             ),
-            lora=self._lora,
+            lora=made.lora,
         )
 
     def _configs(self, target: BuildTarget) -> dict[str, str]:
-        settings = msgspec.structs.replace(self._own.settings, enable_chunked_context=self._plan.chunked_context)
+        settings = self._plan.settings
         if self._own.backend == "cpp":
             version_dir = target.version_dir.absolute()
             settings = cpp_settings(self.manifest, settings, version_dir, self._own.cpp_parameters)
@@ -187,27 +185,16 @@ class TensorRtLlmRecipe:
             quant_algorithm=QUANTIZATIONS[own.quant].algorithm if own.quant else "",
             kv_cache_dtype=own.kv_cache_dtype,
             calib_dataset=str(dataset.absolute()) if own.calib_dataset and dataset.is_dir() else own.calib_dataset,
-            calib_size=own.calib_size or DEFAULT_CALIB_SIZE,
+            calib_size=made.calib_size,
             workers=own.workers,
             plugins=own.plugins,
             multiple_profiles=own.multiple_profiles,
             gather_logits=own.gather_logits,
             lora_dirs=tuple(folder.absolute() for folder in self._options.lora.adapters.values()),
-            lora_target_modules=self._lora.target_modules,
-            max_lora_rank=self._lora.max_lora_rank,
+            lora_target_modules=self._plan.lora.target_modules,
+            max_lora_rank=self._plan.lora.max_lora_rank,
             trust_remote_code=self._options.trust_remote_code,
         )
-
-    def _lora_settings(self) -> LoraSettings:
-        options = self._options.lora
-        adapters = read_adapters(options)
-        room = options.max_loras is not None and options.max_loras > len(adapters)
-        if self._own.backend == "cpp" and room:
-            raise EngineLoadError("--max-loras is for --backend python: the C++ backend gets adapters from its clients")
-        try:
-            return lora_settings(options, adapters, target_modules(adapters, room=room))
-        except LoraError as error:
-            raise EngineLoadError(f"--lora-dir: {error}") from None
 
     def _require_disk(self, prepared: Prepared) -> None:
         found = self._plan.estimate
@@ -238,7 +225,11 @@ class TensorRtLlmRecipe:
 
 
 def request_of(
-    options: BuildOptions, config: dict[str, Any], source: Path, architectures: Mapping[Flow, frozenset[str]] | None
+    options: BuildOptions,
+    config: dict[str, Any],
+    source: Path,
+    architectures: Mapping[Flow, frozenset[str]] | None,
+    arguments_refusal: str,
 ) -> Request:
     """Request for a plan of the checkpoint in `source`, which need not be there, with its config.json."""
     weights = [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in source.glob(pattern)]
@@ -250,9 +241,11 @@ def request_of(
         max_batch_size=options.max_batch_size,
         trust_remote_code=options.trust_remote_code,
         own=options.tensorrt_llm,
+        lora=options.lora,
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
         architectures=architectures,
+        arguments_refusal=arguments_refusal,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError, short
+from openai_bls.core.manifest import EngineLoadError
 
 ChatGlmVersion = Literal["chatglm2", "chatglm3", "glm4"]
 
@@ -50,7 +50,7 @@ def refusal(folder: Path, config: dict[str, Any]) -> str | None:
     if version_of(folder, config) is not None or guessed(folder) in ("glm4", "chatglm3", "chatglm2"):
         return None
     return (
-        f"{short(folder)} does not tell which ChatGLM it is: put {_CODE} back beside its weights, or give the folder a "
+        f"{folder} does not tell which ChatGLM it is: put {_CODE} back beside its weights, or give the folder a "
         "name with chatglm2, chatglm3 or glm-4 in it"
     )
 

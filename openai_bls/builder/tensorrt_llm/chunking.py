@@ -45,7 +45,7 @@ def without_paged_context(
         return "TensorRT-LLM has none with an int8 KV cache"
     if kv_cache_dtype == "fp8" and quant not in _QUANTS_WITH_FP8_CACHE:
         return f"TensorRT-LLM has none with an fp8 KV cache unless --quant is {', '.join(_QUANTS_WITH_FP8_CACHE)}"
-    if gpu is not None and gpu.compute_capability < _AMPERE:
+    if gpu is not None and gpu.compute_capability and gpu.compute_capability < _AMPERE:
         return f"{gpu.name} ({gpu.capability}) is older than Ampere (8.0)"
     return ""
 

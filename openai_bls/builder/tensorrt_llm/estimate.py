@@ -26,7 +26,6 @@ def estimate(shape: ModelShape, options: EstimateOptions) -> Estimate:
         found = msgspec.structs.replace(found, fits=tuple(name for name in each if not each[name].problems))
     problems = (
         *_of_parallelism(shape, options),
-        *_of_lengths(shape, options),
         *_of_quantization(shape, options),
         *(_of_gpu(options.gpu, options, found) if options.gpu else ()),
     )
@@ -52,17 +51,6 @@ def _of_parallelism(shape: ModelShape, options: EstimateOptions) -> Iterator[str
         )
     if options.pp > shape.layers:
         yield f"--pp-size {options.pp} is more than the {shape.layers} layers: give at most {shape.layers}"
-
-
-def _of_lengths(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
-    longest = shape.max_position_embeddings
-    if longest is not None and options.max_seq_len > longest:
-        yield f"--max-seq-len {options.max_seq_len} is beyond the {longest} tokens that the model was made for"
-    if options.max_input_len > options.max_seq_len:
-        yield (
-            f"--max-input-len {options.max_input_len} is more than --max-seq-len {options.max_seq_len}, "
-            "which holds the prompt and the output: raise the second or lower the first"
-        )
 
 
 def _of_quantization(shape: ModelShape, options: EstimateOptions) -> Iterator[str]:
@@ -107,17 +95,23 @@ def _of_gpu(gpu: Gpu, options: EstimateOptions, found: Estimate) -> Iterator[str
             f"does not fit: each {gpu.name} has {_gib(gpu.memory_bytes)} and {_gib(found.gpu_memory)} are needed "
             "before any KV cache: raise --tp-size, quantize (--quant), or lower --max-num-tokens and --max-batch-size"
         )
-    elif found.kv_tokens is not None and found.kv_tokens < options.max_seq_len * options.max_beam_width:
+    elif found.batch_full == 0:
         beams = f" with {options.max_beam_width} beams" if options.max_beam_width > 1 else ""
+        kept = ""
+        if options.windows and found.kv_tokens_per_sequence != options.max_seq_len:
+            kept = f", of which the attention windows keep {found.kv_tokens_per_sequence:,}"
+        ways = "lower --max-seq-len, raise --tp-size, or quantize the cache (--kv-cache-dtype) or the weights"
+        if options.limited(found.kv_tokens):
+            ways = "raise --max-tokens-in-kv-cache or leave it out, or lower --max-seq-len"
         yield (
             f"the KV cache would hold {found.kv_tokens:,} tokens, less than one sequence of {options.max_seq_len:,}"
-            f"{beams}: lower --max-seq-len, raise --tp-size, or quantize the cache (--kv-cache-dtype) or the weights"
+            f"{beams}{kept}: {ways}"
         )
 
 
 def not_on_blackwell(gpu: Gpu) -> bool:
     """True where TensorRT-LLM refuses to build engines with INT8 or INT4: compute capability 10.x."""
-    return gpu.compute_capability[0] == 10
+    return gpu.compute_capability is not None and gpu.compute_capability[0] == 10
 
 
 def _possible(gpu: Gpu, options: EstimateOptions) -> list[str]:
@@ -145,22 +139,12 @@ def _notes(shape: ModelShape, options: EstimateOptions, found: Estimate) -> Iter
         )
     if shape.layers % options.pp:
         yield f"{shape.layers} layers over {options.pp} stages: some hold one more, and the numbers are those"
-    how = quantization_named(found.quant)
-    what = found.quant if how and how.calibrates else ""
-    if not what and options.kv_cache_dtype != "auto":
-        what = f"--kv-cache-dtype {options.kv_cache_dtype}"
-    if what and not shape.quantization and options.flow == "tensorrt":
-        where = f"on the {options.ranks} GPUs together" if options.ranks > 1 else "on the GPU"
+    if options.gpu is not None and found.build_gpu_memory > max(options.gpu.memory_bytes, found.gpu_memory):
         yield (
-            f"{what} runs the unquantized model {where} over a dataset first (--calib-dataset, --calib-size): "
-            "without a network give a local path"
+            f"calibrating takes {_gib(found.build_gpu_memory)} of each GPU, more than it has: the rest is kept on the "
+            "host, which is slow; build with more GPUs, or take a checkpoint that is quantized already"
         )
-        if options.gpu is not None and found.build_gpu_memory > options.gpu.memory_bytes:
-            yield (
-                f"that takes {_gib(found.build_gpu_memory)} of each GPU, more than it has: the rest is kept on the "
-                "host, which is slow; build with more GPUs, or take a checkpoint that is quantized already"
-            )
-    if shape.sliding_window and shape.sliding_window < options.max_seq_len:
+    if shape.sliding_window and shape.sliding_window < options.max_seq_len and not options.windows:
         yield (
             f"some layers look back at most {shape.sliding_window:,} tokens: "
             "the KV cache is counted as if all looked back at everything"

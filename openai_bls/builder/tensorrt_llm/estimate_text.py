@@ -33,6 +33,8 @@ def report(shape: ModelShape, options: EstimateOptions, found: Estimate, *, mode
         _row("runtime", found.runtime, "allowance: CUDA context, kernels" + ", NCCL" * (options.ranks > 1)),
     ]
     fraction = f"{options.kv_cache_free_gpu_mem_fraction:.0%} of what is left"
+    if options.limited(found.kv_tokens):
+        fraction = f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache}"
     if found.kv_pool is None:
         lines += [_row("without a KV cache", found.gpu_memory)]
     else:

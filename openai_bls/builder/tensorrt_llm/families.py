@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,6 +20,10 @@ from openai_bls.engines.tensorrt_llm.interface import Flow, Quant
 
 Version = tuple[int, int]
 """Major and minor of a TensorRT-LLM release."""
+
+Windows = Literal["setting", "own", "none"]
+"""How a flow honours config.json's `sliding_window`: by `max_attention_window_size` at run time, by the model's own
+code, or not at all, so that sequences end there."""
 
 TENSORRT_FLOW_END: Version = (1, 3)
 """First release that builds no engines (removed in 1.3.0rc21)."""
@@ -44,6 +48,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     embedded engine needs."""
     quants: tuple[Quant, ...] = ()
     """Quantizations that TensorRT-LLM documents for it in the flow `tensorrt`."""
+    modelopt: tuple[Quant, ...] | None = None
+    """Quantizations that its class hands on to ModelOpt; None is all, and an fp8 KV cache alone."""
+    int8_cache_texts: int | None = None
+    """Texts on which its conversion calibrates an int8 KV cache, 0 for as many as asked for; None if it fails at it."""
+    windows: dict[Flow, Windows] = {}
+    """Of the flows in which models of the family with a sliding window are known to run."""
     notes: tuple[str, ...] = ()
 
 

@@ -32,7 +32,8 @@ class Gpu(msgspec.Struct, frozen=True):
     name: str
     memory_mib: int
     """nvidia-smi's memory.total."""
-    compute_capability: tuple[int, int]
+    compute_capability: tuple[int, int] | None
+    """None if it is not known: then nothing is said about number formats."""
 
     @property
     def memory_bytes(self) -> int:
@@ -42,16 +43,16 @@ class Gpu(msgspec.Struct, frozen=True):
     @property
     def capability(self) -> str:
         """E.g. `9.0`."""
-        return f"{self.compute_capability[0]}.{self.compute_capability[1]}"
+        return ".".join(map(str, self.compute_capability or ("unknown",)))
 
     def has(self, number_format: NumberFormat) -> bool:
-        """True if its tensor cores have this format."""
-        return self.compute_capability >= _SINCE[number_format]
+        """True if its tensor cores have this format, or may have it."""
+        return self.compute_capability is None or self.compute_capability >= _SINCE[number_format]
 
     @property
     def refusal(self) -> str | None:
         """Reason why TensorRT-LLM does not run on it; None if it does."""
-        if self.compute_capability < (7, 5):
+        if self.compute_capability and self.compute_capability < (7, 5):
             return (
                 f"TensorRT-LLM runs on no GPU of compute capability {self.capability} since 0.16, "
                 f"which dropped the V100: {self.name} needs another engine, or take a GPU of 8.0 or later"
@@ -61,6 +62,8 @@ class Gpu(msgspec.Struct, frozen=True):
     @property
     def warning(self) -> str | None:
         """Warning about running TensorRT-LLM on it; None if there is none."""
+        if self.compute_capability is None:
+            return f"{self.name}: its compute capability is not known here, and neither are the number formats it has"
         if (7, 5) <= self.compute_capability < (8, 0):
             return f"{self.name}: TensorRT-LLM is neither developed nor tested on GPUs before Ampere (8.0)"
         return None
@@ -77,15 +80,27 @@ GPUS = (
     Gpu("A40", 46068, (8, 6)),
     Gpu("A100-40GB", 40960, (8, 0)),
     Gpu("A100-80GB", 81920, (8, 0)),
+    Gpu("A800", 81920, (8, 0)),
     Gpu("L4", 23034, (8, 9)),
     Gpu("L40", 46068, (8, 9)),
     Gpu("L40S", 46068, (8, 9)),
+    Gpu("RTX A4000", 16376, (8, 6)),
+    Gpu("RTX A5000", 24564, (8, 6)),
+    Gpu("RTX A6000", 49140, (8, 6)),
+    Gpu("RTX 3060", 12288, (8, 6)),
     Gpu("RTX 3090", 24576, (8, 6)),
+    Gpu("RTX 4060 Ti 16GB", 16380, (8, 9)),
+    Gpu("RTX 4070", 12282, (8, 9)),
+    Gpu("RTX 4080", 16376, (8, 9)),
     Gpu("RTX 4090", 24564, (8, 9)),
+    Gpu("RTX 5070", 12227, (12, 0)),
+    Gpu("RTX 5080", 16303, (12, 0)),
     Gpu("RTX 5090", 32607, (12, 0)),
     Gpu("RTX 6000 Ada", 49140, (8, 9)),
-    Gpu("H20", 97871, (9, 0)),
+    Gpu("H20-96GB", 97871, (9, 0)),
+    Gpu("H20-141GB", 143771, (9, 0)),
     Gpu("H100", 81559, (9, 0)),
+    Gpu("H800", 81559, (9, 0)),
     Gpu("H100-NVL", 95830, (9, 0)),
     Gpu("H200", 143771, (9, 0)),
     Gpu("GH200", 97871, (9, 0)),
@@ -97,9 +112,18 @@ GPUS = (
 # Words of nvidia-smi's names that tell no two GPUs of the table apart.
 _WORDS = {"nvidia", "tesla", "geforce", "rtx", "generation", "ac", "pcie", "hbm2", "hbm2e", "hbm3", "hbm3e"}
 _FORM_FACTOR = re.compile(r"sxm\d?")
-_SIZE = re.compile(r"(\d+)gb?")
+# `H20-96` is short for `H20-96GB`; numbers of models have more digits.
+_SIZE = re.compile(r"(\d+)gb?|(\d{2,3})")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(?:G|GB|GiB)?", re.IGNORECASE)
 # Sizes in names that stand for the one variant in the table. A GH200 is named after the memory of its CPU.
-_OWN_SIZES = {"H100": {"80"}, "H100-NVL": {"94"}, "H200": {"141"}, "GH200": {"96", "120", "480"}}
+_OWN_SIZES = {
+    "A800": {"80"},
+    "H100": {"80"},
+    "H800": {"80"},
+    "H100-NVL": {"94"},
+    "H200": {"141"},
+    "GH200": {"96", "120", "480"},
+}
 
 
 def find_gpu(name: str) -> Gpu:
@@ -108,19 +132,40 @@ def find_gpu(name: str) -> Gpu:
     Raises:
         EngineLoadError: it is none of the table, or several.
     """
-    wanted = _key(name)
-    found = [gpu for gpu in GPUS if _matches(wanted, gpu)]
+    found = _named(name)
     if len(found) == 1:
         return found[0]
     if found:
         raise EngineLoadError(f"{name!r} may be {' or '.join(gpu.name for gpu in found)}: say which")
-    raise EngineLoadError(f"no GPU {name!r} is known here: give one of {', '.join(gpu.name for gpu in GPUS)}")
+    raise EngineLoadError(
+        f"no GPU {name!r} is known here: give one of {', '.join(gpu.name for gpu in GPUS)}, or its --gpu-memory too"
+    )
+
+
+def gpu_of_memory(memory: str, name: str | None = None) -> Gpu:
+    """A GPU with this much memory, such as `16GB`: of this name, whether or not the table has it.
+
+    Raises:
+        EngineLoadError: `memory` is no size.
+    """
+    size = _MEMORY.fullmatch(memory)
+    if size is None or float(size[1]) < 1:
+        raise EngineLoadError(f"--gpu-memory {memory} is no size: give gigabytes, such as 16GB")
+    # A size of a data sheet, of which nvidia-smi reports a little less or all.
+    mib = round(float(size[1]) * 1024)
+    known = _named(name) if name else []
+    return Gpu(name or f"a GPU of {size[1]} GB", mib, known[0].compute_capability if known else None)
+
+
+def _named(name: str) -> list[Gpu]:
+    wanted = _key(name)
+    return [gpu for gpu in GPUS if _matches(wanted, gpu)]
 
 
 def _key(name: str) -> tuple[frozenset[str], frozenset[str]]:
     """The words of a name that matter, and the gigabytes that it mentions."""
     words = re.findall(r"[a-z0-9]+", name.lower())
-    sizes = {size[1] for word in words if (size := _SIZE.fullmatch(word))}
+    sizes = {size[1] or size[2] for word in words if (size := _SIZE.fullmatch(word))}
     plain = {word for word in words if not _SIZE.fullmatch(word) and not _FORM_FACTOR.fullmatch(word)}
     return frozenset(plain - _WORDS), frozenset(sizes)
 

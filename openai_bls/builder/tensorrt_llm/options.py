@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
 from openai_bls.triton_models.tensors import Queue
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-DEFAULT_CALIB_SIZE = 512
 TritonBackend = Literal["python", "cpp"]
 
 QUANT_SYNONYMS: dict[str, Quant] = {
@@ -29,14 +28,14 @@ QUANT_SYNONYMS: dict[str, Quant] = {
 """Spellings of guides and of `QuantAlgo`, in lower case with underscores."""
 
 # Data sets that TensorRT-LLM knows by name; any other has to be a directory.
-_DATASETS = ("cnn_dailymail", "pileval")
+_DATASETS = ("cnn_dailymail", "pileval", "lambada")
 
 
 class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of TensorRT-LLM alone. None leaves a choice to `planning`."""
 
     flow: Flow | None = None
-    """None is `tensorrt` where the installed version has it."""
+    """None leaves it to the installed version, the model and the other options (`planning.default_flow`)."""
     backend: TritonBackend = "python"
     tensor_parallel_size: Count = 1
     pipeline_parallel_size: Count = 1
@@ -48,12 +47,14 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: KvCacheDtype = "auto"
     calib_dataset: str = ""
     calib_size: Count | None = None
-    """Texts; None is `DEFAULT_CALIB_SIZE`."""
+    """Texts; None is 512, or as many as TensorRT-LLM takes."""
     workers: Count = 1
     plugins: dict[str, str] = {}
     """`PluginConfig` fields by their names."""
     multiple_profiles: bool = False
     gather_logits: bool = False
+    extra_llm_api_options: dict[str, Any] = {}
+    """Contents of the YAML file, not checked."""
     settings: TensorRtLlmSettings = TensorRtLlmSettings()
     """Written into config.pbtxt."""
     cpp_parameters: dict[str, str] = {}
@@ -71,9 +72,10 @@ _TENSORRT_FLOW = {
     "workspace", "keep_workspace",
 }  # fmt: skip
 _CPP_BACKEND = {"cpp_parameter", "max_queue_delay", "max_queue_size"}
-_TENSORRT_LLM = _TENSORRT_FLOW | _CPP_BACKEND | {
+_PYTORCH_FLOW = {"extra_llm_api_options"}
+_TENSORRT_LLM = _TENSORRT_FLOW | _PYTORCH_FLOW | _CPP_BACKEND | {
     "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
-    "kv_cache_dtype", "gpu", "kv_cache_free_gpu_mem_fraction",
+    "kv_cache_dtype", "gpu", "gpu_memory", "kv_cache_free_gpu_mem_fraction",
     "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size", "enable_chunked_context",
     "batch_scheduler_policy", "guided_decoding_backend",
 }  # fmt: skip
@@ -108,6 +110,8 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         if name in _TENSORRT_FLOW and flow == "pytorch":
             why = _INSTEAD.get(name, "it builds nothing")
             raise EngineLoadError(f"{option} is for --flow tensorrt: the PyTorch flow does not know it, {why}")
+        if name in _PYTORCH_FLOW and flow == "tensorrt":
+            raise EngineLoadError(f"{option} is for --flow pytorch: an engine has its options in it when it is built")
 
 
 def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
@@ -117,7 +121,9 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
         EngineLoadError: a bad value, or two that contradict each other.
     """
     renamed = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
-    fields = set(TensorRtLlmOptions.__struct_fields__) - {"settings", "queue", "plugins", "quant", "flow"}
+    fields = set(TensorRtLlmOptions.__struct_fields__) - {
+        "settings", "queue", "plugins", "quant", "flow", "extra_llm_api_options"
+    }  # fmt: skip
     own = {renamed.get(name, name): value for name, value in values.items() if renamed.get(name, name) in fields}
     if values.get("flow", "auto") != "auto":
         own["flow"] = values["flow"]
@@ -125,6 +131,8 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
         own["quant"] = read_quant(values["quant"])
     own["plugins"] = _plugins(values)
     own["cpp_parameters"] = _pairs("--cpp-parameter", values.get("cpp_parameter", ()))
+    if "extra_llm_api_options" in values:
+        own["extra_llm_api_options"] = _yaml("--extra-llm-api-options", values["extra_llm_api_options"])
     settings = {name: values[name] for name in TensorRtLlmSettings.__struct_fields__ if name in values}
     if "max_tokens_in_kv_cache" in values:
         settings["max_tokens_in_paged_kv_cache"] = values["max_tokens_in_kv_cache"] or None
@@ -146,14 +154,26 @@ def with_flow(options: TensorRtLlmOptions, flow: Flow) -> TensorRtLlmOptions:
     Raises:
         EngineLoadError: one of them has no meaning with it.
     """
-    default = TensorRtLlmOptions()
-    names = {"plugins": "plugin"}
-    changed = [name for name in options.__struct_fields__ if getattr(options, name) != getattr(default, name)]
-    given = [names.get(name, name) for name in changed]
-    refuse_meaningless(given, "tensorrt_llm", flow, options.backend)
+    refuse_meaningless(_given(options), "tensorrt_llm", flow, options.backend)
     found = msgspec.structs.replace(options, flow=flow)
     _check(found)
     return found
+
+
+def engine_only(options: TensorRtLlmOptions) -> list[str]:
+    """Options that were given and that only --flow tensorrt has, as on the command line."""
+    found = [f"--{name.replace('_', '-')}" for name in _given(options) if name in _TENSORRT_FLOW]
+    if options.backend == "cpp":
+        found.append("--backend cpp")
+    if options.kv_cache_dtype == "int8":
+        found.append("--kv-cache-dtype int8")
+    return found
+
+
+def _given(options: TensorRtLlmOptions) -> list[str]:
+    default = TensorRtLlmOptions()
+    changed = [name for name in options.__struct_fields__ if getattr(options, name) != getattr(default, name)]
+    return ["plugin" if name == "plugins" else name for name in changed]
 
 
 def read_quant(text: str) -> Quant:
@@ -213,6 +233,24 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
             raise EngineLoadError(f"{option} {name} is given twice")
         pairs[name] = value
     return pairs
+
+
+def _yaml(option: str, path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.expanduser().read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise EngineLoadError(f"{option} {path} cannot be read: {first_line(error)}") from None
+    except yaml.YAMLError as error:
+        raise EngineLoadError(f"{option} {path} is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict) or not found:
+        raise EngineLoadError(f"{option} {path} has no mapping of names to values")
+    try:
+        msgspec.json.encode(found)
+    except TypeError as error:
+        raise EngineLoadError(f"{option} {path} has a value that no argument is: {error}") from None
+    return found
 
 
 def _not_negative(option: str, value: int | None) -> int:

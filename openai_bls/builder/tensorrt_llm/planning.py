@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
-from openai_bls.builder.tensorrt_llm import chatglm, chunking, families
+from openai_bls.builder.lora import LoraOptions, lora_settings, read_adapters
+from openai_bls.builder.tensorrt_llm import chatglm, chunking, families, lengths, windows
+from openai_bls.builder.tensorrt_llm.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.estimate import estimate
 from openai_bls.builder.tensorrt_llm.estimate_text import report, sentences
-from openai_bls.builder.tensorrt_llm.gpus import Gpu, find_gpu
+from openai_bls.builder.tensorrt_llm.findings import Findings
+from openai_bls.builder.tensorrt_llm.flows import default_flow
+from openai_bls.builder.tensorrt_llm.gpus import Gpu, find_gpu, gpu_of_memory
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions, with_flow
-from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
     StoredAs,
     checkpoint_refusal,
@@ -23,12 +27,14 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
 )
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
 from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
-from openai_bls.core.manifest import Dtype, EngineLoadError
-from openai_bls.engines.tensorrt_llm import versions
+from openai_bls.core.checkpoint import context_length
+from openai_bls.core.engine import LoraError
+from openai_bls.core.manifest import Dtype, EngineLoadError, LoraSettings
+from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
+from openai_bls.engines.tensorrt_llm.lora import target_modules
 
-DEFAULT_MODEL_LEN = 2048
-"""Tokens of prompt and output, where the checkpoint does not say."""
 DEFAULT_NUM_TOKENS = 8192
 """The default of `BuildConfig.max_num_tokens`, and of the PyTorch flow's since 1.2."""
 DEFAULT_GPU = "H100"
@@ -40,7 +46,6 @@ _DEFAULT_FREE_FRACTION = 0.9
 # With other weights, or with another KV cache under paged context FMHA, `build` in tensorrt_llm/builder.py turns it off
 # with a warning.
 _QUANTS_WITH_FP8_CONTEXT = ("fp8", "w4a8_awq", "nvfp4")
-_CALIBRATING = tuple(name for name in BUILT if QUANTIZATIONS[name].calibrates)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +60,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int
     trust_remote_code: bool
     own: TensorRtLlmOptions
+    lora: LoraOptions = LoraOptions()
     folder: Path | None = None
     """The checkpoint's, where it is on this machine."""
     checkpoint_bytes: int | None = None
     """Bytes of its weights; None where they are not on this machine."""
     architectures: Mapping[Flow, frozenset[str]] | None = None
     """Architectures that the installed TensorRT-LLM has in each flow; None if it was not asked."""
+    arguments_refusal: str = ""
+    """Refusal of `own.extra_llm_api_options` by the installed classes."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +81,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int
     max_num_tokens: int
     """Tokens per step."""
-    chunked_context: bool | None
-    """The setting `enable_chunked_context` to write; None leaves it out."""
+    calib_size: int
+    """Texts to calibrate on."""
+    settings: TensorRtLlmSettings
+    """Serving settings to write: what was asked for, and what follows from the model."""
     shape: ModelShape | None
     """None if the model's size cannot be worked out."""
     estimate: Estimate | None
@@ -84,6 +94,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
+    lora: LoraSettings
+    extra_llm_api_options: dict[str, Any] = {}
+    """Further arguments of `LLM`, as the version has them."""
 
 
 def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
@@ -93,16 +106,22 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         EngineLoadError: options that contradict each other, or the model.
     """
     own = request.own
-    shape, unknown, longest = None, "", request.config.get("max_position_embeddings")
+    flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
+    own = with_flow(own, flow)
+    arguments, of_arguments = _arguments(own, version, request)
+    lora, of_adapters = _adapters(request)
+    shape, unknown, positions = None, "", context_length(request.config)
     try:
         shape = shape_of(request.config)
-        longest = shape.max_position_embeddings
+        positions = shape.max_position_embeddings
     except EngineLoadError as error:
         unknown = str(error)
-    longest = longest if isinstance(longest, int) and longest > 0 else None
-    max_input_len, max_seq_len = lengths(request.max_seq_len, own, longest)
-    flow = own.flow or flow_of(version)
-    own = with_flow(own, flow)
+    family = families.family_of(request.config)
+    end = windows.end(request.config, family, flow)
+    max_input_len, max_seq_len = lengths.lengths(request.max_seq_len, own, positions, end)
+    of_lengths = lengths.findings(own, flow, max_seq_len, positions, end)
+    settings, of_windows = windows.with_windows(own.settings, request.config, family, flow, max_seq_len)
+    own = msgspec.structs.replace(own, settings=settings)
     stored = stored_as(request.config)
     if stored and request.folder is None:
         # Of a model on the hub config.json alone was fetched, and ModelOpt's own file lies beside it.
@@ -126,20 +145,47 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         max_seq_len=max_seq_len,
         max_num_tokens=max_num_tokens,
         max_beam_width=own.max_beam_width,
-        kv_cache_free_gpu_mem_fraction=own.settings.kv_cache_free_gpu_mem_fraction or _DEFAULT_FREE_FRACTION,
+        kv_cache_free_gpu_mem_fraction=settings.kv_cache_free_gpu_mem_fraction or _DEFAULT_FREE_FRACTION,
+        max_tokens_in_kv_cache=settings.max_tokens_in_paged_kv_cache,
+        windows=settings.attention_windows,
         gpu=gpu,
         gather_logits=own.gather_logits,
         checkpoint_bytes=request.checkpoint_bytes,
     )
     found = estimate(shape, wanted) if shape else None
-    refusals = (*_of_options(own, flow, version, stored), *_without_effect(own, flow, quant, kv_cache_dtype, stored))
+    calibration = Calibration(
+        family, own.quant, own.kv_cache_dtype, own.calib_dataset, own.calib_size, quantized_already=stored is not None
+    )
+    of_calibration = Findings()
+    if flow == "tensorrt":
+        of_calibration = calibration.findings(request.config, wanted.ranks, trust_remote_code=request.trust_remote_code)
+    refusals = (
+        *_of_options(own, flow, version, stored),
+        *_without_effect(own, flow, quant, kv_cache_dtype),
+        *of_calibration.refusals,
+        *of_arguments,
+        *of_adapters,
+    )
     of_model = tuple(_of_model(request, flow, version, stored))
-    problems = (*of_model, *refusals, *prompts.problems, *(found.problems if found else ()))
+    problems = (
+        *of_model,
+        *refusals,
+        *of_calibration.problems,
+        *of_lengths.problems,
+        *of_windows.problems,
+        *prompts.problems,
+        *(found.problems if found else ()),
+    )
     remark = None if of_model else families.note(request.config, flow, own.quant, request.architectures)
     notes = (
+        *([why] if why else ()),
         *([remark] if remark else ()),
+        *(speculation.notes(arguments, version) if not of_arguments else ()),
         *([f"no estimate: {unknown}"] if unknown else ()),
+        *of_lengths.notes,
+        *of_windows.notes,
         *prompts.notes,
+        *of_calibration.notes,
         *(found.notes if found else ()),
     )
     return Plan(
@@ -149,13 +195,16 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         max_seq_len=max_seq_len,
         max_batch_size=request.max_batch_size,
         max_num_tokens=max_num_tokens,
-        chunked_context=prompts.chunked,
+        calib_size=calibration.texts,
+        settings=msgspec.structs.replace(settings, enable_chunked_context=prompts.chunked),
         shape=shape,
         estimate=msgspec.structs.replace(found, problems=problems, notes=notes) if found else None,
         estimated_with=wanted,
         problems=problems,
         refusals=refusals,
         notes=notes,
+        lora=lora,
+        extra_llm_api_options=arguments,
     )
 
 
@@ -169,23 +218,24 @@ def described(request: Request, made: Plan) -> str:
 
 def _of_model(request: Request, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
     """Problems of the model's family, or of the checkpoint's quantization, with TensorRT-LLM."""
-    release = (version.major, version.minor)
-    refused = families.refusal(
-        request.config, flow, release, trust_remote_code=request.trust_remote_code, installed=request.architectures
-    )
-    if refused:
+    if refused := _of_family(request, version, request.trust_remote_code, flow):
         yield refused
         return
     try:
         versions.require_flow(flow, version, str(version))
     except EngineLoadError as error:
         yield str(error)
-    if stored and (refused := checkpoint_refusal(stored, flow, release)):
+    if stored and (refused := checkpoint_refusal(stored, flow, (version.major, version.minor))):
         yield refused
     if request.folder is not None and request.config.get("model_type") == "chatglm":
         refused = chatglm.refusal(request.folder, request.config)
         if refused:
             yield refused
+
+
+def _of_family(request: Request, version: Version, trust: bool, flow: Flow) -> str | None:
+    release = (version.major, version.minor)
+    return families.refusal(request.config, flow, release, trust_remote_code=trust, installed=request.architectures)
 
 
 def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: StoredAs | None) -> Iterator[str]:
@@ -215,20 +265,10 @@ def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: S
         )
 
 
-def _without_effect(
-    own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype, stored: StoredAs | None
-) -> Iterator[str]:
+def _without_effect(own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype) -> Iterator[str]:
     """Options that TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
     if flow == "pytorch":
         return
-    why = ""
-    if stored:
-        why = "the checkpoint is quantized already"
-    elif not (own.quant and QUANTIZATIONS[own.quant].calibrates) and own.kv_cache_dtype == "auto":
-        why = f"only --quant {', '.join(_CALIBRATING)} and a --kv-cache-dtype other than auto are calibrated"
-    for option, given in (("--calib-dataset", own.calib_dataset), ("--calib-size", own.calib_size)):
-        if why and given:
-            yield f"{option} {given} has no effect here: {why}; leave it out"
     if own.plugins.get("use_fp8_context_fmha") == "enable":
         needs = "--use-fp8-context-fmha has no effect here: TensorRT-LLM turns it off"
         if own.plugins.get("context_fmha") == "disable":
@@ -242,42 +282,50 @@ def _without_effect(
             )
 
 
-def flow_of(version: Version) -> Flow:
-    """Flow where none is asked for: an engine is built if the version can."""
-    return "tensorrt" if (version.major, version.minor) < families.TENSORRT_FLOW_END else "pytorch"
+def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Further arguments of `LLM` in the version's terms, and their refusals."""
+    if not own.extra_llm_api_options:
+        return {}, ()
+    try:
+        arguments = llm_args.read(own.extra_llm_api_options, version)
+    except EngineLoadError as error:
+        return {}, (str(error),)
+    refused = speculation.refusals(
+        arguments,
+        version,
+        pipeline_parallel_size=own.pipeline_parallel_size,
+        max_beam_width=own.max_beam_width,
+        adapters=bool(request.lora.adapters or request.lora.max_loras),
+        grammars=own.settings.guided_decoding_backend,
+    )
+    return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
 
 
-def lengths(max_seq_len: int | None, own: TensorRtLlmOptions, longest: int | None) -> tuple[int, int]:
-    """Tokens of a prompt, and of prompt and output together; `longest` is what the model was made for.
+def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
+    """What the manifest says of adapters, and the refusal of those that TensorRT-LLM would not apply in full."""
+    options = request.lora
+    try:
+        adapters = read_adapters(options)
+        room = options.max_loras is not None and options.max_loras > len(adapters)
+        if request.own.backend == "cpp" and room:
+            return LoraSettings(), (
+                "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
+            )
+        return lora_settings(options, adapters, target_modules(adapters, room=room)), ()
+    except EngineLoadError as error:
+        return LoraSettings(), (str(error),)
+    except LoraError as error:
+        return LoraSettings(), (f"--lora-dir: {error}",)
+
+
+def gpu_for(name: str | None, memory: str | None, installed: Sequence[InstalledGpu]) -> Gpu:
+    """The GPU to estimate for: the named one or one of this memory, else the first installed, else `DEFAULT_GPU`.
 
     Raises:
-        EngineLoadError: they contradict each other, or the model.
+        EngineLoadError: none of that name is known, or `memory` is no size.
     """
-    most_input, most_output = own.max_input_len, own.max_output_len
-    if max_seq_len is not None and most_output is not None:
-        raise EngineLoadError("--max-output-len and --max-seq-len say the same: give one of the two")
-    if most_output is not None and most_input is not None:
-        total = most_input + most_output
-    else:
-        total = max_seq_len if max_seq_len is not None else longest or DEFAULT_MODEL_LEN
-    if total < 1 or (longest is not None and total > longest):
-        raise EngineLoadError(f"--max-seq-len {total} is outside what the model was made for (1 to {longest})")
-    if most_input is None:
-        # A request has at least one token of output.
-        most_input = total - (most_output or 1) if total > 1 else 1
-    if most_input < 1:
-        raise EngineLoadError(f"--max-output-len {most_output} leaves no room for a prompt in {total} tokens")
-    if most_input > total:
-        raise EngineLoadError(f"--max-input-len {most_input} is more than the {total} tokens of --max-seq-len")
-    return most_input, total
-
-
-def gpu_for(name: str | None, installed: Sequence[InstalledGpu]) -> Gpu:
-    """The GPU to estimate for: the named one, else the first that is installed, else `DEFAULT_GPU`.
-
-    Raises:
-        EngineLoadError: none of that name is known.
-    """
+    if memory is not None:
+        return gpu_of_memory(memory, name)
     if name is not None:
         return find_gpu(name)
     return as_gpu(installed[0]) if installed else find_gpu(DEFAULT_GPU)

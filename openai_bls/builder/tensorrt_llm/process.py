@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from openai_bls.core.mpi import names_a_rank
 from openai_bls.launcher.process import GUARDIAN
 
 _POLL_SECONDS = 0.2
 # From the order to stop to the kill: TensorRT does not listen, but ranks may.
 _GRACE_SECONDS = 5.0
-# MPI's variables of a rank would make the worker take itself for one.
-_MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "PRTE_")
 
 KILLED_BASE = 128
 """Exit codes from here on are this and the number of a signal."""
@@ -59,7 +58,7 @@ def run_worker(arguments: Sequence[str], log: Path, on_line: Callable[[str], Non
     # No shared memory of a server's to remove, and no mpirun with ranks.
     guardian = [sys.executable, "-I", "-S", str(GUARDIAN), str(theirs.fileno()), str(_GRACE_SECONDS), "", "0", "0"]
     # A snapshot: an MPI that was imported here leaves variables in the environment that Python does not see.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_MPI_PREFIXES)}
+    environment = {name: os.environ[name] for name in os.environ if not (names_a_rank(name) or name[:6] == "SLURM_")}
     environment["PYTHONUNBUFFERED"] = "1"
     tail = LogTail(log)
     with lifeline, contextlib.closing(tail):

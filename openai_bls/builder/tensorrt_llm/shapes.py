@@ -13,6 +13,7 @@ import msgspec
 
 from openai_bls.builder.tensorrt_llm.hf_config import first_architecture
 from openai_bls.builder.tensorrt_llm.quantized_checkpoint import quantization_of
+from openai_bls.core.checkpoint import scaled_positions
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.embedded.parameter_count import ParameterCount, count_parameters
 
@@ -93,7 +94,7 @@ def shape_of(config: dict[str, Any]) -> ModelShape:
         head_dim=head_dim or hidden_size // heads,
         latent_size=latent + rope if latent else 0,
         vocab_size=_number(text, "vocab_size") or counts.embedding // hidden_size,
-        max_position_embeddings=_stretched(longest, written) if longest else None,
+        max_position_embeddings=scaled_positions(longest, written) if longest else None,
         experts_per_token=_number(text, "num_experts_per_tok", "num_experts_per_token") or 1,
         sliding_window=_number(text, "sliding_window"),
         dtype=str(written.get("torch_dtype") or written.get("dtype") or ""),
@@ -141,20 +142,6 @@ def _cache_layers(text: Any, layers: int) -> int:
     if not kinds:
         return layers
     return sum(kind == "hybrid" or ("attention" in kind and kind != "linear_attention") for kind in kinds)
-
-
-def _stretched(longest: int, config: dict[str, Any]) -> int:
-    """`longest` tokens with the position scaling of config.json; llama3 and longrope have it in the number already."""
-    scaling = config.get("rope_scaling") or config.get("rope_parameters")
-    if not isinstance(scaling, dict):
-        return longest
-    kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
-    if kind not in ("linear", "dynamic", "yarn") or not isinstance(factor, int | float) or factor < 1:
-        return longest
-    if kind == "yarn":
-        original = scaling.get("original_max_position_embeddings")
-        return max(longest, int((original if isinstance(original, int) else longest) * factor))
-    return int(longest * factor)
 
 
 # Sources: the Python code that comes with the checkpoints of baichuan, chatglm and qwen.

@@ -56,6 +56,10 @@ class EstimateOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_num_tokens: int = 8192
     max_beam_width: int = 1
     kv_cache_free_gpu_mem_fraction: float = 0.9
+    max_tokens_in_kv_cache: int | None = None
+    """Tokens that the KV cache holds at most; None is as many as fit."""
+    windows: tuple[int, ...] = ()
+    """Tokens that each layer looks back, cyclically; empty if all look back at everything."""
     gpu: Gpu | None = None
     """GPU of each rank; None estimates without one: no batch sizes, but the known GPUs that it would run on."""
     gather_logits: bool = False
@@ -67,6 +71,14 @@ class EstimateOptions(msgspec.Struct, frozen=True, kw_only=True):
     def ranks(self) -> int:
         """GPUs needed."""
         return self.tp * self.pp
+
+    def limited(self, kv_tokens: int | None) -> bool:
+        """True if `max_tokens_in_kv_cache` is why the KV cache holds no more than `kv_tokens`."""
+        return (
+            self.max_tokens_in_kv_cache is not None
+            and kv_tokens is not None
+            and (kv_tokens >= self.max_tokens_in_kv_cache)
+        )
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,9 +111,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     build_gpu_memory: int
     """Bytes of each GPU at the build's peak."""
     kv_pool: int | None = None
-    """Per rank, for the KV cache. None without a GPU, as are the next three."""
+    """Per rank, for the KV cache. None without a GPU, as are the next four."""
     kv_tokens: int | None = None
     """Tokens that fit in the KV cache, whole blocks."""
+    kv_tokens_per_sequence: int | None = None
+    """Tokens that a sequence of max_seq_len keeps in the KV cache: fewer than these with attention windows."""
     batch_full: int | None = None
     """Sequences of max_seq_len tokens that the KV cache holds at once."""
     batch_half: int | None = None
@@ -179,8 +193,8 @@ def _require_sizes(options: EstimateOptions) -> None:
         if getattr(options, name) < 1:
             flag = {"tp": "tp-size", "pp": "pp-size"}.get(name, name.replace("_", "-"))
             raise EngineLoadError(f"--{flag} must be at least 1")
-    if not 0 < options.kv_cache_free_gpu_mem_fraction <= 1:
-        raise EngineLoadError("--kv-cache-free-gpu-mem-fraction must be above 0 and at most 1")
+    if not 0 < options.kv_cache_free_gpu_mem_fraction < 1:
+        raise EngineLoadError("--kv-cache-free-gpu-mem-fraction must be above 0 and below 1")
 
 
 def _kv_heads_per_rank(shape: ModelShape, options: EstimateOptions) -> int:
@@ -244,15 +258,30 @@ def _activations(shape: ModelShape, options: EstimateOptions, element: int, how:
 def _with_cache(found: Estimate, options: EstimateOptions, gpu: Gpu) -> Estimate:
     free = max(0, gpu.memory_bytes - found.gpu_memory)
     pool = math.floor(free * options.kv_cache_free_gpu_mem_fraction)
-    blocks = pool // (found.kv_per_token_per_rank * TOKENS_PER_BLOCK)
-
-    def batch(length: int) -> int:
-        return blocks // (math.ceil(length / TOKENS_PER_BLOCK) * options.max_beam_width)
-
+    block = found.kv_per_token_per_rank * TOKENS_PER_BLOCK
+    if options.max_tokens_in_kv_cache is not None:
+        pool = min(pool, math.ceil(options.max_tokens_in_kv_cache / TOKENS_PER_BLOCK) * block)
+    blocks = pool // block
+    full, half = (_blocks(options, length) for length in (options.max_seq_len, math.ceil(options.max_seq_len / 2)))
     return msgspec.structs.replace(
         found,
         kv_pool=pool,
         kv_tokens=blocks * TOKENS_PER_BLOCK,
-        batch_full=batch(options.max_seq_len),
-        batch_half=batch(math.ceil(options.max_seq_len / 2)),
+        kv_tokens_per_sequence=math.ceil(full * TOKENS_PER_BLOCK),
+        batch_full=math.floor(blocks / (full * options.max_beam_width)),
+        batch_half=math.floor(blocks / (half * options.max_beam_width)),
     )
+
+
+def _blocks(options: EstimateOptions, length: int) -> float:
+    """Blocks that a sequence keeps, each through all layers; with different windows, their mean over a cycle of layers.
+
+    A prompt that is longer than a window needs room for one step of it besides: `temporaryKvCacheLength` in
+    cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp.
+    """
+
+    def kept(window: int) -> int:
+        return min(length, window + min(options.max_num_tokens, max(0, options.max_input_len - window)))
+
+    windows = options.windows or (length,)
+    return sum(math.ceil(kept(window) / TOKENS_PER_BLOCK) for window in windows) / len(windows)

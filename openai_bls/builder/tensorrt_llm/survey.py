@@ -10,6 +10,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,26 +38,36 @@ def log_file() -> Iterator[Path]:
     path.unlink()
 
 
-def ask_installed() -> tuple[Version, Mapping[Flow, frozenset[str]] | None, str]:
-    """TensorRT-LLM to plan for: version, architectures by flow (None if it could not be asked), and a clause about it.
+class Installed(NamedTuple):
+    """TensorRT-LLM to plan for: the installed one, else the newest that is known."""
 
-    Without one it is the newest that is known.
-    """
+    version: Version
+    architectures: Mapping[Flow, frozenset[str]] | None
+    """Architectures by flow; None if it could not be asked."""
+    about: str
+    """Clause about it."""
+    arguments_refusal: str = ""
+
+
+def ask_installed(arguments: dict[str, Any]) -> Installed:
+    """TensorRT-LLM to plan for, and what it says to further arguments of `LLM`."""
     if importlib.util.find_spec("tensorrt_llm") is None:
-        return NEWEST, None, f"is not installed: planned for {NEWEST} and the models of docs/models.md"
+        return Installed(NEWEST, None, f"is not installed: planned for {NEWEST} and the models of docs/models.md")
     try:
-        found = survey()
-        return Version.parse(found.version), found.architectures, found.version
+        found = survey(arguments)
+        return Installed(Version.parse(found.version), found.architectures, found.version, found.arguments_refusal)
     except EngineLoadError as error:
         try:
             version = Version.parse(importlib.metadata.version("tensorrt_llm"))
         except (importlib.metadata.PackageNotFoundError, ValueError):
             version = NEWEST
-        return version, None, f"could not be asked: planned for {version} and the models of docs/models.md ({error})"
+        return Installed(
+            version, None, f"could not be asked: planned for {version} and the models of docs/models.md ({error})"
+        )
 
 
-def survey() -> Survey:
-    """TensorRT-LLM and GPUs of this machine.
+def survey(arguments: dict[str, Any]) -> Survey:
+    """TensorRT-LLM and GPUs of this machine, and what it says to further arguments of `LLM`.
 
     Raises:
         EngineLoadError: TensorRT-LLM is not, or cannot be imported.
@@ -67,9 +78,10 @@ def survey() -> Survey:
             "with --engine transformers"
         )
     with log_file() as log, tempfile.TemporaryDirectory(prefix="openai_bls-survey-") as folder:
-        found = Path(folder) / "survey.json"
+        found, asked = Path(folder) / "survey.json", Path(folder) / "arguments.json"
+        asked.write_bytes(msgspec.json.encode(arguments))
         lines: deque[str] = deque(maxlen=TAIL_LINES)
-        code = run_worker(["survey", str(found)], log, lines.append, lambda: None)
+        code = run_worker(["survey", str(found), str(asked)], log, lines.append, lambda: None)
         if code == 0:
             return msgspec.json.decode(found.read_bytes(), type=Survey)
         none = BuildSpec(Path(), Path(), log.parent, 1, 1, 1, 1)

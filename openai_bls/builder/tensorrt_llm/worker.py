@@ -2,8 +2,8 @@
 
 ::
 
-    python -m openai_bls.builder.tensorrt_llm.worker survey <file>    write a `Survey` of this machine
-    python -m openai_bls.builder.tensorrt_llm.worker build <file>     build the `BuildSpec` in the file
+    python -m openai_bls.builder.tensorrt_llm.worker survey <file> <arguments>    write a `Survey` of this machine
+    python -m openai_bls.builder.tensorrt_llm.worker build <file>                 build the `BuildSpec` in the file
 
 Its output is the build's log, which `building` reads.
 """
@@ -35,6 +35,8 @@ class Survey(msgspec.Struct, frozen=True):
     """GPUs that a process sees."""
     architectures: dict[Flow, frozenset[str]] = {}
     """Architectures that each flow has a model class for; empty sets if this version does not say."""
+    arguments_refusal: str = ""
+    """Refusal of further arguments of `LLM`; empty if there are none, or if the installed classes take them."""
 
 
 def encode(value: BuildSpec | Survey) -> bytes:
@@ -63,7 +65,8 @@ def main(arguments: list[str]) -> int:
         found = installed()
         if what == "survey":
             models: dict[Flow, frozenset[str]] = {flow: found.architectures(flow) for flow in get_args(Flow)}
-            path.write_bytes(encode(Survey(found.version_text, found.gpus(), models)))
+            values = msgspec.json.decode(Path(arguments[2]).read_bytes())
+            path.write_bytes(encode(Survey(found.version_text, found.gpus(), models, found.refusal(values))))
         else:
             spec = decode_spec(path.read_bytes())
             _say(f"{STAGE}load")

@@ -17,6 +17,7 @@ from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice, candidates
+from openai_bls.engines.embedded.tensor_check import missing_weights
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +68,17 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
     try:
         # Without `device_map`, which needs the package accelerate: the weights are mapped from their files, and the GPU
         # holds one copy.
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation=implementation,
             trust_remote_code=manifest.trust_remote_code,
             local_files_only=True,
+            output_loading_info=True,
         )
+        if problem := missing_weights(info["missing_keys"]):
+            # transformers would draw them at random, with a warning.
+            raise ValueError(problem)
         return model.to(device).eval()
     except Exception as error:
         logger.exception("loading the checkpoint failed")

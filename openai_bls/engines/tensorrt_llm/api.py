@@ -11,8 +11,10 @@ import asyncio
 import logging
 from typing import Any
 
+import msgspec
+
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.tensorrt_llm import api_build, api_sampling, versions
+from openai_bls.engines.tensorrt_llm import api_build, api_sampling, llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import (
     BuildSpec,
     Flow,
@@ -76,6 +78,10 @@ class Api:
             EngineLoadError: this version cannot honour `options`; one sentence.
             Exception: TensorRT-LLM's own.
         """
+        if options.extra_llm_api_options:
+            # Another version may have placed the checkpoint, and a draft model may be gone.
+            read = llm_args.read(options.extra_llm_api_options, self.version)
+            options = msgspec.structs.replace(options, extra_llm_api_options=read)
         self._require(options)
         clear_mpi()
         arguments = self._arguments(options)
@@ -91,6 +97,8 @@ class Api:
             names.add("grammar")
         if options.max_loras:
             names.add("lora_name")
+        if speculation.speculation(options.extra_llm_api_options, self.version):
+            names &= speculation.FIELDS
         return tuple(sorted(names))
 
     def grammar_kinds(self, options: LlmOptions) -> tuple[str, ...]:
@@ -159,6 +167,18 @@ class Api:
         clear_mpi()
         api_build.build(self._package, spec)
 
+    def refusal(self, values: dict[str, Any]) -> str:
+        """Refusal of further arguments of `LLM` by the installed classes; empty if they take them."""
+        if not values:
+            return ""
+        try:
+            versions.require_flow("pytorch", self.version, self.version_text)
+            made = llm_args.objects(self._package, llm_args.read(values, self.version))
+            self._package.require_fields("LLM", self._package.llm_fields("pytorch"), made)
+        except EngineLoadError as error:
+            return str(error)
+        return ""
+
     def architectures(self, flow: Flow) -> frozenset[str]:
         """Names of config.json's `architectures` that a flow has a model class for; empty if it does not tell.
 
@@ -204,6 +224,16 @@ class Api:
                 f"--kv-cache-dtype {options.kv_cache_dtype} is not one that the PyTorch flow of TensorRT-LLM "
                 f"{self.version_text} takes: {', '.join(dtypes)}"
             )
+        refused = speculation.refusals(
+            options.extra_llm_api_options,
+            self.version,
+            pipeline_parallel_size=options.pipeline_parallel_size,
+            max_beam_width=options.max_beam_width,
+            adapters=bool(options.lora),
+            grammars=backend,
+        )
+        for sentence in refused:
+            raise EngineLoadError(sentence)
 
     def _arguments(self, options: LlmOptions) -> dict[str, Any]:
         """Arguments of `LLM`, besides the model."""
@@ -231,6 +261,8 @@ class Api:
             # Else a KV cache that holds less than one sequence shortens what the model sees.
             arguments["fail_fast_on_attention_window_too_large"] = True
         if options.flow == "pytorch":
+            own = {key: value for key, value in options.extra_llm_api_options.items() if key not in arguments}
+            arguments |= llm_args.objects(self._package, own)
             arguments |= self._pytorch(options, fields)
         elif options.max_loras and "max_loras" in fields:
             # Later versions size their cache of adapters by the engine's configuration.
@@ -242,7 +274,9 @@ class Api:
         arguments: dict[str, Any] = {"max_seq_len": options.max_model_len}
         if options.max_beam_width > 1:
             arguments["max_beam_width"] = options.max_beam_width
-        if versions.cpp_sampler(self.version):
+        drafting = speculation.speculation(options.extra_llm_api_options, self.version)
+        # The C++ decoder does not verify drafts.
+        if versions.cpp_sampler(self.version) and drafting is None:
             if "sampler_type" in fields:
                 arguments["sampler_type"] = "TRTLLMSampler"
             elif "enable_trtllm_sampler" in fields:
@@ -259,7 +293,8 @@ class Api:
         return arguments
 
     def _kv_cache(self, options: LlmOptions) -> Any:
-        values: dict[str, Any] = {"enable_block_reuse": options.enable_kv_cache_reuse}
+        values: dict[str, Any] = dict(options.extra_llm_api_options.get("kv_cache_config", {}))
+        values["enable_block_reuse"] = options.enable_kv_cache_reuse
         if options.kv_cache_free_gpu_mem_fraction is not None:
             values["free_gpu_memory_fraction"] = options.kv_cache_free_gpu_mem_fraction
         if options.max_tokens_in_paged_kv_cache:
@@ -274,5 +309,7 @@ class Api:
 
     def _scheduler(self, options: LlmOptions) -> Any:
         policies = self._package.name(f"{_LLMAPI}.CapacitySchedulerPolicy")
-        policy = getattr(policies, options.batch_scheduler_policy.upper())
-        return self._package.make(self._package.name(f"{_LLMAPI}.SchedulerConfig"), capacity_scheduler_policy=policy)
+        given = options.extra_llm_api_options.get("scheduler_config", {})
+        values = llm_args.objects(self._package, given, "SchedulerConfig")
+        values["capacity_scheduler_policy"] = getattr(policies, options.batch_scheduler_policy.upper())
+        return self._package.make(self._package.name(f"{_LLMAPI}.SchedulerConfig"), **values)

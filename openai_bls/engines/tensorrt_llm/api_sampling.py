@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from openai_bls.core.engine_types import Grammar
-from openai_bls.engines.tensorrt_llm import versions
+from openai_bls.engines.tensorrt_llm import speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import LlmOptions, Sampling
 from openai_bls.engines.tensorrt_llm.module import TensorRtLlm
 
@@ -85,6 +85,12 @@ def _refuse(package: TensorRtLlm, options: LlmOptions, sampling: Sampling) -> No
     for token_id in sampling.embedding_bias:
         if not 0 <= token_id < sampling.vocab_size:
             raise ValueError(f"logit_bias: there is no token {token_id}; the vocabulary has {sampling.vocab_size}")
+    drafting = speculation.speculation(options.extra_llm_api_options, package.version)
+    if drafting is not None and drafting.greedy and sampling.temperature != 0 and sampling.top_k != 1:
+        raise ValueError(
+            f"temperature: 0 is needed, for TensorRT-LLM {package.version_text} decodes greedily with the speculative "
+            f"decoding that this model was loaded with ({drafting.decoding_type})"
+        )
     grammar = sampling.grammar
     if grammar is None:
         return

@@ -112,6 +112,8 @@ class LlmOptions(msgspec.Struct, frozen=True):
     max_lora_rank: NotNegative = 0
     lora_target_modules: tuple[str, ...] = ()
     """TensorRT-LLM's names; empty leaves them to it."""
+    extra_llm_api_options: dict[str, Any] = {}
+    """Further arguments of `LLM` as `llm_args.read` gives them (`pytorch`)."""
 
 
 class Sampling(msgspec.Struct, frozen=True):

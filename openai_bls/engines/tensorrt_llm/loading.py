@@ -153,13 +153,14 @@ def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSett
         kv_cache_dtype=cast("KvCacheDtype", record.kv_cache_dtype),
         kv_cache_free_gpu_mem_fraction=fraction,
         max_tokens_in_paged_kv_cache=settings.max_tokens_in_paged_kv_cache or cache.max_tokens_in_kv_cache,
-        max_attention_window_size=_windows(settings.max_attention_window_size),
+        max_attention_window_size=settings.attention_windows,
         guided_decoding_backend=settings.guided_decoding_backend,
         gather_generation_logits=built and record.gather_logits,
         lora=_adapters(version_dir, manifest.lora),
         max_loras=manifest.lora.max_loras,
         max_lora_rank=manifest.lora.max_lora_rank,
         lora_target_modules=manifest.lora.target_modules,
+        extra_llm_api_options=record.extra_llm_api_options,
     )
     # None leaves TensorRT-LLM's own default, which the options' are.
     names = (
@@ -256,15 +257,6 @@ def _adapters(version_dir: Path, lora: LoraSettings) -> tuple[LoraAdapter, ...]:
         LoraAdapter(name, version_dir / folder, number)
         for number, (name, folder) in enumerate(lora.adapters.items(), 1)
     )
-
-
-def _windows(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if any(not part.isdecimal() or int(part) < 1 for part in parts):
-        raise EngineLoadError(
-            f"max_attention_window_size is {text!r}: a number of tokens is needed, or several separated by commas"
-        )
-    return tuple(int(part) for part in parts)
 
 
 def _open(api: Api, options: LlmOptions) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.mpi import names_a_rank
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import OLDEST
 
@@ -22,15 +23,12 @@ IMAGES = {
     "0.21.0": "25.08",
     "1.0.0": "25.10",
     "1.1.0": "26.02",
-    "1.2.0": "26.03",
+    "1.2.0rc8": "26.03",
     "1.2.1": "26.07",
 }
 """Version of TensorRT-LLM → the newest tag of nvcr.io/nvidia/tritonserver:TAG-trtllm-python-py3 that has it."""
 
 NAME = "tensorrt_llm"
-# Of mpirun and its daemons. TensorRT-LLM spawns its ranks by MPI, which it cannot from inside another MPI job; and MPI
-# reads these when it is imported.
-_MPI_VARIABLES = ("OMPI_", "PMIX_", "PMI_")
 
 
 class TensorRtLlm:
@@ -142,8 +140,12 @@ def option_names(found: Any) -> frozenset[str]:
 
 
 def clear_mpi() -> None:
-    """Take what mpirun left in the environment out of it."""
-    for variable in [name for name in os.environ if name.startswith(_MPI_VARIABLES)]:
+    """Take what mpirun left in the environment out of it.
+
+    TensorRT-LLM spawns its ranks by MPI, which it cannot from inside another MPI job; and MPI reads these when it is
+    imported.
+    """
+    for variable in filter(names_a_rank, list(os.environ)):
         del os.environ[variable]
 
 

@@ -4,7 +4,8 @@ Kept of it, by its public source (triton_backend/inflight_batcher_llm/src): a te
 top_p, and without any the output is greedy; the seed is 0 unless given; there is one end token, which is not sent;
 of a stream `output_ids` holds the new tokens, `output_log_probs` all so far; no batch_index and no sequence_index
 of a batch of one; both `output_ids` and `sequence_length` must be asked for; a stop request is answered by an empty
-last response, and ends the latest live request of its id; errors have the executor's words around them.
+last response, and ends the latest live request of its id; errors have the executor's words around them; logits come
+with the last response of a request that asks for them. They are made up here: of each token, 1 where it is.
 """
 
 import os
@@ -36,7 +37,7 @@ class TritonPythonModel:
         """Load the engine."""
         pb_utils.log_to_triton()
         folder = Path(args["model_repository"]) / args["model_version"] / ENGINE
-        self.exchange = ExchangeServer(frames.address(f"{args['model_name']}/{ENGINE}", os.getppid()))
+        self.exchange = ExchangeServer(frames.address(f"{args['model_instance_name']}/{ENGINE}", os.getppid()))
         overrides = settings.engine_overrides(os.environ)
         self.engine = create_engine(folder, self.exchange.on_step, overrides)
         self.exchange.start(self.engine)
@@ -77,12 +78,20 @@ class TritonPythonModel:
         missing = {"output_ids", "sequence_length"} - set(request.requested_output_names())
         if missing:
             raise EngineError(f"{missing} must be present in list of output tensors")
+        logits = {
+            name: np.eye(self.engine.info.vocab_size, dtype=np.float32)
+            for name in ("context_logits", "generation_logits")
+            if np.any(arrays.pop(f"return_{name}", False))
+        }
         parsed = self._parse(arrays)
 
         def send(outputs: dict[str, Any], final: bool) -> None:
+            sent = {name: outputs[name] for name in _SENT if name in outputs}
             if final:
                 self._forget(triton_id, responder)
-            stream.send({name: outputs[name] for name in _SENT if name in outputs}, final=final)
+                tokens = {"context_logits": [parsed.prompts[0]], "generation_logits": outputs["output_ids"]}
+                sent |= {name: rows[np.array(tokens[name])] for name, rows in logits.items()}
+            stream.send(sent, final=final)
 
         def fail(error: ApiError) -> None:
             self._forget(triton_id, responder)

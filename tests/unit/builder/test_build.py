@@ -25,6 +25,7 @@ from openai_bls.builder.hub import default_name
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
+from openai_bls.builder.tensorrt_llm.shapes import shape_of
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest
 from openai_bls.engines.embedded import grammar_backend
@@ -189,7 +190,7 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
     else:
         with pytest.raises(EngineLoadError, match="cut short"):
             answer(repository)
-        assert "--max-model-len 0" in refusal(source, repository, max_model_len=0)
+        assert "--max-seq-len 0" in refusal(source, repository, max_model_len=0)
         assert len(answer(repository)) == 8
     assert run(source, repository)[0].max_model_len == 512
     assert not leftovers(repository)
@@ -251,13 +252,12 @@ def test_null_engine_without_weights(source: Path, repository: Path) -> None:
 
 def test_refusals(source: Path, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "TensorRT-LLM is not installed in this Python" in refusal(source, repository, engine="tensorrt_llm")
-    assert "not a directory" in refusal("./no/such/place", repository)
-    assert "not a directory" in refusal(source / "config.json", repository)
+    assert "is a file, not a directory" in refusal(source / "config.json", repository)
     (tmp_path / "empty").mkdir()
     assert "no config.json" in refusal(tmp_path / "empty", repository)
     assert "no folder tensorrt_llm" in refusal(source, tmp_path)
-    assert "--max-model-len 513" in refusal(source, repository, max_model_len=513)
-    assert "--max-model-len 0" in refusal(source, repository, max_model_len=0)
+    assert "--max-seq-len 513" in refusal(source, repository, max_model_len=513)
+    assert "--max-seq-len 0" in refusal(source, repository, max_model_len=0)
     assert "--max-batch-size" in refusal(source, repository, max_batch_size=0)
     assert "does not hold one sequence of 512" in refusal(source, repository, max_tokens_in_kv_cache=511)
     assert "does not hold one sequence of 100" in refusal(
@@ -276,7 +276,6 @@ def test_refused_checkpoints(source: Path, repository: Path) -> None:
         return refusal(source, repository)
 
     assert "no causal language model" in with_config(model_type="vit", architectures=["ViTModel"])
-    assert "Qwen2ForSequenceClassification" in with_config(architectures=["Qwen2ForSequenceClassification"])
     assert "--trust-remote-code" in with_config(auto_map={"AutoModelForCausalLM": "modeling.Model"})
     assert "no vocab_size" in with_config(vocab_size=None)
     (source / "config.json").write_text("{")
@@ -403,8 +402,30 @@ def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFix
 
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main = command_line().main
-    arguments = ["--model", str(source), "--model-repository", str(repository), "--max-seq-len", "64"]
-    assert main(arguments) == 0
+    where = ["--model", str(source), "--model-repository", str(repository)]
+    assert main([*where, "--max-seq-len", "64"]) == 0
     assert load_manifest(repository / "tensorrt_llm" / "1").max_model_len == 64
-    assert main([*arguments, "--engine", "tensorrt_llm"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("build: serve it: ")
+    assert last.endswith(f"python -m openai_bls serve --model-repository {repository}")
+    assert main([*where, "--engine", "tensorrt_llm"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+    # Under the name that was typed.
+    for option in ("--max-seq-len", "--max-model-len"):
+        assert main([*where, option, "513"]) == 1
+        assert f": {option} 513 is outside" in capsys.readouterr().err
+
+
+def test_rope_scaling_extends_the_context(source: Path, repository: Path) -> None:
+    """By YaRN's recipe, which leaves max_position_embeddings as it was: in the build, in the engine and in the plan."""
+    path = source / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    config["rope_scaling"] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    path.write_text(json.dumps(config))
+    assert run(source, repository)[0].max_model_len == 2048
+    engine = create_engine(repository / "tensorrt_llm" / "1", Recorder(), {"num_threads": "1"})
+    engine.close()
+    assert engine.info.max_model_len == 2048
+    assert "--max-seq-len 2049" in refusal(source, repository, max_model_len=2049)
+    assert shape_of(config).max_position_embeddings == 2048

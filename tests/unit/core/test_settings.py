@@ -47,9 +47,16 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
     assert "\n" not in str(info.value)
 
 
-@pytest.mark.parametrize("text", ["", "4096", "4096,512, 32000"])
-def test_attention_windows(text: str) -> None:
-    assert load(TensorRtLlmSettings, {"max_attention_window_size": text}, {}).max_attention_window_size == text
+@pytest.mark.parametrize(("text", "windows"), [("", ()), ("4096", (4096,)), ("4096,512, 32000", (4096, 512, 32000))])
+def test_attention_windows(text: str, windows: tuple[int, ...]) -> None:
+    found = load(TensorRtLlmSettings, {"max_attention_window_size": text}, {})
+    assert (found.max_attention_window_size, found.attention_windows) == (text, windows)
+
+
+def test_all_of_the_memory_is_too_much() -> None:
+    """TensorRT-LLM's executor: freeGpuMemoryFraction < 1 (cpp/tensorrt_llm/executor/kvCacheConfig.cpp, 0.20 to 1.2)."""
+    with pytest.raises(SettingsError, match="kv_cache_free_gpu_mem_fraction"):
+        load(TensorRtLlmSettings, {"kv_cache_free_gpu_mem_fraction": "1.0"}, {})
 
 
 @pytest.mark.parametrize("text", ["10,x", "0", "10,,20", "10,", "-1", "1.5", "10\n20"])

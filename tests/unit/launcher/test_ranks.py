@@ -263,11 +263,36 @@ def test_an_engine_that_does_not_split_says_so(repository: Path) -> None:
     assert split.summary().endswith("starts 2 ranks; those after 0 load tensorrt_llm")
 
 
+@pytest.mark.parametrize(("size", "gpus"), [(1, "0;1"), (2, "0,1;2,3")])
+def test_several_instances_of_a_cpp_engine(repository: Path, size: int, gpus: str) -> None:
+    """One tritonserver runs those of one GPU each; larger ones need an orchestrator."""
+    folder = repository / "tensorrt_llm"
+    record = {"tensorrt_llm": {"backend": "cpp", "tensor_parallel_size": size}}
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "1" / "engine.json").write_text(json.dumps(record))
+    (folder / "config.pbtxt").write_text(f'parameters {{ key: "gpu_device_ids" value {{ string_value: "{gpus}" }} }}')
+    found = engine_heads(repository, ["tensorrt_llm"])
+    assert found["tensorrt_llm"].instances == 2
+    assert plan(repository, found, mode="orchestrator") is not None
+    if size == 1:
+        assert plan(repository, found) is None
+        return
+    with pytest.raises(LaunchError, match=r"has 2 instances of 2 ranks each .*: serve it with --mode orchestrator"):
+        plan(repository, found)
+
+
 def test_environment() -> None:
-    traces = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_btl": "tcp", "PMIX_RANK": "0", "PMI_RANK": "0"}
-    base = {"PATH": "/bin", **traces}
+    traces = {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_MCA_orte_hnp_uri": "1",
+        "ORTE_X": "1",
+        "PMIX_RANK": "0",
+        "PMI_RANK": "0",
+    }
+    kept = {"PATH": "/bin", "OMPI_MCA_btl_tcp_if_include": "eth0", "PMIX_MCA_gds": "hash"}
+    base = {**kept, **traces}
     leader, orchestrator = RankOptions(), RankOptions(mode="orchestrator")
-    assert rank_environment(leader, heads(tensorrt_llm=PYTHON), base) == {"PATH": "/bin"}
+    assert rank_environment(leader, heads(tensorrt_llm=PYTHON), base) == kept
     assert rank_environment(leader, heads(tensorrt_llm=CPP), base) == base
     assert rank_environment(leader, heads(tensorrt_llm=None), base) == base
     assert rank_environment(orchestrator, heads(tensorrt_llm=CPP), {"PATH": "/bin"}) == {

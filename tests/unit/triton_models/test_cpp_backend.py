@@ -64,9 +64,10 @@ def test_our_own_model_gets_what_is_set_and_nothing_else() -> None:
 
 def test_the_cpp_backend() -> None:
     asked = TensorRtLlmSettings(guided_decoding_backend="xgrammar", enable_kv_cache_reuse=False)
-    settings = cpp_settings(manifest(), asked, HERE, {"gpu_device_ids": "0,1", "cuda_graph_mode": "true"})
+    settings = cpp_settings(manifest(), asked, HERE, {"gpu_device_ids": "1;2", "cuda_graph_mode": "true"})
     config = parsed(render_configs(manifest(), settings, Queue(1000, 64))["tensorrt_llm"])
     assert config.backend == "tensorrtllm"
+    assert config.instance_group[0].count == 2
     assert config.max_batch_size == 128
     assert config.model_transaction_policy.decoupled
     assert config.dynamic_batching.max_queue_delay_microseconds == 1000
@@ -80,7 +81,7 @@ def test_the_cpp_backend() -> None:
         "gpt_model_type": "inflight_fused_batching",
         "gpt_model_path": f"{HERE}/engine",
         "normalize_log_probs": "false",
-        "gpu_device_ids": "0,1",
+        "gpu_device_ids": "1;2",
         "cuda_graph_mode": "true",
         "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
         "tokenizer_dir": "",
@@ -120,6 +121,8 @@ def test_ensembles_around_the_cpp_backend_connect(max_batch_size: int) -> None:
             assert {tensor.name for tensor in inner.inputs if not tensor.optional} <= set(step.inputs)
             produced |= set(step.outputs.values())
         assert {tensor.name for tensor in model.outputs} <= produced
+        # As the official ensemble has them.
+        assert {"context_logits", "generation_logits"} <= {tensor.name for tensor in model.outputs}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +130,7 @@ def test_ensembles_around_the_cpp_backend_connect(max_batch_size: int) -> None:
     [
         ({"kv_cache_fraction": "0.5"}, "no parameter 'kv_cache_fraction' here; known are exclude_input_in_output, "),
         ({"cuda_graph_mode": "perhaps"}, "bad parameter of the C\\+\\+ backend: .*cuda_graph_mode"),
+        ({"gpu_device_ids": "0,;1"}, "bad parameter of the C\\+\\+ backend: .*gpu_device_ids"),
         ({"batch_scheduler_policy": "static"}, "bad parameter of the C\\+\\+ backend: .*static"),
     ],
 )
@@ -141,6 +145,7 @@ def test_refused_parameters(given: dict[str, str], message: str) -> None:
         (TensorRtLlmSettings(), "settings of its own"),
         (CppSettings(), "gpt_model_path"),
         (CppSettings(gpt_model_path="engine"), "not an absolute path"),
+        (CppSettings(gpt_model_path="/e", gpu_device_ids="0;1,2"), "has 1 GPU .tp x pp., and 1,2 are 2; the GPUs of"),
         (CppSettings(gpt_model_path="/e", guided_decoding_backend="llguidance"), "xgrammar only"),
         (CppSettings(gpt_model_path="/e", guided_decoding_backend="xgrammar"), "xgrammar_tokenizer_info_path"),
     ],

@@ -106,6 +106,10 @@ def test_a_cpp_engine_stays_one(repository: Path) -> None:
     assert 'key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" }' in text
     assert 'backend: "tensorrtllm"' in text
     assert configure(repository) == []
+    configure(repository, ["tensorrt_llm.gpu_device_ids=0;1;2"])
+    assert "instance_group [ { count: 3 kind" in config(repository, "tensorrt_llm").read_text()
+    with pytest.raises(SettingsError, match=r"one for each group of GPUs in gpu_device_ids \(3\)"):
+        configure(repository, ["tensorrt_llm.instances=2"])
     # The ensembles follow a smaller engine.
     configure(repository, ["tensorrt_llm.max_batch_size=4"])
     assert "max_batch_size: 4\n" in config(repository, "ensemble").read_text()
@@ -232,6 +236,14 @@ def test_a_further_engine(repository: Path) -> None:
         ("ensemble.decoupled_mode=false", "ensemble is an ensemble: it has no parameters"),
         ("tensorrt_llm.gpt_model_path=/x", "tensorrt_llm: unknown parameter 'gpt_model_path'"),
         ("tensorrt_llm.batch_scheduler_policy=best", "tensorrt_llm: bad parameter value"),
+        # What the server itself would refuse at its next start, or serve with other shapes.
+        ("openai_bls.tool_call_parser=nobodys", "openai_bls: tool_call_parser is 'nobodys'; known are auto, none, "),
+        ("openai_bls.reasoning_parser=tensorrt_llm=qwen,auto", "is neither one format nor a list of"),
+        ("openai_bls.tool_call_parser=tensorrt_llm_x=hermes", "names tensorrt_llm_x, which is none of tensorrt_llm"),
+        ("openai_bls.instances=0", "openai_bls: instances is 0: a number from 1"),
+        ("openai_bls.max_batch_size=4", "openai_bls: max_batch_size is 4, and must be 0"),
+        ("tensorrt_llm.max_batch_size=0", "tensorrt_llm: max_batch_size is 0, and must be a number from 1"),
+        ("preprocessing.max_batch_size=8", "ensemble: max_batch_size is 64, and that of its step preprocessing is 8"),
     ],
 )
 def test_refused_changes(repository: Path, change: str, says: str) -> None:
@@ -239,6 +251,48 @@ def test_refused_changes(repository: Path, change: str, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         configure(repository, ["openai_bls.http_port=9300", change])
     assert {path: path.read_text() for path in repository.glob("*/config.pbtxt")} == before
+
+
+@pytest.mark.parametrize(
+    ("engine", "change", "says"),
+    [
+        ("transformers", "kv_cache_free_gpu_mem_fraction=0.5", "is for TensorRT-LLM engines, and this one is embedded"),
+        ("transformers", "guided_decoding_backend=xgrammar", "is for TensorRT-LLM engines, and this one is embedded"),
+        ("transformers", "max_tokens_in_paged_kv_cache=99", "99 does not hold one sequence of 100 tokens"),
+        ("transformers", "max_tokens_in_paged_kv_cache=100", ""),
+        ("transformers", "enable_kv_cache_reuse=false", ""),
+        ("tensorrt_llm", "kv_cache_free_gpu_mem_fraction=0.5", ""),
+        ("tensorrt_llm", "guided_decoding_backend=llguidance", "llguidance is not for TensorRT engines"),
+    ],
+)
+def test_settings_of_the_engine_that_is_there(repository: Path, engine: str, change: str, says: str) -> None:
+    own = TensorRtLlmRecord("1.2.1") if engine == "tensorrt_llm" else None
+    manifest = Manifest(engine, "m", max_model_len=100, max_batch_size=4, created=1, tensorrt_llm=own)
+    (repository / "tensorrt_llm" / "1").mkdir()
+    write_manifest(repository / "tensorrt_llm" / "1", manifest)
+    if not says:
+        assert configure(repository, [f"tensorrt_llm.{change}"]) == [config(repository, "tensorrt_llm")]
+        return
+    with pytest.raises(SettingsError, match=f"tensorrt_llm: .*{says}"):
+        configure(repository, [f"tensorrt_llm.{change}"])
+    # Written by hand, it is told of as well, until it is taken out.
+    name, _, value = change.partition("=")
+    path = config(repository, "tensorrt_llm")
+    path.write_text(f'{path.read_text()}parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n')
+    with pytest.raises(SettingsError, match=says):
+        configure(repository)
+    assert configure(repository, [f"tensorrt_llm.{name}="]) == [path]
+
+
+def test_an_alias_that_is_a_further_engine(repository: Path) -> None:
+    folder = repository / "tensorrt_llm_small" / "1"
+    folder.mkdir(parents=True)
+    (repository / "tensorrt_llm_small" / "config.pbtxt").touch()
+    (repository / "preprocessing_small").mkdir()
+    (repository / "preprocessing_small" / "config.pbtxt").touch()
+    write_manifest(folder, Manifest("transformers", "tiny", max_model_len=100, max_batch_size=4, created=1))
+    with pytest.raises(SettingsError, match="model_aliases has tiny, the name of the engine in tensorrt_llm_small"):
+        configure(repository, ["openai_bls.model_aliases=gpt,tiny"])
 
 
 @pytest.mark.parametrize(

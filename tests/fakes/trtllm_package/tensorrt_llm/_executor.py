@@ -56,12 +56,21 @@ class _Request:
 class Executor:
     """Runs a model for any number of requests."""
 
-    def __init__(self, model: Model, guides: Guides | None, flow: str, max_batch_size: int, max_seq_len: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        guides: Guides | None,
+        flow: str,
+        max_batch_size: int,
+        max_seq_len: int,
+        draft_tokens: int = 0,
+    ) -> None:
         self._model = model
         self._guides = guides
         self.flow = flow
         self._max_batch_size = max_batch_size
         self._max_seq_len = max_seq_len
+        self._step_tokens = max(1 + draft_tokens, _settings.step_tokens())
         self._changed = threading.Condition()
         self._waiting: deque[_Request] = deque()
         self._live: deque[_Sequence] = deque()
@@ -261,7 +270,7 @@ class Executor:
                 finish = "length"
         if finish is not None and _settings.late_final() and sequence.unsent:
             self._send(sequence, None)
-        if finish is not None or (sequence.request.streaming and len(sequence.unsent) >= _settings.step_tokens()):
+        if finish is not None or (sequence.request.streaming and len(sequence.unsent) >= self._step_tokens):
             self._send(sequence, finish)
         return finish is not None
 

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tensorrt_llm import _build, _model, _settings, _table
+from tensorrt_llm import _build, _model, _options, _settings, _table
 from tensorrt_llm._executor import Executor
 from tensorrt_llm._guided import Guides
 from tensorrt_llm._result import IterationResult, RequestOutput
@@ -127,7 +128,7 @@ class _LLM:
         world = self.args.tensor_parallel_size * self.args.pipeline_parallel_size
         if world == 1:
             return
-        inherited = [name for name in os.environ if name.startswith(("OMPI_", "PMIX_"))]
+        inherited = [name for name in os.environ if re.match(r"OMPI_(?!MCA_)|OMPI_MCA_(orte_|ess)|PMIX_(?!MCA_)", name)]
         if inherited:
             raise RuntimeError(
                 "MPI_ABORT was invoked: ranks cannot be spawned from a process that mpirun started "
@@ -151,7 +152,10 @@ class _LLM:
             if self._tokenizer is None:
                 raise AttributeError("'NoneType' object has no attribute 'get_vocab'")
             guides = Guides(backend, self._tokenizer.folder, self._tokenizer.eos_token_id, model.vocab_size, self._flow)
-        self._executor = Executor(model, guides, self._flow, max_batch_size, max_seq_len)
+        drafter = getattr(self.args, "speculative_config", None)
+        drafts = (getattr(drafter, name, None) for name in ("max_draft_len", "num_nextn_predict_layers"))
+        draft_tokens = next(filter(None, drafts), 0)
+        self._executor = Executor(model, guides, self._flow, max_batch_size, max_seq_len, draft_tokens)
 
     def _load_tokenizer(self, config: dict[str, Any]) -> _Tokenizer | None:
         if self.args.skip_tokenizer_init:
@@ -372,7 +376,8 @@ class TorchLLM(_LLM):
         only = [
             key
             for key in kwargs
-            if key in classes["TrtLlmArgs"]["fields"] and key not in classes["TorchLlmArgs"]["fields"]
+            if key in classes.get("TrtLlmArgs", {"fields": ()})["fields"]
+            and key not in classes["TorchLlmArgs"]["fields"]
         ]
         if only and _settings.release() >= (1, 0):
             raise ValueError(
@@ -386,6 +391,26 @@ class TorchLLM(_LLM):
         super()._check_types()
         if _settings.release() >= (1, 3) and getattr(self.args, "sampler_type", "auto") == "TRTLLMSampler":
             raise ValueError("sampler_type: TRTLLMSampler was removed")
+        for key, kind in _options.classes().get("TorchLlmArgs", {}).items():
+            value = getattr(self.args, key, None)
+            known = _options.classes().get(kind.rstrip("?!"))
+            if value is not None and known is not None and not hasattr(type(value), "model_fields"):
+                raise ValueError(f"{key}: Input should be an instance of {kind.rstrip('?!')}, got {value!r}")
+        self._check_speculation()
+
+    def _check_speculation(self) -> None:
+        """As `validate_feature_combination` and `create_py_executor` of 1.0 to 1.2 do."""
+        config = getattr(self.args, "speculative_config", None)
+        if config is None:
+            return
+        if not type(config).__name__.endswith("DecodingConfig"):
+            raise ValueError(f"speculative_config: {config!r} is no decoding config")
+        if getattr(self.args, "sampler_type", "") == "TRTLLMSampler" or getattr(
+            self.args, "enable_trtllm_sampler", False
+        ):
+            raise ValueError("speculative decoding and trtllm_sampler are not supported together")
+        if self.args.guided_decoding_backend and _settings.release() < (1, 1):
+            raise ValueError("Guided decoding is not supported with speculative decoding.")
 
     def _open(self) -> None:
         if _build.is_engine(self._folder):

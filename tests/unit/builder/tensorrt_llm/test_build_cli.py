@@ -48,6 +48,8 @@ def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
 
 def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     adapters = [make_adapter(tmp_path / name) for name in ("french", "other")]
+    yaml = tmp_path / "options.yaml"
+    yaml.write_text("disable_overlap_scheduler: true\n")
     options = wanted(
         engine_py,
         "--model", "m", "--model-repository", "r", "--name", "small", "--served-model-name", "n",
@@ -63,7 +65,7 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
         "--kv-cache-host-memory-bytes", "11", "--no-enable-kv-cache-reuse", "--enable-chunked-context",
         "--max-attention-window-size", "12,13", "--batch-scheduler-policy", "max_utilization",
         "--guided-decoding-backend", "xgrammar", "--max-queue-delay", "14", "--max-queue-size", "15",
-        "--cpp-parameter", "decoding_mode=top_k",
+        "--cpp-parameter", "decoding_mode=top_k", "--extra-llm-api-options", str(yaml),
     )  # fmt: skip
     own = options.tensorrt_llm
     assert (options.model, options.model_repository, options.name) == ("m", Path("r"), "small")
@@ -100,13 +102,14 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     assert own.queue is not None
     assert (own.queue.max_queue_delay_microseconds, own.queue.max_queue_size) == (14, 15)
     assert own.cpp_parameters == {"decoding_mode": "top_k"}
+    assert own.extra_llm_api_options == {"disable_overlap_scheduler": True}
 
 
 def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     """A new one must be added there, and to `options`."""
     parser = engine_py._parser()
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
-    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--max-seq-len", "--engine"}
+    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine"}
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
 
@@ -135,7 +138,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
         ("--calib-dataset my_texts --quant fp8", "nor a data set that TensorRT-LLM knows: cnn_dailymail, pileval"),
         ("--tp-size 0", "--tp-size: "),
         ("--max-num-tokens -1", "--max-num-tokens: "),
-        ("--kv-cache-free-gpu-mem-fraction 1.5", "--kv-cache-free-gpu-mem-fraction: "),
+        ("--kv-cache-free-gpu-mem-fraction 1.0", "--kv-cache-free-gpu-mem-fraction: "),
         ("--max-attention-window-size 10,x", "--max-attention-window-size: a number of tokens is needed, or several"),
         ("--max-attention-window-size 0", "--max-attention-window-size: a number of tokens is needed"),
         ("--max-queue-size -1 --backend cpp", "--max-queue-size -1 is negative"),
@@ -146,6 +149,8 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
         ("--max-lora-rank 8", "--max-lora-rank is for adapters"),
         ("--max-loras 0", "--max-loras 0: at least 1 is needed"),
         ("--keep-workspace", "--keep-workspace needs --workspace DIR"),
+        ("--extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read: "),
+        ("--engine null --extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read"),
     ],
 )
 def test_options_without_a_meaning(engine_py: ModuleType, arguments: str, said: str) -> None:
@@ -159,6 +164,7 @@ def test_options_without_a_meaning(engine_py: ModuleType, arguments: str, said: 
     "arguments",
     [
         ["--gpu", "H100"],
+        ["--gpu-memory", "16GB"],
         ["--quan", "fp8"],
         ["--remove", "a", "--dry-run"],
         ["--multiple-profiles", "perhaps"],
@@ -263,6 +269,40 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "is no YAML: while parsing a flow node"),
+        ("- a", "has no mapping of names to values"),
+        ("", "has no mapping of names to values"),
+        ("a: !!set {b}", "has a value that no argument is: "),
+    ],
+)
+def test_files_that_are_no_options(engine_py: ModuleType, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "options.yaml"
+    path.write_text(text)
+    with pytest.raises(EngineLoadError) as caught:
+        wanted(engine_py, "--extra-llm-api-options", str(path))
+    assert str(caught.value).startswith(f"--extra-llm-api-options {path} {said}")
+
+
+def test_dry_run_of_extra_options(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the version that is taken for granted, which the first line says."""
+    path = tmp_path / "options.yaml"
+    arguments = ["--dry-run", "--gpu", "L40S", "--max-seq-len", "1024", "--extra-llm-api-options", str(path)]
+    path.write_text("speculative_config: {decoding_type: NGram, max_draft_len: 4, max_matching_ngram_size: 3}")
+    assert engine_py.main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "planned for 1.2.1" in said
+    assert "with speculative_config, requests with penalties" in said
+    path.write_text("max_draft_len: 4")
+    assert engine_py.main(arguments) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "max_draft_len in --extra-llm-api-options: it belongs into speculative_config; known for TorchLlmArgs" in said
+    )
+
+
 def test_dry_run_asks_the_installed_version(
     engine_py: ModuleType, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,7 +355,16 @@ class Running:
         hold = folder / "hold"
         os.mkfifo(hold)
         machine.set(FAKE_TENSORRT_LLM_CALLS=str(hold))
-        what = ["--engine", "tensorrt_llm", "--model", str(self.source), "--model-repository", str(self.repository)]
+        what = [
+            "--engine",
+            "tensorrt_llm",
+            "--flow",
+            "tensorrt",
+            "--model",
+            str(self.source),
+            "--model-repository",
+            str(self.repository),
+        ]
         self.process = subprocess.Popen(
             [sys.executable, str(ROOT / "build" / "engine.py"), *what],
             stdout=subprocess.PIPE,

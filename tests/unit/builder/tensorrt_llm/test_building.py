@@ -79,7 +79,11 @@ def build_with_lines(
     source: Path, repository: Path, own: TensorRtLlmOptions | None = None, **options: object
 ) -> tuple[Manifest, list[str]]:
     lines: list[str] = []
-    wanted = BuildOptions(str(source), repository, engine="tensorrt_llm", tensorrt_llm=own or TensorRtLlmOptions())
+    own = own or TensorRtLlmOptions()
+    if "flow" not in options:
+        own = msgspec.structs.replace(own, flow=own.flow or "tensorrt")
+    options.pop("flow", None)
+    wanted = BuildOptions(str(source), repository, engine="tensorrt_llm", tensorrt_llm=own)
     values = {name: getattr(wanted, name) for name in wanted.__struct_fields__} | options
     return build(BuildOptions(**values), lines.append), lines
 
@@ -241,11 +245,11 @@ def test_another_kind_of_engine_takes_its_place(machine: Machine, source: Path, 
     assert contents(repository)["tensorrt_llm/config.pbtxt"] == committed
 
 
-@pytest.mark.parametrize(("version", "asked"), [("1.2.1", "pytorch"), ("1.3.0", None)])
+@pytest.mark.parametrize(("version", "asked"), [("1.1.0", "pytorch"), ("1.2.1", None), ("1.3.0", None)])
 def test_the_pytorch_flow(machine: Machine, source: Path, repository: Path, version: str, asked: Flow | None) -> None:
     machine.set(FAKE_TENSORRT_LLM_VERSION=version)
     (source / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
-    manifest = run(source, repository, TensorRtLlmOptions(flow=asked, max_input_len=100))
+    manifest = run(source, repository, TensorRtLlmOptions(flow=asked, max_input_len=100), flow=None)
     found = record(manifest)
     assert (found.flow, found.version, found.max_input_len, found.max_num_tokens) == ("pytorch", version, 100, 8192)
     assert set(manifest.files) == {
@@ -254,6 +258,41 @@ def test_the_pytorch_flow(machine: Machine, source: Path, repository: Path, vers
     assert not manifest.engine_files
     assert not (version_dir(repository) / "engine").exists()
     assert not machine.builds()
+
+
+def test_extra_llm_api_options(machine: Machine, source: Path, repository: Path, tmp_path: Path) -> None:
+    """Recorded as the version has them; the installed classes have the last word."""
+    draft = make_checkpoint(tmp_path / "draft")
+    speculative = {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": str(draft)}
+    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": speculative, "print_iter_log": True})
+    manifest, lines = build_with_lines(source, repository, own, flow=None)
+    expected = {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model": str(draft)}
+    assert record(manifest).extra_llm_api_options == {"speculative_config": expected, "print_iter_log": True}
+    assert any("Eagle of TensorRT-LLM 1.2.1 decodes greedily: requests need temperature 0" in line for line in lines)
+    assert "up to date" in build_with_lines(source, repository, own, flow=None)[1][-1]
+    other = TensorRtLlmOptions(extra_llm_api_options={"print_iter_log": True})
+    assert record(run(source, repository, other, flow=None)).extra_llm_api_options == {"print_iter_log": True}
+    said = refusal(source, repository, TensorRtLlmOptions(extra_llm_api_options={"print_iter_logs": True}), flow=None)
+    assert said.startswith(
+        "print_iter_logs in --extra-llm-api-options: there is print_iter_log; known for TorchLlmArgs"
+    )
+    assert said == refusal(
+        source,
+        repository,
+        TensorRtLlmOptions(extra_llm_api_options={"print_iter_logs": True}),
+        flow=None,
+        force=True,
+    )
+    assert "is for --flow pytorch: an engine has its options in it" in refusal(source, repository, other)
+
+
+def test_the_installed_classes_have_the_last_word(
+    machine: Machine, source: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openai_bls.engines.tensorrt_llm.llm_args._type", lambda kind: object)
+    own = TensorRtLlmOptions(extra_llm_api_options={"moe_config": {"backend": "NONE"}})
+    said = refusal(source, repository, own, flow=None)
+    assert said.startswith("moe_config in --extra-llm-api-options: TensorRT-LLM's MoeConfig refuses it: ")
 
 
 def test_long_prompts(machine: Machine, source: Path, repository: Path) -> None:
@@ -454,14 +493,16 @@ def test_models_and_versions_that_do_not_go(machine: Machine, repository: Path, 
         other, repository
     )
     foreign = make_checkpoint(tmp_path / "foreign", architectures=["BaichuanForCausalLM"])
-    assert "pass --trust-remote-code" in refusal(foreign, repository)
+    assert "pass --trust-remote-code" in refusal(foreign, repository, flow=None)
     source = make_checkpoint(tmp_path / "tiny")
     machine.set(FAKE_TENSORRT_LLM_VERSION="1.3.0")
     said = refusal(source, repository, TensorRtLlmOptions(flow="tensorrt"))
     assert "TensorRT-LLM 1.3" in said
     assert "--backend cpp runs engines of --flow tensorrt only" in refusal(
-        source, repository, TensorRtLlmOptions(backend="cpp")
+        source, repository, TensorRtLlmOptions(backend="cpp", flow="pytorch")
     )
+    said = refusal(source, repository, TensorRtLlmOptions(backend="cpp"), flow=None)
+    assert said.startswith("--backend cpp is for --flow tensorrt, which TensorRT-LLM 1.3.0 does not have any more: use")
     (source / "pytorch_model.bin").unlink()
     assert "has no weights" in refusal(source, repository)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from openai_bls.builder.tensorrt_llm.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.estimate import estimate
 from openai_bls.builder.tensorrt_llm.families import (
     FAMILIES,
     TENSORRT_FLOW_END,
     Family,
+    Windows,
     command,
     family_of,
     note,
@@ -27,7 +29,7 @@ from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.quantized_checkpoint import CHECKPOINT_FORMS
 from openai_bls.builder.tensorrt_llm.shapes import shape_of
 from openai_bls.builder.tensorrt_llm.sizes import EstimateOptions
-from openai_bls.engines.tensorrt_llm.interface import Flow
+from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.published_models import NAMES
 
@@ -281,6 +283,39 @@ def test_the_documented_quantizations() -> None:
         assert ("calibrates" in row[4]) == how.calibrates
     listed = [line for line in text.splitlines() if line.startswith("- ")]
     assert listed == [f"- `{name}`: {how.refusal}." for name, how in QUANTIZATIONS.items() if how.refusal]
+
+
+def test_the_documented_kv_caches() -> None:
+    def failing(family: Family, cache: KvCacheDtype) -> str:
+        weights = [quant for quant in (None, *BUILT) if Calibration(family, quant, "auto").works]
+        found = [quant for quant in weights if not Calibration(family, quant, cache).works]
+        return ", ".join(f"`{quant}`" if quant else "(no `--quant`)" for quant in found)
+
+    words = {None: "", 0: "`--calib-size`"}
+    assert table(section("KV caches of engines")) == [
+        [
+            family.name,
+            failing(family, "fp8"),
+            failing(family, "int8"),
+            words.get(family.int8_cache_texts, str(family.int8_cache_texts)),
+        ]
+        for family in FAMILIES
+        if family.tensorrt_class
+    ]
+
+
+def test_the_documented_windows() -> None:
+    words: dict[Windows | None, str] = {
+        None: "",
+        "setting": "written into config.pbtxt",
+        "own": "the model's own code",
+        "none": "sequences end at the window",
+    }
+    assert table(section("Attention windows and lengths")) == [
+        [family.name, *(words[family.windows.get(flow)] for flow in get_args(Flow))]
+        for family in FAMILIES
+        if family.windows
+    ]
 
 
 def test_the_documented_forms_of_checkpoints() -> None:

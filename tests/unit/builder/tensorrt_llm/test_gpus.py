@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openai_bls.builder.tensorrt_llm.gpus import GIB, GPUS, Gpu, find_gpu
+from openai_bls.builder.tensorrt_llm.gpus import GIB, GPUS, Gpu, find_gpu, gpu_of_memory
 from openai_bls.core.manifest import EngineLoadError
 
 
@@ -32,7 +32,12 @@ def test_every_gpu_is_found_by_its_own_name(gpu: Gpu) -> None:
         ("NVIDIA H100 NVL", "H100-NVL"),
         ("NVIDIA H200", "H200"),
         ("NVIDIA H200 NVL", "H200"),
-        ("NVIDIA H20", "H20"),
+        ("H20-96", "H20-96GB"),
+        ("H20 141GB", "H20-141GB"),
+        ("NVIDIA A800-SXM4-80GB", "A800"),
+        ("NVIDIA H800 PCIe", "H800"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("RTX 4060 Ti", "RTX 4060 Ti 16GB"),
         ("NVIDIA GH200 480GB", "GH200"),
         ("NVIDIA B200", "B200"),
         ("NVIDIA GB200", "GB200"),
@@ -43,7 +48,7 @@ def test_names_of_nvidia_smi(told: str, name: str) -> None:
     assert find_gpu(told).name == name
 
 
-@pytest.mark.parametrize("name", ["A100", "Tesla V100"])
+@pytest.mark.parametrize("name", ["A100", "Tesla V100", "NVIDIA H20"])
 def test_a_name_of_two_is_refused(name: str) -> None:
     with pytest.raises(EngineLoadError, match=r"may be .*GB or .*GB: say which"):
         find_gpu(name)
@@ -56,6 +61,28 @@ def test_a_name_of_two_is_refused(name: str) -> None:
 def test_what_is_not_in_the_table_is_refused(name: str) -> None:
     with pytest.raises(EngineLoadError, match=r"no GPU .* is known here: give one of V100-16GB, .*B300"):
         find_gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("memory", "name", "gpu"),
+    [
+        ("16GB", None, Gpu("a GPU of 16 GB", 16384, None)),
+        ("12", "RTX 3080", Gpu("RTX 3080", 12288, None)),
+        ("40 GiB", "A800", Gpu("A800", 40960, (8, 0))),
+        ("40G", "A100", Gpu("A100", 40960, (8, 0))),
+    ],
+)
+def test_a_gpu_by_its_memory(memory: str, name: str | None, gpu: Gpu) -> None:
+    found = gpu_of_memory(memory, name)
+    assert found == gpu
+    assert found.has("fp8") == (gpu.compute_capability is None)
+    assert (found.refusal, "not known" in (found.warning or "")) == (None, gpu.compute_capability is None)
+
+
+@pytest.mark.parametrize("memory", ["", "0", "lots", "16MB", "-16GB"])
+def test_memory_that_is_none(memory: str) -> None:
+    with pytest.raises(EngineLoadError, match="give gigabytes, such as 16GB"):
+        gpu_of_memory(memory)
 
 
 def test_memory_that_programs_see() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.builder.tensorrt_llm.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, flow_of, gpu_for, lengths, plan
+from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, gpu_for, plan
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import nvidia_smi
@@ -22,71 +22,96 @@ from tests.unit.builder.tensorrt_llm.build_support import ROOT
 DEMO: dict[str, Any] = json.loads((ROOT / "demo" / "checkpoint" / "config.json").read_text())
 
 
-def plan_of(config: dict[str, Any] = DEMO, own: TensorRtLlmOptions | None = None, version: str = "1.2.1") -> Plan:
-    return plan(asked(config, own), Version.parse(version), find_gpu("H100"))
+def plan_of(
+    config: dict[str, Any] = DEMO,
+    own: TensorRtLlmOptions | None = None,
+    version: str = "1.2.1",
+    *,
+    request: Request | None = None,
+) -> Plan:
+    return plan(request or asked(config, own), Version.parse(version), find_gpu("H100"))
 
 
-def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None) -> Request:
+def asked(config: dict[str, Any], own: TensorRtLlmOptions | None = None, *, trust_remote_code: bool = False) -> Request:
     return Request(
         model="someone/model",
         config=config,
         dtype="auto",
         max_seq_len=None,
         max_batch_size=64,
-        trust_remote_code=False,
+        trust_remote_code=trust_remote_code,
         own=own or TensorRtLlmOptions(),
     )
 
 
-@pytest.mark.parametrize(
-    ("max_seq_len", "max_input_len", "max_output_len", "longest", "found"),
-    [
-        (None, None, None, 4096, (4095, 4096)),
-        (None, None, None, None, (2047, 2048)),
-        (1000, None, None, 4096, (999, 1000)),
-        (1000, 700, None, 4096, (700, 1000)),
-        (1000, 1000, None, 4096, (1000, 1000)),
-        (None, 700, 300, 4096, (700, 1000)),
-        (None, None, 300, 4096, (3796, 4096)),
-        (None, 700, None, 4096, (700, 4096)),
-        (1, None, None, 4096, (1, 1)),
-    ],
-)
-def test_lengths(
-    max_seq_len: int | None,
-    max_input_len: int | None,
-    max_output_len: int | None,
-    longest: int | None,
-    found: tuple[int, int],
-) -> None:
-    own = TensorRtLlmOptions(max_input_len=max_input_len, max_output_len=max_output_len)
-    assert lengths(max_seq_len, own, longest) == found
+YAML: dict[str, Any] = {"print_iter_log": True}
 
 
 @pytest.mark.parametrize(
-    ("max_seq_len", "max_input_len", "max_output_len", "said"),
+    ("own", "version", "flow", "said"),
     [
-        (1000, None, 300, "--max-output-len and --max-seq-len say the same"),
-        (4097, None, None, "--max-seq-len 4097 is outside what the model was made for"),
-        (0, None, None, "--max-seq-len 0 is outside what the model was made for"),
-        (None, 4000, 300, "--max-seq-len 4300 is outside what the model was made for"),
-        (None, None, 4096, "--max-output-len 4096 leaves no room for a prompt in 4096 tokens"),
-        (1000, 1001, None, "--max-input-len 1001 is more than the 1000 tokens of --max-seq-len"),
+        (TensorRtLlmOptions(), "0.20.0", "tensorrt", ""),
+        (TensorRtLlmOptions(), "1.1.0", "tensorrt", ""),
+        (TensorRtLlmOptions(), "1.2.1", "pytorch", "is the default from TensorRT-LLM 1.2 on; --flow tensorrt builds"),
+        (TensorRtLlmOptions(), "1.3.0", "pytorch", ""),
+        (TensorRtLlmOptions(flow="tensorrt"), "1.2.1", "tensorrt", ""),
+        (TensorRtLlmOptions(flow="pytorch"), "1.1.0", "pytorch", ""),
+        (TensorRtLlmOptions(quant="fp8"), "1.1.0", "tensorrt", ""),
+        (TensorRtLlmOptions(quant="fp8"), "1.2.1", "tensorrt", "from TensorRT-LLM 1.2 on, and --quant is for --flow"),
+        (TensorRtLlmOptions(backend="cpp"), "1.2.1", "tensorrt", "and --backend cpp is for --flow tensorrt"),
+        (TensorRtLlmOptions(extra_llm_api_options=YAML), "1.1.0", "pytorch", ""),
+        (TensorRtLlmOptions(extra_llm_api_options=YAML), "1.2.1", "pytorch", ""),
     ],
 )
-def test_lengths_that_cannot_be(
-    max_seq_len: int | None, max_input_len: int | None, max_output_len: int | None, said: str
-) -> None:
-    own = TensorRtLlmOptions(max_input_len=max_input_len, max_output_len=max_output_len)
-    with pytest.raises(EngineLoadError) as caught:
-        lengths(max_seq_len, own, 4096)
-    assert said in str(caught.value)
+def test_flow(own: TensorRtLlmOptions, version: str, flow: str, said: str) -> None:
+    made = plan_of(own=own, version=version)
+    assert made.flow == flow
+    notes = [note for note in made.notes if "--flow pytorch is the default" in note]
+    assert len(notes) == bool(said)
+    assert said in "".join(notes)
+    assert made.refusals == ()
 
 
-@pytest.mark.parametrize(("version", "flow"), [("0.20.0", "tensorrt"), ("1.2.1", "tensorrt"), ("1.3.0", "pytorch")])
-def test_flow(version: str, flow: str) -> None:
-    assert flow_of(Version.parse(version)) == flow
-    assert plan_of(version=version).flow == flow
+def test_a_model_that_only_engines_have() -> None:
+    config = published_models.config("Baichuan2-7B-Chat")
+    request = msgspec.structs.replace(asked(config), trust_remote_code=True)
+    made = plan(request, Version(1, 2, 1), find_gpu("H100"))
+    assert made.flow == "tensorrt"
+    assert "--flow pytorch is the default from TensorRT-LLM 1.2 on, and does not have this model" in made.notes[0]
+    assert plan(request, Version(1, 3), find_gpu("H100")).flow == "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (TensorRtLlmOptions(quant="fp8", extra_llm_api_options=YAML), "--extra-llm-api-options is for --flow pytorch"),
+        (TensorRtLlmOptions(flow="tensorrt", extra_llm_api_options=YAML), "is for --flow pytorch: an engine has"),
+        (TensorRtLlmOptions(flow="pytorch", quant="fp8"), "--quant is for --flow tensorrt: the PyTorch flow does not"),
+    ],
+)
+def test_options_of_both_flows(own: TensorRtLlmOptions, said: str) -> None:
+    with pytest.raises(EngineLoadError, match=said):
+        plan_of(own=own)
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "version", "said"),
+    [
+        ({"pipeline_parallel_size": 2}, {}, "1.2.1", "(NGram) does not go with --pp-size"),
+        ({"max_beam_width": 2}, {}, "1.2.1", "does not go with --max-beam-width"),
+        ({"lora": {"law": Path("law")}}, {}, "1.2.1", "does not go with --lora-dir"),
+        ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.0.0", "grammars from 1.1 on"),
+        ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.1.0", ""),
+        ({}, {"decoding_type": "Medusa"}, "1.2.1", "decoding_type in --extra-llm-api-options is 'Medusa' (it is for"),
+        ({}, {}, "0.20.0", "serves checkpoints by PyTorch as an experiment only"),
+    ],
+)
+def test_speculative_decoding(options: dict[str, Any], values: dict[str, Any], version: str, said: str) -> None:
+    drafter = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2} | values
+    own = TensorRtLlmOptions(extra_llm_api_options={"speculative_config": drafter}, **options)
+    problems = plan_of(own=own, version=version).problems
+    assert len(problems) == bool(said)
+    assert said in "".join(problems)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +122,7 @@ def test_flow(version: str, flow: str) -> None:
         (TensorRtLlmOptions(gather_logits=True), "--gather-logits is for --flow tensorrt"),
         (TensorRtLlmOptions(workers=2), "--workers is for --flow tensorrt"),
         (TensorRtLlmOptions(kv_cache_dtype="int8"), "--kv-cache-dtype int8 is for --flow tensorrt"),
-        (TensorRtLlmOptions(backend="cpp"), "--backend cpp runs engines of --flow tensorrt only"),
+        (TensorRtLlmOptions(backend="cpp"), "--backend cpp is for --flow tensorrt"),
     ],
 )
 def test_options_without_a_meaning_for_the_flow_there_is(own: TensorRtLlmOptions, said: str) -> None:
@@ -113,8 +138,8 @@ def test_a_model_of_unknown_size(capsys: pytest.CaptureFixture[str]) -> None:
     made = plan_of(config)
     assert (made.estimate, made.max_seq_len, made.problems) == (None, 512, ())
     text = described(asked(config), made)
-    assert "tensorrt flow, 512 tokens" in text
-    assert "\n\nNotes\n  - no estimate: config.json has no usable" in text
+    assert "pytorch flow, 512 tokens" in text
+    assert "\n  - no estimate: config.json has no usable" in text
 
 
 def test_problems_are_told_once() -> None:
@@ -124,7 +149,8 @@ def test_problems_are_told_once() -> None:
     text = described(asked(DEMO, own), made)
     assert text.count("does not divide the 4 attention heads") == 1
     foreign = DEMO | {"architectures": ["MambaForCausalLM"]}
-    assert described(asked(foreign), plan_of(foreign)).count("  - MambaForCausalLM is no model family") == 1
+    engine = TensorRtLlmOptions(flow="tensorrt")
+    assert described(asked(foreign), plan_of(foreign, engine)).count("  - MambaForCausalLM is no model family") == 1
 
 
 def test_every_sentence_is_under_its_heading() -> None:
@@ -138,7 +164,7 @@ def test_every_sentence_is_under_its_heading() -> None:
     assert problems == " - ".join(made.problems)
     assert notes == " - ".join(made.notes)
     assert [sentence.split()[0] for sentence in made.problems] == ["--workers", "TensorRT-LLM"]
-    assert [sentence.split()[0] for sentence in made.notes] == ["TensorRT-LLM", "prompts", "awq", "of"]
+    assert [sentence.split()[0] for sentence in made.notes] == ["--flow", "TensorRT-LLM", "prompts", "awq", "of"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +201,7 @@ def test_what_the_version_refuses_in_the_middle(own: TensorRtLlmOptions, version
             "turns it off together with context_fmha",
         ),
         (
-            TensorRtLlmOptions(settings=TensorRtLlmSettings(guided_decoding_backend="llguidance")),
+            TensorRtLlmOptions(flow="tensorrt", settings=TensorRtLlmSettings(guided_decoding_backend="llguidance")),
             "llguidance is not for TensorRT engines: give xgrammar, or --flow pytorch",
         ),
         (
@@ -195,7 +221,7 @@ def test_options_without_an_effect(own: TensorRtLlmOptions, said: str) -> None:
     "own",
     [
         TensorRtLlmOptions(calib_size=5, calib_dataset="cnn_dailymail", quant="awq"),
-        TensorRtLlmOptions(calib_size=5, kv_cache_dtype="int8"),
+        TensorRtLlmOptions(calib_dataset="cnn_dailymail", kv_cache_dtype="int8"),
         TensorRtLlmOptions(plugins={"use_fp8_context_fmha": "enable"}, quant="fp8", kv_cache_dtype="fp8"),
         TensorRtLlmOptions(
             plugins={"use_fp8_context_fmha": "enable", "use_paged_context_fmha": "disable"}, quant="w4a8_awq"
@@ -266,23 +292,24 @@ def test_long_prompts_work_as_they_come(flow: Flow) -> None:
     config = published_models.config("Qwen2.5-7B-Instruct")
     made = plan_of(config, TensorRtLlmOptions(flow=flow))
     assert (made.max_seq_len, made.max_input_len, made.max_num_tokens) == (32768, 32767, 8192)
-    assert made.chunked_context is True
+    assert made.settings.enable_chunked_context is True
     assert made.problems == ()
     off = TensorRtLlmOptions(flow=flow, settings=TensorRtLlmSettings(enable_chunked_context=False))
     short = plan_of(config, off)
-    assert (short.max_seq_len, short.max_input_len, short.chunked_context) == (32768, 8192, False)
+    assert (short.max_seq_len, short.max_input_len, short.settings.enable_chunked_context) == (32768, 8192, False)
     assert any("prompts may have 8,192 tokens at most" in note for note in short.notes)
-    assert plan_of().chunked_context is None
+    assert plan_of().settings == TensorRtLlmSettings()
 
 
 def test_the_gpu_of_an_estimate() -> None:
     installed = [InstalledGpu("NVIDIA L4", "8.9", 23034 << 20)]
-    assert gpu_for("A30", installed).name == "A30"
-    found = gpu_for(None, installed)
+    assert gpu_for("A30", None, installed).name == "A30"
+    found = gpu_for(None, None, installed)
     assert (found.name, found.memory_mib, found.compute_capability) == ("NVIDIA L4", 23034, (8, 9))
-    assert gpu_for(None, []).name == "H100"
+    assert gpu_for(None, None, []).name == "H100"
+    assert gpu_for("abacus", "16GB", installed).memory_mib == 16384
     # Nothing is taken off twice: nvidia-smi's number is that of the table.
     [listed] = nvidia_smi.parse("0, GPU-0, NVIDIA H100 80GB HBM3, 81559, 9.0", None)
     assert as_gpu(listed).memory_bytes == find_gpu("H100").memory_bytes == (81559 << 20) - 7 * GIB // 10
     with pytest.raises(EngineLoadError, match="no GPU 'abacus' is known here"):
-        gpu_for("abacus", [])
+        gpu_for("abacus", None, [])

@@ -73,10 +73,15 @@ def test_the_reason_of_a_refused_plugin_option(config: _PluginConfig, said: str)
     assert str(caught.value) == f"plugin option gemm_plugin: 'banana' is refused: {said}"
 
 
+def arguments_in(folder: Path, text: str = "{}") -> str:
+    (folder / "arguments.json").write_text(text)
+    return str(folder / "arguments.json")
+
+
 def test_a_survey(machine: Machine, tmp_path: Path) -> None:
     machine.install_gpus(H100, L4)
     machine.set(FAKE_TENSORRT_LLM_VERSION="1.1.0")
-    code, lines = run(["survey", str(tmp_path / "found")], tmp_path)
+    code, lines = run(["survey", str(tmp_path / "found"), arguments_in(tmp_path)], tmp_path)
     assert code == 0, lines
     found = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Survey)
     gpus = [InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", 81559 << 20), InstalledGpu("NVIDIA L4", "8.9", 23034 << 20)]
@@ -85,6 +90,7 @@ def test_a_survey(machine: Machine, tmp_path: Path) -> None:
     # One that only a script of its own converts.
     assert "WhisperEncoder" not in found.architectures["tensorrt"]
     assert "DeepseekV3ForCausalLM" in found.architectures["pytorch"]
+    assert found.arguments_refusal == ""
 
 
 def test_a_refusal(machine: Machine, tmp_path: Path) -> None:
@@ -99,15 +105,15 @@ def test_a_refusal(machine: Machine, tmp_path: Path) -> None:
 
 def test_a_signal_is_told(machine: Machine, tmp_path: Path) -> None:
     machine.set(FAKE_TENSORRT_LLM_FAIL="import:missing")
-    assert run(["survey", str(tmp_path / "found")], tmp_path)[0] == REFUSED
-    assert run(["survey", str(tmp_path)], tmp_path)[0] != 0
+    assert run(["survey", str(tmp_path / "found"), arguments_in(tmp_path)], tmp_path)[0] == REFUSED
+    assert run(["survey", str(tmp_path), arguments_in(tmp_path)], tmp_path)[0] != 0
     assert KILLED_BASE == 128
 
 
 def test_variables_of_mpi_stay_here(machine: Machine, tmp_path: Path) -> None:
     """The fake refuses to spawn ranks beneath an mpirun, as MPI does."""
     machine.set(OMPI_COMM_WORLD_RANK="0", PMIX_RANK="0")
-    code, lines = run(["survey", str(tmp_path / "found")], tmp_path)
+    code, lines = run(["survey", str(tmp_path / "found"), arguments_in(tmp_path)], tmp_path)
     assert code == 0, lines
 
 

@@ -45,11 +45,11 @@ RELAXED: dict[str, set[str]] = {
 OFFICIAL_MODELS: tuple[OfficialModel, ...] = ("tensorrt_llm", "preprocessing", "postprocessing", "ensemble")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS, "1.3.0rc20", "1.3.0rc21"])
 def test_the_fake_is_as_recorded(version: str, capsys: pytest.CaptureFixture[str]) -> None:
     with patched(environment(version)):
-        assert record.main(["--check"]) == 0
-    assert "nothing differs" in capsys.readouterr().out
+        assert record.main(["--check", "--no-run"]) == 0
+    assert "pass: nothing differs that is recorded; not looked at: config.pbtxt" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -105,23 +105,26 @@ def test_a_difference_is_listed(change: str, told: str, tmp_path: Path, capsys: 
     path = tmp_path / "table.json"
     path.write_text(record.to_json(_changed(signatures("1.2"), change)))
     with patched(environment("1.2.1")):
-        assert record.main(["--check", str(path)]) == 1
+        assert record.main(["--check", str(path), "--no-run"]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("differs")]
     assert len(lines) == 1
     assert re.search(told, lines[0])
 
 
 def test_a_version_is_held_against_the_table_before_it() -> None:
-    nearest = {version: record.nearest(version).stem for version in ("0.21.0", "1.0.0rc3", "1.2.1", "1.4.0rc1")}
-    assert nearest == {
+    expected = {
         "0.21.0": "tensorrt_llm-0.20",
         "1.0.0rc3": "tensorrt_llm-1.0",
         "1.2.1": "tensorrt_llm-1.2",
-        "1.4.0rc1": "tensorrt_llm-1.2",
+        "1.3.0rc20": "tensorrt_llm-1.2",
+        "1.3.0rc21": "tensorrt_llm-1.3",
+        "1.3.0": "tensorrt_llm-1.3",
+        "1.4.0rc1": "tensorrt_llm-1.3",
     }
+    assert {version: record.nearest(version).stem for version in expected} == expected
 
 
-@pytest.mark.parametrize("version", TABLES)
+@pytest.mark.parametrize("version", record.RECORDED)
 def test_every_entry_says_where_it_was_read(version: str) -> None:
     table = signatures(version)
     sections = ("functions", "attributes", "mappings", "classes")
@@ -129,10 +132,10 @@ def test_every_entry_says_where_it_was_read(version: str) -> None:
     assert {entry["source"] for entry in entries} <= set(table["sources"])
     for source in table["sources"].values():
         assert source["repository"]
-        assert source["path"].startswith("tensorrt_llm/")
+        assert re.match(r"(\d\.\d\.\d/_modules/)?tensorrt_llm/|docs/source/|tests/unittest/", source["path"])
         # A copy without a commit is told by its length.
         assert source["commit"] or source["characters"]
-    for model in OFFICIAL_MODELS:
+    for model in OFFICIAL_MODELS if version in TABLES else ():
         assert official(model, version).source["commit"]
 
 
@@ -178,3 +181,80 @@ def _not_optional_anywhere(name: OfficialModel, version: str) -> set[str]:
 
 def test_both_names_of_the_bls_have_one_table() -> None:
     assert tensors.TENSORRT_LLM_BLS.inputs == tensors.ENSEMBLE.inputs
+
+
+def _template(entry: dict[str, Any]) -> str:
+    """A config.pbtxt as the official ones are written, of what a table has."""
+    text = "# input [ of nothing ]\nmax_batch_size: ${triton_max_batch_size}\n"
+    for section in ("input", "output"):
+        blocks = []
+        for tensor in entry[f"{section}s"]:
+            kind = tensor["data_type"] if "$" in tensor["data_type"] else f"TYPE_{tensor['data_type']}"
+            lines = [f'name: "{tensor["name"]}"', f"data_type: {kind}", f"dims: {tensor['dims']}"]
+            if "reshape" in tensor:
+                lines.append(f"reshape: {{ shape: {tensor['reshape']} }}")
+            lines += [f"{key}: true" for key in ("optional", "allow_ragged_batch") if tensor.get(key)]
+            blocks.append("  {\n    " + "\n    ".join(lines) + "\n  }")
+        text += f"{section} [\n" + ",\n".join(blocks) + "\n]\n"
+    return text + "".join(
+        f'parameters: {{\n  key: "{key}"\n  value: {{ string_value: "${{{key}}}" }}\n}}\n'
+        for key in entry["parameters"]
+    )
+
+
+@pytest.fixture
+def templates(tmp_path: Path) -> Path:
+    for model, entry in json.loads((record.HERE / "tensors-1.2.json").read_text())["models"].items():
+        (tmp_path / model).mkdir()
+        (tmp_path / model / "config.pbtxt").write_text(_template(entry))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("model", "before", "after", "told"),
+    [
+        ("tensorrt_llm", "", "", None),
+        ("tensorrt_llm", 'name: "seed"', 'name: "seeds"', "tensorrt_llm: input seed is missing"),
+        ("postprocessing", "dims: [-1, -1]", "dims: [ -1 ]", "TOKENS_BATCH: dims is [-1], recorded [-1, -1]"),
+        ("ensemble", "TYPE_STRING", "TYPE_INT32", "data_type is INT32, recorded STRING"),
+        ("preprocessing", 'key: "tokenizer_dir"', 'key: "other"', "preprocessing: parameter tokenizer_dir is missing"),
+    ],
+)
+def test_the_official_configs_are_compared(
+    templates: Path, capsys: pytest.CaptureFixture[str], model: str, before: str, after: str, told: str | None
+) -> None:
+    path = templates / model / "config.pbtxt"
+    path.write_text(path.read_text().replace(before, after, 1))
+    with patched(environment("1.2.1")):
+        code = record.main(["--check", "--no-run", "--models", str(templates)])
+    page = capsys.readouterr().out
+    assert code == (0 if told is None else 1)
+    assert (told or "\npass: nothing differs that is recorded\n") in page
+
+
+def test_options_and_two_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with patched(environment("1.2.1")):
+        assert record.main(["--check"]) == 0
+    assert "\ntwo tokens     pass (demo/checkpoint, as transformers has them)\n" in capsys.readouterr().out
+    table = json.loads(record.OPTIONS.read_text())
+    table["1.2"]["classes"] |= {"GoneConfig": {}, "CudaGraphConfig": {"gone": "bool"}, "MoeConfig": {"backend": "A|B"}}
+    monkeypatch.setattr(record, "OPTIONS", tmp_path / "llm_args.json")
+    record.OPTIONS.write_text(json.dumps(table))
+    with patched(environment("1.2.1", tokens="1,2")):
+        assert record.main(["--check"]) == 1
+    page = capsys.readouterr().out
+    for told in (
+        "GoneConfig is missing in tensorrt_llm.llmapi.llm_args",
+        "CudaGraphConfig.gone is missing",
+        "MoeConfig.backend does not take A, B",
+        "two tokens: [1, 2] came, transformers gives [",
+    ):
+        assert f"differs  {told}" in page
+
+
+def test_without_a_gpu_there_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with patched(environment("1.2.1", FAKE_GPUS="none")):
+        assert record.main(["--check"]) == 0
+    assert "\ntwo tokens     not looked at: there is no GPU\n" in capsys.readouterr().out

@@ -218,13 +218,6 @@ def test_guided_decoding(folder: Path) -> None:
     assert "grammar" in engine.info.supported
 
 
-@pytest.mark.parametrize("text", ["many", "1024,-1", "0"])
-def test_windows(folder: Path, text: str) -> None:
-    built = write_engine(folder, manifest())
-    settings = TensorRtLlmSettings(max_attention_window_size=text)
-    assert repr(text) in sentence(folder, built, settings=settings)
-
-
 def test_tensorrt_llm_is_not_installed(folder: Path) -> None:
     built = write_engine(folder, manifest())
     with pytest.raises(EngineLoadError, match=r"TensorRT-LLM 1\.2\.1, which this Python does not have.*26\.07"):

@@ -1,0 +1,135 @@
+"""Files of a checkpoint: whether each is what its name says, from first bytes and headers, never read whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+
+from openai_bls.core.checkpoint import read_json, require_content
+from openai_bls.core.manifest import EngineLoadError, first_line
+
+# The last two say how a checkpoint is quantized, where config.json does not.
+CONFIG_FILES = ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+TOKENIZER_SOURCES = ("*.model", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
+"""What a tokenizer.json can be made from."""
+SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+
+Tensors = dict[str, tuple[str, tuple[int, ...]]]
+"""Name of a tensor → its type in safetensors' words (`BF16`) and its shape."""
+
+
+def check_small_files(source: Path) -> None:
+    """Check everything beside the weights that a build takes from `source`.
+
+    Raises:
+        EngineLoadError: a file is empty, a git-LFS pointer, a web page, or JSON that cannot be read.
+    """
+    names = {*CONFIG_FILES, *TOKENIZER_FILES}
+    if not (source / "tokenizer.json").is_file():
+        names.update(path.name for pattern in TOKENIZER_SOURCES for path in source.glob(pattern))
+    for path in sorted(source / name for name in names):
+        if not path.is_file():
+            continue
+        if path.suffix == ".json" and path.name not in ("tokenizer.json", "vocab.json", "tekken.json"):
+            read_json(path)
+        else:
+            require_content(path)
+
+
+def weight_files(source: Path, single: str = SAFETENSORS) -> list[str]:
+    """Names of the files that hold the weights: `single`, or the parts that its index lists and the index; [] if none.
+
+    Raises:
+        EngineLoadError: some are missing, or are not what their names say.
+    """
+    index = source / f"{single}.index.json"
+    if not index.is_file():
+        if (source / single).is_file():
+            require_content(source / single)
+            return [single]
+        stem, dot, ending = single.partition(".")
+        if parts := sorted(path.name for path in source.glob(f"{stem}-*-of-*{dot}{ending}")):
+            raise EngineLoadError(f"{source} has the weights in parts ({parts[0]} ...), but {index.name} is missing")
+        return []
+    listed = read_json(index).get("weight_map")
+    # A name that leads elsewhere would be written elsewhere, too.
+    if not isinstance(listed, dict) or not all(isinstance(n, str) and n == Path(n).name for n in listed.values()):
+        raise EngineLoadError(f"{index} has no weight_map from tensors to names of files beside it")
+    names = sorted(set(listed.values()))
+    missing = [name for name in names if not (source / name).is_file()]
+    if missing:
+        raise EngineLoadError(
+            f"{_some([str(source / name) for name in missing])} missing, though {index.name} names it"
+        )
+    for name in names:
+        require_content(source / name)
+    return [*names, index.name]
+
+
+def read_headers(source: Path, names: list[str]) -> Tensors:
+    """Tensors of the safetensors files among `names`, held against the index where there is one.
+
+    Raises:
+        EngineLoadError: a file is cut off or damaged, or lacks a tensor that the index puts into it.
+    """
+    held: dict[str, Tensors] = {name: _read_header(source / name) for name in names if name.endswith(".safetensors")}
+    for name in names:
+        if name.endswith(f"{SAFETENSORS}.index.json"):
+            for tensor, file in read_json(source / name)["weight_map"].items():
+                if tensor not in held.get(file, ()):
+                    raise EngineLoadError(f"{source / file} has no tensor {tensor}, though {name} says so")
+    return {tensor: about for tensors in held.values() for tensor, about in tensors.items()}
+
+
+def _read_header(path: Path) -> Tensors:
+    try:
+        # Maps the file and holds its length against the offsets in its header.
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    except (SafetensorError, OSError) as error:
+        reason = f"{first_line(error)}; it has {path.stat().st_size:,} bytes"
+        raise EngineLoadError(f"{path} is no whole safetensors file ({reason}): download or copy it again") from None
+
+
+def check_tokenizer(folder: Path, source: Path, vocab_size: int) -> list[str]:
+    """Load the tokenizer.json in `folder`, made or copied from `source`, and hold it against the model's vocabulary.
+
+    Returns:
+        Added tokens that the model has no embeddings for, which some publishers leave in: none is ever generated, and a
+        prompt with one is refused.
+
+    Raises:
+        EngineLoadError: it does not load, or has ordinary tokens that the model has no embeddings for.
+    """
+    own = source / "tokenizer.json"
+    path = own if own.is_file() else folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library's own, which is a plain Exception
+        raise EngineLoadError(f"{path} does not load as a tokenizer: {first_line(error)}") from None
+    if not tokenizer.get_vocab_size():
+        raise EngineLoadError(f"{path} is a tokenizer without a single token")
+    beyond = {number: token for token, number in tokenizer.get_vocab().items() if number >= vocab_size}
+    ordinary = sorted(beyond.keys() - tokenizer.get_added_tokens_decoder().keys())
+    if ordinary:
+        raise EngineLoadError(
+            f"{path} is of another model: {len(ordinary)} of its tokens (ids {ordinary[0]} to {ordinary[-1]}) "
+            f"are beyond the vocabulary of {vocab_size}"
+        )
+    return [f"{beyond[number]} ({number})" for number in sorted(beyond)]
+
+
+def _some(names: list[str]) -> str:
+    return f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"

@@ -1,0 +1,119 @@
+"""Speculative decoding: how each drafter samples in each version, and what requests may ask for beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.tensorrt_llm.interface import LoraAdapter, Version
+from openai_bls.engines.tensorrt_llm.llm_args import read
+from openai_bls.engines.tensorrt_llm.speculation import notes, refusals, speculation
+from tests.unit.engines.tensorrt_llm.test_api import END, PLAIN, World, ask
+from tests.unit.engines.tensorrt_llm.test_llm_args import NGRAM, draft_model
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "one_engine", "greedy", "guided"),
+    [
+        ("1.0", NGRAM, False, True, False),
+        ("1.1", NGRAM, False, True, True),
+        ("1.2", NGRAM, False, False, True),
+        ("1.3", NGRAM, False, False, True),
+        ("1.1", {"decoding_type": "MTP"}, True, True, False),
+        ("1.2", {"decoding_type": "MTP"}, True, True, True),
+        ("1.2", {"decoding_type": "MTP", "allow_advanced_sampling": True}, True, False, True),
+        ("1.2", {"decoding_type": "Eagle", "max_draft_len": 2}, True, True, True),
+        ("1.2", {"decoding_type": "Eagle", "max_draft_len": 2, "eagle3_one_model": False}, False, False, True),
+        ("1.3", {"decoding_type": "Eagle3", "max_draft_len": 2}, True, True, True),
+        ("1.2", {"decoding_type": "DraftTarget", "max_draft_len": 2}, False, False, True),
+        ("1.3", {"decoding_type": "DraftTarget", "max_draft_len": 2}, True, True, True),
+    ],
+)
+def test_drafters(
+    version: str, config: dict[str, Any], tmp_path: Path, *, one_engine: bool, greedy: bool, guided: bool
+) -> None:
+    number = Version.parse(version)
+    needs_model = config["decoding_type"] not in ("NGram", "MTP")
+    config = config | ({"speculative_model": draft_model(tmp_path)} if needs_model else {})
+    values = read({"speculative_config": config}, number)
+    found = speculation(values, number)
+    assert found is not None
+    assert (found.one_engine, found.greedy, found.guided) == (one_engine, greedy, guided)
+    assert found.draft_model == (Path(draft_model(tmp_path)) if needs_model else None)
+    told = list(notes(values, number))
+    assert len(told) == 1 + greedy + needs_model
+    assert ("allow_advanced_sampling: true" in told[-1]) == (greedy and version >= "1.2")
+    assert list(refusals(values, number)) == []
+    assert len(list(refusals(values, number, grammars="xgrammar"))) == (not guided)
+
+
+def test_no_speculation() -> None:
+    assert speculation({}, Version(1, 2)) is None
+    assert list(notes({"print_iter_log": True}, Version(1, 2))) == []
+    assert list(refusals({}, Version(1, 2), pipeline_parallel_size=2, adapters=True)) == []
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.1.0", "1.2.1", "1.3.0rc21"])
+def test_a_model_with_a_drafter(version: str, world: World) -> None:
+    """`LLM` gets the drafter and no sampler that cannot verify it; requests what is known to be honoured."""
+    given = {"speculative_config": NGRAM, "kv_cache_config": {"enable_partial_reuse": False}, "print_iter_log": True}
+    with world.api(version) as installed:
+        options = world.options(installed, "pytorch", extra_llm_api_options=read(given, installed.version))
+        assert installed.supported(options) == ("stop_token_ids", "temperature", "top_k", "top_p")
+        llm = installed.open(options)
+        try:
+            found = ask(installed, llm, PLAIN)
+            assert (list(found.token_ids), found.finish_reason) == ([5, 6, 7, END], "stop")
+            if version < "1.2":
+                with pytest.raises(ValueError, match=r"^temperature: 0 is needed, for TensorRT-LLM .* \(NGram\)$"):
+                    ask(installed, llm, replace(PLAIN, temperature=1.0))
+                ask(installed, llm, replace(PLAIN, temperature=1.0, top_k=1))
+            else:
+                ask(installed, llm, replace(PLAIN, temperature=1.0))
+        finally:
+            llm.shutdown()
+    (call,) = world.calls("LLM.pytorch")
+    assert call["speculative_config"]["max_draft_len"] == 4
+    assert (call["kv_cache_config"]["enable_partial_reuse"], call["kv_cache_config"]["enable_block_reuse"]) == (
+        False,
+        True,
+    )
+    assert call["print_iter_log"] is True
+    assert "TRTLLMSampler" not in str(call)
+    assert not call.get("enable_trtllm_sampler")
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "said"),
+    [
+        ("1.2.1", {"pipeline_parallel_size": 2}, "does not go with --pp-size"),
+        ("1.2.1", {"max_beam_width": 2}, "does not go with --max-beam-width"),
+        ("1.2.1", {"lora": (LoraAdapter("law", Path("law"), 1),)}, "does not go with --lora-dir"),
+        ("1.0.0", {"guided_decoding_backend": "xgrammar", "tokenizer": Path()}, "does not go with --guided-decoding"),
+    ],
+)
+def test_what_it_does_not_go_with(version: str, options: dict[str, Any], said: str, world: World) -> None:
+    with world.api(version) as installed:
+        found = world.options(installed, "pytorch", extra_llm_api_options={"speculative_config": NGRAM}, **options)
+        with pytest.raises(EngineLoadError, match=said):
+            installed.open(found)
+
+
+def test_a_draft_model_that_is_gone(world: World) -> None:
+    drafter = {"decoding_type": "DraftTarget", "max_draft_len": 2, "speculative_model": str(world.folder / "gone")}
+    with world.api("1.2.1") as installed:
+        options = world.options(installed, "pytorch", extra_llm_api_options={"speculative_config": drafter})
+        with pytest.raises(EngineLoadError, match=r"speculative_model in .* is '.*gone', which is no directory"):
+            installed.open(options)
+        (world.folder / "gone").mkdir()
+        with pytest.raises(EngineLoadError, match=r"there is no draft model at .*gone \(a directory with config.json"):
+            installed.open(options)
