@@ -44,7 +44,7 @@ if importlib.util.find_spec("openai_bls") is None:
     )
 
 from openai_bls.builder.build import build, remove
-from openai_bls.builder.hub import fetch_config, local_path
+from openai_bls.builder.hub import fetch_config, is_gguf, local_path
 from openai_bls.builder.lora import read_lora_options
 from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
@@ -107,12 +107,15 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
     gpu = [given.get(name) for name in ("gpu", "gpu_memory")]
     if any(gpu) and not dry_run:
         parser.error("--gpu and --gpu-memory are for --dry-run: an engine is built for the GPU that is there")
+    model = given.get("model", str(ROOT / "demo" / "checkpoint"))
     engine, reason = choose_engine(given.get("engine", "auto"), dry_run=dry_run)
+    if engine == "tensorrt_llm" and reason and is_gguf(model):
+        engine, reason = "transformers", "engine transformers: TensorRT-LLM does not read GGUF files"
     tensorrt_llm = read_options(given)
     lora = read_lora_options(given)
     refuse_meaningless(given, engine, tensorrt_llm.flow, tensorrt_llm.backend)
     options = BuildOptions(
-        model=given.get("model", str(ROOT / "demo" / "checkpoint")),
+        model=model,
         model_repository=repository,
         name=given.get("name", ""),
         engine=engine,
@@ -156,7 +159,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     what = parser.add_argument_group("what to build")
-    what.add_argument("--model", help="Hugging Face directory or hub id (default: demo/checkpoint)")
+    what.add_argument(
+        "--model", help="Hugging Face directory, GGUF file, hub id or smollm2, a small model (default: demo/checkpoint)"
+    )
     what.add_argument("--model-repository", type=Path, metavar="DIR")
     which = what.add_mutually_exclusive_group()
     which.add_argument("--name", help="build a further engine of this name (lower-case letters, digits, underscores)")
@@ -194,7 +199,7 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
-        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32)",
+        help="of the weights; auto is the checkpoint's own (transformers on a CPU: float32), and exact for a GGUF file",
     )
     group.add_argument(
         "--max-seq-len",

@@ -104,7 +104,7 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
             raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
         if name == "self_test" and engine != "transformers":
-            raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has no self-test")
+            raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has none")
         if name in _CPP_BACKEND and backend != "cpp":
             raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
         if name in _TENSORRT_FLOW and flow == "pytorch":

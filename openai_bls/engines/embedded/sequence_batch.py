@@ -71,10 +71,10 @@ class StepModel:
         types = rope_types(text)
         alike = not types & LENGTH_DEPENDENT_ROPE
         self._rotaries = [m for m in model.modules() if hasattr(m, "max_seq_len_cached")] if "dynamic" in types else []
-        self._states = [
+        self._stateful = [
             (module, name) for module in model.modules() for name in _MODULE_STATES if hasattr(module, name)
         ]
-        self._in_rows = alike and self._takes_mask and not self._states
+        self._in_rows = alike and self._takes_mask and not self._stateful
         # Chunks, and scales that go with them, count from the left of a row, padding included.
         chunked = "chunked_attention" in (getattr(text, "layer_types", None) or ())
         self._in_padded_rows = self._takes_positions and not chunked
@@ -117,14 +117,14 @@ class StepModel:
             states: what modules of the model keep between passes of one batch, changed in place.
             more: arguments of the model's `prepare_inputs_for_generation`.
         """
-        for (module, name), state in zip(self._states, states, strict=False):
+        for (module, name), state in zip(self._stateful, states, strict=False):
             setattr(module, name, state)
         for rotary in self._rotaries:
             # It keeps the frequencies of the longest sequence that it has met.
             rotary.register_buffer("inv_freq", rotary.original_inv_freq, persistent=False)
             rotary.max_seq_len_cached = rotary.original_max_seq_len
         output = self.model(**self.model.prepare_inputs_for_generation(ids, **more, **arguments), return_dict=True)
-        states[:] = [getattr(module, name) for module, name in self._states]
+        states[:] = [getattr(module, name) for module, name in self._stateful]
         return output
 
 
@@ -136,7 +136,7 @@ class SequenceBatch:
         self.states = states
         self._ids = ids
         self._arguments: dict[str, Any] = arguments
-        self._states: list[Any] = []
+        self._module_states: list[Any] = []
         self._taken_in = 0
 
     @classmethod
@@ -185,7 +185,7 @@ class SequenceBatch:
 
     def _forward(self, ids: torch.Tensor, arguments: dict[str, Any], **more: Any) -> Any:
         with applied(self._steps.model, [state.logit_processor_kwargs["sampling"].lora_slot for state in self.states]):
-            return self._steps.forward(ids, arguments, self._states, **more)
+            return self._steps.forward(ids, arguments, self._module_states, **more)
 
     def append(self, token_ids: torch.Tensor) -> None:
         """Take the tokens [sequences] that were chosen for the next step."""

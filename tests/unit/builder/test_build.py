@@ -180,7 +180,8 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
         Path.rename = counted
         if isinstance(where, str):
             setattr(package, where, die)
-        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
+        options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False)
+        package.build(options, print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -363,6 +364,11 @@ def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
     config.write_text(config.read_text().replace("count: 1", "count: 2"))
     edited = config.read_text()
     assert "was changed since the last build and stays as it is" in run(source, repository)[1][0]
+    parameter = 'parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" } }'
+    config.write_text(f"{edited}{parameter}\n")
+    for force in (True, False):
+        assert "kv_cache_free_gpu_mem_fraction in config.pbtxt is for" in refusal(source, repository, force=force)
+    config.write_text(edited)
     for options in ({"max_batch_size": 3}, {"served_model_name": "other"}, {"force": True}, {"engine": "null"}):
         run(source, repository, **options)
         assert config.read_text() == edited
@@ -403,8 +409,9 @@ def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFix
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main = command_line().main
     where = ["--model", str(source), "--model-repository", str(repository)]
-    assert main([*where, "--max-seq-len", "64"]) == 0
-    assert load_manifest(repository / "tensorrt_llm" / "1").max_model_len == 64
+    assert main([*where, "--max-seq-len", "64", "--no-self-test"]) == 0
+    built = load_manifest(repository / "tensorrt_llm" / "1")
+    assert (built.max_model_len, built.self_test) == (64, None)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("build: serve it: ")
     assert last.endswith(f"python -m openai_bls serve --model-repository {repository}")

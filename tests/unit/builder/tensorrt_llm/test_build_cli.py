@@ -48,8 +48,6 @@ def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
 
 def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     adapters = [make_adapter(tmp_path / name) for name in ("french", "other")]
-    yaml = tmp_path / "options.yaml"
-    yaml.write_text("disable_overlap_scheduler: true\n")
     options = wanted(
         engine_py,
         "--model", "m", "--model-repository", "r", "--name", "small", "--served-model-name", "n",
@@ -65,7 +63,7 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
         "--kv-cache-host-memory-bytes", "11", "--no-enable-kv-cache-reuse", "--enable-chunked-context",
         "--max-attention-window-size", "12,13", "--batch-scheduler-policy", "max_utilization",
         "--guided-decoding-backend", "xgrammar", "--max-queue-delay", "14", "--max-queue-size", "15",
-        "--cpp-parameter", "decoding_mode=top_k", "--extra-llm-api-options", str(yaml),
+        "--cpp-parameter", "decoding_mode=top_k",
     )  # fmt: skip
     own = options.tensorrt_llm
     assert (options.model, options.model_repository, options.name) == ("m", Path("r"), "small")
@@ -102,14 +100,22 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     assert own.queue is not None
     assert (own.queue.max_queue_delay_microseconds, own.queue.max_queue_size) == (14, 15)
     assert own.cpp_parameters == {"decoding_mode": "top_k"}
-    assert own.extra_llm_api_options == {"disable_overlap_scheduler": True}
 
 
 def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     """A new one must be added there, and to `options`."""
     parser = engine_py._parser()
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
-    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine"}
+    elsewhere = {
+        "--help",
+        "--remove",
+        "--dry-run",
+        "--gpu",
+        "--gpu-memory",
+        "--max-seq-len",
+        "--engine",
+        "--no-self-test",
+    }
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
 
@@ -118,6 +124,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     ("arguments", "said"),
     [
         ("--engine transformers --tp-size 2", "--tp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine null --no-self-test", "--no-self-test is for --engine transformers: the engine null has none"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
         ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),
@@ -275,7 +282,7 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
         ("a: [", "is no YAML: while parsing a flow node"),
         ("- a", "has no mapping of names to values"),
         ("", "has no mapping of names to values"),
-        ("a: !!set {b}", "has a value that no argument is: "),
+        ("{a: {null: 1}}", "has a value that no argument is: "),
     ],
 )
 def test_files_that_are_no_options(engine_py: ModuleType, tmp_path: Path, text: str, said: str) -> None:

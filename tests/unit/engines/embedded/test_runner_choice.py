@@ -98,7 +98,7 @@ def test_a_length_at_which_the_rotary_embedding_is_plain() -> None:
         ({"attention": "varlen"}, ["continuous_batching varlen"]),
     ],
 )
-def test_options_leave_out_all_others(options: dict[str, str], wanted: list[str]) -> None:
+def test_options_leave_out_all_others(options: dict[str, Any], wanted: list[str]) -> None:
     assert names(choices("qwen2", **options)) == wanted
 
 

@@ -114,9 +114,9 @@ def test_no_package_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_mpirun_left_is_gone_before_the_import() -> None:
-    with patched(environment(OMPI_COMM_WORLD_RANK="0", PMIX_RANK="0", PMI_SIZE="1", OMPI_MCA_btl="tcp", OTHER="1")):
+    with patched(environment(OMPI_COMM_WORLD_RANK="0", PMIX_RANK="0", PMI_SIZE="1", OMPI_MCA_BTL="tcp", OTHER="1")):
         api.installed()
-        assert [name for name in os.environ if name.startswith(("OMPI_", "PMIX_", "PMI_"))] == ["OMPI_MCA_btl"]
+        assert [name for name in os.environ if name.startswith(("OMPI_", "PMIX_", "PMI_"))] == ["OMPI_MCA_BTL"]
         assert os.environ["OTHER"] == "1"
 
 
@@ -394,14 +394,14 @@ def test_grammars(version: str, flow: str, backend: Any, kinds: tuple[str, ...],
         assert installed.grammar_kinds(options) == kinds
         assert "grammar" in installed.supported(options)
         llm = installed.open(options)
-        sampling = Sampling(max_tokens=16, end_id=3067, pad_id=3065, temperature=0, vocab_size=3072)
+        sampling = Sampling(max_tokens=16, end_id=2, pad_id=0, temperature=0, vocab_size=3072)
         for kind, text in texts.items():
             asked = replace(sampling, grammar=Grammar(kind, text))  # type: ignore[arg-type]
             if kind not in kinds:
                 with pytest.raises(ValueError, match=r"^grammar: "):
                     ask(installed, llm, asked)
                 continue
-            tokens = [token for token in ask(installed, llm, asked).token_ids if token != 3067]
+            tokens = [token for token in ask(installed, llm, asked).token_ids if token != 2]
             assert text_of(tokens) in ("true", "false"), kind
         llm.shutdown()
 
@@ -435,7 +435,7 @@ def adapter(tmp_path: Path) -> LoraAdapter:
     ("version", "flow"), [("0.20.0", "tensorrt"), ("1.2.1", "tensorrt"), ("1.0.0", "pytorch"), ("1.2.1", "pytorch")]
 )
 def test_adapters(version: str, flow: str, adapter: LoraAdapter, tmp_path: Path) -> None:
-    sampling = Sampling(max_tokens=6, end_id=None, pad_id=3065, temperature=0, vocab_size=3072)
+    sampling = Sampling(max_tokens=6, end_id=None, pad_id=0, temperature=0, vocab_size=3072)
     with in_process(version) as installed:
         model = CHECKPOINT
         if flow == "tensorrt":
