@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from openai_bls.builder.lora import LoraOptions, lora_settings, read_adapters
 from openai_bls.builder.tensorrt_llm import chatglm, chunking, families, lengths, windows
 from openai_bls.builder.tensorrt_llm.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.estimate import estimate
@@ -27,10 +28,12 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
 from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
 from openai_bls.core.checkpoint import context_length
-from openai_bls.core.manifest import Dtype, EngineLoadError
+from openai_bls.core.engine import LoraError
+from openai_bls.core.manifest import Dtype, EngineLoadError, LoraSettings
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
+from openai_bls.engines.tensorrt_llm.lora import target_modules
 
 DEFAULT_NUM_TOKENS = 8192
 """The default of `BuildConfig.max_num_tokens`, and of the PyTorch flow's since 1.2."""
@@ -54,6 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int
     trust_remote_code: bool
     own: TensorRtLlmOptions
+    lora: LoraOptions = LoraOptions()
     folder: Path | None = None
     """The checkpoint's, where it is on this machine."""
     checkpoint_bytes: int | None = None
@@ -87,6 +91,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
+    lora: LoraSettings
     extra_llm_api_options: dict[str, Any] = {}
     """Further arguments of `LLM`, as the version has them."""
 
@@ -101,6 +106,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
     own = with_flow(own, flow)
     arguments, of_arguments = _arguments(own, version, request)
+    lora, of_adapters = _adapters(request)
     shape, unknown, positions = None, "", context_length(request.config)
     try:
         shape = shape_of(request.config)
@@ -156,6 +162,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         *([fp8_context] if fp8_context else ()),
         *of_calibration.refusals,
         *of_arguments,
+        *of_adapters,
     )
     of_model = tuple(_of_model(request, flow, version, stored))
     problems = (
@@ -194,6 +201,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         problems=problems,
         refusals=refusals,
         notes=notes,
+        lora=lora,
         extra_llm_api_options=arguments,
     )
 
@@ -268,10 +276,27 @@ def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> t
         version,
         pipeline_parallel_size=own.pipeline_parallel_size,
         max_beam_width=own.max_beam_width,
-        adapters=bool(own.lora),
+        adapters=bool(request.lora.adapters or request.lora.max_loras),
         grammars=own.settings.guided_decoding_backend,
     )
     return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
+
+
+def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
+    """What the manifest says of adapters, and the refusal of those that TensorRT-LLM would not apply in full."""
+    options = request.lora
+    try:
+        adapters = read_adapters(options)
+        room = options.max_loras is not None and options.max_loras > len(adapters)
+        if request.own.backend == "cpp" and room:
+            return LoraSettings(), (
+                "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
+            )
+        return lora_settings(options, adapters, target_modules(adapters, room=room)), ()
+    except EngineLoadError as error:
+        return LoraSettings(), (str(error),)
+    except LoraError as error:
+        return LoraSettings(), (f"--lora-dir: {error}",)
 
 
 def gpu_for(name: str | None, memory: str | None, installed: Sequence[InstalledGpu]) -> Gpu:
