@@ -31,6 +31,7 @@ from openai_bls import __version__
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.gguf_source import describe
 from openai_bls.builder.hub import default_name, find_source, no_gguf_for_tensorrt_llm
+from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
@@ -166,6 +167,8 @@ class _Embedded:
                 f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
                 f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
             )
+        if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
+            raise EngineLoadError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,
@@ -175,12 +178,15 @@ class _Embedded:
             dtype=options.dtype,
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
+            lora=lora_settings(options.lora, read_adapters(options.lora)),
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
-        self.key = repr((msgspec.structs.replace(self.manifest, model_name=""), options.self_test))
+        built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
+        self.key = repr(built)
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
+        place_adapters(self._options.lora, prepared.lora)
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
             place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
@@ -307,9 +313,9 @@ def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -
     Raises:
         EngineLoadError: it does.
     """
-    own = options.tensorrt_llm
     # The C++ backend's adapters are no models of their own.
-    adapters = [] if options.engine != "tensorrt_llm" or own.backend == "cpp" else list(own.lora)
+    is_cpp = options.engine == "tensorrt_llm" and options.tensorrt_llm.backend == "cpp"
+    adapters = [] if is_cpp else list(options.lora.adapters)
     if model_name in adapters:
         raise EngineLoadError(
             f"{model_name!r} is the engine's own name and an adapter's: give the adapter another, --lora-dir NAME=DIR, "
@@ -347,7 +353,7 @@ def _manifests(model: Path) -> list[Manifest]:
 def _adapters(manifest: Manifest) -> list[str]:
     """LoRA adapters that the API serves as models of their own names."""
     record = manifest.tensorrt_llm
-    return [] if record is None or record.backend == "cpp" else list(record.lora)
+    return [] if record is not None and record.backend == "cpp" else list(manifest.lora.adapters)
 
 
 def _fingerprint(source: Path, recipe: Recipe, target: BuildTarget) -> str:
@@ -377,7 +383,7 @@ def _present(target: BuildTarget) -> Manifest | None:
     for name, expected in manifest.engine_files.items():
         if not (engine / name).is_file() or (engine / name).stat().st_size != expected.size:
             return None
-    adapters = manifest.tensorrt_llm.lora.values() if manifest.tensorrt_llm else ()
+    adapters = manifest.lora.adapters.values()
     return manifest if all((target.version_dir / folder).is_dir() for folder in adapters) else None
 
 

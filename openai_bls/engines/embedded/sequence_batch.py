@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 from transformers.generation import GenerationMode
 
 from openai_bls.engines.embedded import cache_rows
+from openai_bls.engines.embedded.lora_layers import applied
 from openai_bls.engines.embedded.runner_choice import LENGTH_DEPENDENT_ROPE, rope_types
 from openai_bls.engines.embedded.sampler import Sampling
 
@@ -175,14 +176,16 @@ class SequenceBatch:
         now = dict(self._arguments)
         if "position_ids" in now:
             now["position_ids"] = now["position_ids"][..., start:end]
-        output = self._steps.forward(self._ids[:, start:end], now, self._module_states, is_first_iteration=True)
+        output = self._forward(self._ids[:, start:end], now, is_first_iteration=True)
         return self._finish(output) if end == self.length else None
 
     def step(self) -> torch.Tensor:
         """Logits [sequences, vocabulary] of the next tokens."""
-        return self._finish(
-            self._steps.forward(self._ids, self._arguments, self._module_states, next_sequence_length=1)
-        )
+        return self._finish(self._forward(self._ids, self._arguments, next_sequence_length=1))
+
+    def _forward(self, ids: torch.Tensor, arguments: dict[str, Any], **more: Any) -> Any:
+        with applied(self._steps.model, [state.logit_processor_kwargs["sampling"].lora_slot for state in self.states]):
+            return self._steps.forward(ids, arguments, self._module_states, **more)
 
     def append(self, token_ids: torch.Tensor) -> None:
         """Take the tokens [sequences] that were chosen for the next step."""

@@ -108,7 +108,10 @@ class LlmOptions(msgspec.Struct, frozen=True):
     gather_generation_logits: bool = False
     """An engine of the flow `tensorrt` can give log-probabilities only with it."""
     lora: tuple[LoraAdapter, ...] = ()
+    max_loras: NotNegative = 0
     max_lora_rank: NotNegative = 0
+    lora_target_modules: tuple[str, ...] = ()
+    """TensorRT-LLM's names; empty leaves them to it."""
     extra_llm_api_options: dict[str, Any] = {}
     """Further arguments of `LLM` as `llm_args.read` gives them (`pytorch`)."""
 
@@ -211,6 +214,7 @@ class BuildSpec(msgspec.Struct, frozen=True):
     multiple_profiles: bool = False
     gather_logits: bool = False
     lora_dirs: tuple[Path, ...] = ()
+    lora_target_modules: tuple[str, ...] = ()
     max_lora_rank: NotNegative = 0
     trust_remote_code: bool = False
 

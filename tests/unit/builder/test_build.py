@@ -22,14 +22,17 @@ from tokenizers import Tokenizer
 
 from openai_bls.builder import build, target
 from openai_bls.builder.hub import default_name
+from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.shapes import shape_of
 from openai_bls.core.engine_types import Grammar
-from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest
 from openai_bls.engines.embedded import grammar_backend
 from openai_bls.engines.registry import create_engine
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
+from tests.unit.builder.tensorrt_llm.build_support import make_adapter as of_size_4
+from tests.unit.engines.embedded.adapters import QUERIES, make_adapter
 from tests.unit.engines.engine_support import Recorder, request
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,6 +98,31 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
         shutil.rmtree(repository / name / "1" / "tokenizer")
         run(source, repository)
         assert (repository / name / "1" / "tokenizer" / "tokenizer.json").is_file()
+
+
+def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
+    lora = LoraOptions({"poet": make_adapter(source, tmp_path / "poet", **QUERIES)}, max_loras=3)
+    manifest, _ = run(source, repository, lora=lora)
+    assert manifest.lora == LoraSettings({"poet": "lora/poet"}, max_loras=3, max_lora_rank=2)
+    recorder = Recorder()
+    engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
+    assert (engine.info.lora_names, engine.info.max_loras) == (("poet",), 3)
+    engine.close()
+    assert "up to date" in run(source, repository, lora=lora)[1][0]
+    shutil.rmtree(repository / "tensorrt_llm" / "1" / "lora")
+    assert run(source, repository, lora=lora)[0].lora == manifest.lora
+    assert (repository / "tensorrt_llm" / "1" / "lora" / "poet" / "adapter_model.safetensors").is_file()
+    assert run(source, repository)[0].lora == LoraSettings()
+    assert not (repository / "tensorrt_llm" / "1" / "lora").exists()
+    # Of another model: told before the engine that is there is touched.
+    other = LoraOptions({"clerk": of_size_4(tmp_path / "clerk", 8)})
+    said = refusal(source, repository, lora=other)
+    assert said.startswith(
+        "the adapter clerk does not load: the adapter is of another model: model.layers.0.self_attn.q"
+    )
+    said = refusal(source, repository, lora=LoraOptions({"tiny-qwen": lora.adapters["poet"]}))
+    assert said.startswith("'tiny-qwen' is the engine's own name and an adapter's")
+    assert "the null engine has none" in refusal(source, repository, lora=lora, engine="null")
 
 
 def test_the_engine_has_the_tokenizer_for_grammars(source: Path, repository: Path) -> None:
