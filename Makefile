@@ -1,7 +1,7 @@
 # `make serve` and `make test` do everything from a fresh checkout, with Python 3.10 to 3.12, pip and make.
 #
 #   PYTHON=python3.11   the Python to make .venv with
-#   MODEL=path          the checkpoint to build the engine from
+#   MODEL=path          the checkpoint to build the engine from: a directory, a GGUF file, a hub id, or smollm2
 #   BUILD_ARGS="..."    further options of build/engine.py, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
 #   JOBS=2              tests that run at the same time
 #   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
@@ -40,7 +40,7 @@ help: ## list the targets
 
 env: $(VENV)/.installed ## make .venv with the server and the engine's packages
 
-serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path, BUILD_ARGS="...", ARGS="--host 0.0.0.0")
+serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path or smollm2, BUILD_ARGS="...", ARGS="--host 0.0.0.0")
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
 test: lint engine $(CLIENTS)/.installed ## lint, type-check and run all tests, those with a real tritonserver included
@@ -81,7 +81,7 @@ ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL)
 
 engine: $(ENGINE_STAMP) ## build the engine from MODEL
 
-$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(if $(wildcard $(ENGINE)),,FORCE) | $(VENV)/.installed
+$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(if $(wildcard $(ENGINE)),,FORCE) | $(VENV)/.installed
 	$(BIN)/python build/engine.py --model $(MODEL) $(BUILD_ARGS)
 	@rm -f $(VENV)/.engine-*
 	@touch $@

@@ -186,7 +186,7 @@ def on_a_gpu() -> bool:
     """There is one."""
     import torch
 
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def summary(results: Results, at: tuple[int, ...]) -> str:

@@ -220,9 +220,15 @@ def system_turn(rng: random.Random) -> tuple[Message, ...]:
 
 
 def question_and_answer(rng: random.Random) -> tuple[str, str]:
-    """Return one hand-written question, roughened, and its answer."""
+    """Return one hand-written question, roughened, and its answer; a greeting before the question changes nothing."""
     qa = rng.choice(chats())
-    return rough(rng, rng.choice(qa.questions)), qa.answer
+    question = rng.choice(qa.questions)
+    if question.endswith("?") and rng.random() < 0.15:
+        question = f"{rng.choice(GREETINGS)} {question[0].lower()}{question[1:]}"
+    return rough(rng, question), qa.answer
+
+
+GREETINGS = ("Hi,", "Hello,", "Hey,", "Hi there,")
 
 
 def unknown_question(rng: random.Random) -> tuple[str, str]:
@@ -426,6 +432,7 @@ def memory(rng: random.Random, *, held_out: bool = False) -> tuple[Message, ...]
     """Return a chat in which the user tells a name or a colour and asks for it later."""
     places = read_json("places.json")
     between: list[Message] = []
+    opening: list[Message] = []
     for _ in range(rng.choice([0, 0, 1, 1, 2, 3])):
         question, answer = question_and_answer(rng)
         between += [user(question), assistant(answer)]
@@ -464,7 +471,12 @@ def memory(rng: random.Random, *, held_out: bool = False) -> tuple[Message, ...]
                 "What is my favourite colour?",
             )
             answer = f"Your favourite colour is {colour}."
+        elif pick > 0.7 and not held_out:
+            # A greeting is not always followed by a name.
+            names = next(qa for qa in chats() if "Hi, what is your name?" in qa.questions)
+            opening = [user(rough(rng, rng.choice(names.questions))), assistant(names.answer)]
     return (
+        *opening,
         user(rough(rng, told) if is_chinese(told) else told),
         assistant(reply),
         *between,

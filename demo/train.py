@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from toolchats import make_corpus
@@ -43,9 +44,10 @@ IGNORED = -100  # label of tokens that are not learnt
 
 
 def train_tokenizer(samples: list[Sample], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer of ``vocab_size`` tokens, the special ones at the end.
+    """Return a byte-level BPE tokenizer of ``vocab_size`` tokens, the special ones first.
 
-    It normalises to NFC as Qwen2 does: AutoTokenizer adds that to any tokenizer of a Qwen2 model.
+    So the end of a turn has id 2, the ``end_id`` of the curl line in Triton's guides. It normalises
+    to NFC as Qwen2 does: AutoTokenizer adds that to any tokenizer of a Qwen2 model.
     Decoding gives back any text in that form byte by byte.
     """
     tokenizer = Tokenizer(BPE())
@@ -57,15 +59,19 @@ def train_tokenizer(samples: list[Sample], vocab_size: int) -> PreTrainedTokeniz
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    added = [END, START, STOP, *PLAIN_TAGS]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(added),
+        vocab_size=vocab_size - len(PLAIN_TAGS),
+        special_tokens=[AddedToken(t, special=True) for t in (END, START, STOP)],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(tokenizer_text(samples), trainer)
-    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in (END, START, STOP)])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in PLAIN_TAGS])
+    return wrapped(tokenizer)
+
+
+def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return the tokenizer with its end tokens and its template."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=STOP,
@@ -93,14 +99,14 @@ def cut(sample: Sample, tokenizer: PreTrainedTokenizerFast) -> list[tuple[str, b
     """Return the document as pieces of text, each with whether it is learnt."""
     if not sample.messages:
         pieces = [(sample.prompt, False)] if sample.prompt else []
-        return [*pieces, (sample.text + END, True)]
+        return [*pieces, (sample.text + STOP, True)]
     text = tokenizer.apply_chat_template(list(sample.messages), tools=list(sample.tools) or None, tokenize=False)
     # re.split with one group: pieces at odd places are the answers.
     return [(piece, index % 2 == 1) for index, piece in enumerate(ANSWER.split(str(text))) if piece]
 
 
-def encode(samples: list[Sample], tokenizer: PreTrainedTokenizerFast) -> list[torch.Tensor]:
-    """Return each document that fits a row as int64 of shape (3, tokens): ids, labels, positions.
+def encode(samples: list[Sample], tokenizer: PreTrainedTokenizerFast, longest: int) -> list[torch.Tensor]:
+    """Return each document of at most ``longest`` tokens as int64 of shape (3, tokens): ids, labels, positions.
 
     Labels equal ids where the text is learnt.
     """
@@ -116,7 +122,7 @@ def encode(samples: list[Sample], tokenizer: PreTrainedTokenizerFast) -> list[to
             ids += piece
             labels += piece if learnt else [IGNORED] * len(piece)
         labels[0] = IGNORED  # nothing predicts the first token of a document
-        if len(ids) <= MAX_LENGTH:
+        if len(ids) <= longest:
             documents.append(torch.tensor([ids, labels, list(range(len(ids)))]))
     return documents
 
@@ -257,8 +263,10 @@ def parse_args() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE / "checkpoint")
+    parser.add_argument("--start", type=Path, help="train this checkpoint on instead of a new one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--longest", type=int, default=MAX_LENGTH, help="leave out documents of more tokens")
     parser.add_argument("--vocab", type=int, default=3072)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--rows", type=int, default=16, help="rows of 2048 tokens in one step")
@@ -282,12 +290,17 @@ def main() -> None:
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     samples = make_corpus(args.seed, args.documents)
-    tokenizer = train_tokenizer(samples[:6000], args.vocab)
-    documents = encode(samples, tokenizer)
+    if args.start:
+        tokenizer = wrapped(Tokenizer.from_file(str(args.start / "tokenizer.json")))
+    else:
+        tokenizer = train_tokenizer(samples[:6000], args.vocab)
+    documents = encode(samples, tokenizer, args.longest)
     tokens = sum(document.shape[1] for document in documents)
     learnt = sum(int((document[1] != IGNORED).sum()) for document in documents)
     print(f"{len(documents)} documents, {tokens} tokens, {learnt} learnt", flush=True)
     model = make_model(tokenizer, args.vocab)
+    if args.start:
+        model.load_state_dict(load_file(args.start / "model.safetensors"), strict=False)  # the tied head is not in it
     print(f"{model.num_parameters()} parameters, {time.monotonic() - started:.0f} s", flush=True)
     train(model, documents, args, device)
     save(model, tokenizer, args.out)

@@ -1,4 +1,4 @@
-"""Sources of checkpoints: a directory, or the Hugging Face hub."""
+"""Sources of checkpoints: a directory, a GGUF file, the Hugging Face hub, or a named model of the package index."""
 
 from __future__ import annotations
 
@@ -9,42 +9,78 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openai_bls.builder.gguf_source import sole_gguf
 from openai_bls.builder.model_kind import require_no_adapter
+from openai_bls.builder.named_models import NAMED_MODELS, fetch
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 
 _GENERIC_NAMES = re.compile(r"(checkpoint|model|hf|final|output|snapshot)s?([-_]?\d+)?|[0-9a-f]{40}", re.IGNORECASE)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
+_HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+)/([\w./-]+\.gguf)")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py"]
 # Of repositories without safetensors.
 _PYTORCH_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
 def find_source(model: str, report: Callable[[str], None]) -> Path:
-    """The folder of the checkpoint `model`, a directory or a hub id, on this machine; downloaded if need be.
+    """The folder or the GGUF file of the checkpoint `model`, on this machine; downloaded if need be.
+
+    Args:
+        model: a directory, a GGUF file, a hub id, one with a GGUF file's path behind it, or a name of `NAMED_MODELS`.
+        report: called with one line per stage.
 
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
     path = local_path(model)
-    if path.is_dir():
-        require_no_adapter(path)
-        if not (path / "config.json").exists():
-            inside = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
-            hint = f", but {inside[0].parent} has one" if inside else ""
-            raise EngineLoadError(f"{path} is not a Hugging Face checkpoint: it has no config.json{hint}")
+    if path.is_file() and path.suffix == ".gguf":
         return path
-    _require_hub_id(model)
+    if path.is_dir():
+        gguf = sole_gguf(path)
+        return _checkpoint(path) if gguf is None else gguf
+    if model in NAMED_MODELS:
+        return fetch(model, report)
+    inside = None if path.exists() or model.startswith((".", "/", "~")) else _HUB_FILE.fullmatch(model)
+    if not inside:
+        _require_hub_id(model)
     report(f"downloading {model}")
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import hf_hub_download, snapshot_download
 
+        if inside:
+            return Path(hf_hub_download(inside[1], inside[2]))
         folder = Path(snapshot_download(model, allow_patterns=_FILES))
         if not any(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(model, allow_patterns=[*_FILES, *_PYTORCH_FILES]))
-        return folder
     except Exception as error:  # the hub's own errors, the network's, and the file system's
         raise _unreachable(model, error) from None
+    require_no_adapter(folder)
+    if not (folder / "config.json").is_file():
+        raise EngineLoadError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
+    return folder
+
+
+def _checkpoint(folder: Path) -> Path:
+    """`folder`, if it may hold a checkpoint."""
+    require_no_adapter(folder)
+    if not (folder / "config.json").exists():
+        inside = sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")])
+        hint = f", but {inside[0].parent} has one" if inside else ""
+        raise EngineLoadError(f"{folder} is not a Hugging Face checkpoint: it has no config.json{hint}")
+    return folder
+
+
+def is_gguf(model: str) -> bool:
+    """Whether `model` stands for a GGUF file; nothing is downloaded.
+
+    Raises:
+        EngineLoadError: it is a directory with several.
+    """
+    path = local_path(model)
+    if path.is_dir():
+        return sole_gguf(path) is not None
+    return model in NAMED_MODELS or path.suffix == ".gguf"
 
 
 def fetch_config(model: str) -> dict[str, Any]:
@@ -53,6 +89,8 @@ def fetch_config(model: str) -> dict[str, Any]:
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
+    if is_gguf(model):
+        raise no_gguf_for_tensorrt_llm(model)
     folder = local_path(model)
     if folder.is_dir():
         return read_config(folder)
@@ -67,6 +105,14 @@ def fetch_config(model: str) -> dict[str, Any]:
     return read_config(folder)
 
 
+def no_gguf_for_tensorrt_llm(model: str) -> EngineLoadError:
+    """The refusal of a GGUF file as the source of an engine of TensorRT-LLM."""
+    return EngineLoadError(
+        f"{model} is a GGUF file, which TensorRT-LLM does not read: give the checkpoint that it was made from, or "
+        "--engine transformers"
+    )
+
+
 def local_path(model: str) -> Path:
     """The path that `model` is, if it is one."""
     try:
@@ -77,7 +123,7 @@ def local_path(model: str) -> Path:
 
 def default_name(model: str) -> str:
     """The last part of the path or id that names the model rather than its role."""
-    parts = [part for part in local_path(model).absolute().parts if part.strip("/")]
+    parts = [part.removesuffix(".gguf") for part in local_path(model).absolute().parts if part.strip("/")]
     return next((part for part in reversed(parts) if not _GENERIC_NAMES.fullmatch(part)), parts[-1])
 
 
@@ -92,7 +138,7 @@ def _require_hub_id(model: str) -> None:
     close = difflib.get_close_matches(missing.name, [other.name for other in missing.parent.iterdir()], 1)
     hint = f" (did you mean {missing.with_name(close[0])}?)" if close else ""
     raise EngineLoadError(
-        f"there is no {missing}{hint}: --model is a directory with a Hugging Face checkpoint, or a hub id"
+        f"there is no {missing}{hint}: --model is a directory with a Hugging Face checkpoint, a GGUF file or a hub id"
     )
 
 

@@ -21,6 +21,7 @@ from openai_bls.builder.checkpoint_files import (
     read_headers,
     weight_files,
 )
+from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.model_kind import causal_lm, quantized
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, first_line
@@ -53,6 +54,9 @@ def place_weights(
     note = causal_lm(source, facts, trust_remote_code=trust_remote_code)
     if note is not None:
         report(note)
+    if (source / WEIGHTS_NAME).is_file():
+        write_weights(source, target, report)
+        return
     whole = not quantized(source) and not trust_remote_code
     if trust_remote_code:
         for path in source.glob("*.py"):

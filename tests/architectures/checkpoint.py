@@ -91,7 +91,7 @@ def tiny_config(model_type: str, changes: Mapping[str, Any]) -> Any:
     values |= {name: 0 for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in names}
     if "kv_lora_rank" in names:  # latent attention makes keys and values for every head
         values["num_key_value_heads"] = values["num_attention_heads"]
-    return config_class(**values | changes)
+    return config_class(**values | dict(changes))
 
 
 def spread(model: torch.nn.Module, seed: int = 0) -> None:

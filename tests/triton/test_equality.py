@@ -113,8 +113,11 @@ def test_completions(server: RunningServer, client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 def test_ensembles(server: RunningServer, model: str) -> None:
+    """With the fields of the guides' curl line, which end where the answer ends."""
+
     def body(golden: Golden) -> dict[str, Any]:
-        return {"text_input": golden.raw, "max_tokens": 1200, "bad_words": "", "stop_words": ""}
+        fields = {"max_tokens": 100, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 2}
+        return {"text_input": golden.raw, **fields}
 
     def whole(golden: Golden) -> Any:
         return triton_client.generate(server.http_url, model, body(golden))["text_output"]

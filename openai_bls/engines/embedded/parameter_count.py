@@ -61,6 +61,25 @@ def count_parameters(config: Any, architecture: str) -> ParameterCount:
         Exception: whatever transformers raises for a config that it builds no model from.
     """
     import torch
+
+    model = meta_model(config, architecture)
+    tables = {id(model.get_input_embeddings().weight): "embedding"}
+    if (head := model.get_output_embeddings()) is not None:
+        tables.setdefault(id(head.weight), "lm_head")
+    unquantized = {
+        f"{path}.weight"
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding | torch.nn.modules.conv._ConvNd)
+    }
+    sizes = dict.fromkeys(("embedding", "lm_head", "linear", "router", "other"), 0)
+    for name, parameter in model.named_parameters():
+        sizes[tables.get(id(parameter)) or _kind(name, parameter, unquantized)] += parameter.numel()
+    return ParameterCount(**sizes, **_expert_sizes(model))
+
+
+def meta_model(config: Any, architecture: str) -> Any:
+    """The model that transformers builds from `config`, with tensors of no storage; see `count_parameters`."""
+    import torch
     import transformers
 
     try:
@@ -74,18 +93,7 @@ def count_parameters(config: Any, architecture: str) -> ParameterCount:
         else:
             model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     model.tie_weights()
-    tables = {id(model.get_input_embeddings().weight): "embedding"}
-    if (head := model.get_output_embeddings()) is not None:
-        tables.setdefault(id(head.weight), "lm_head")
-    unquantized = {
-        f"{path}.weight"
-        for path, module in model.named_modules()
-        if isinstance(module, torch.nn.Embedding | torch.nn.modules.conv._ConvNd)
-    }
-    sizes = dict.fromkeys(("embedding", "lm_head", "linear", "router", "other"), 0)
-    for name, parameter in model.named_parameters():
-        sizes[tables.get(id(parameter)) or _kind(name, parameter, unquantized)] += parameter.numel()
-    return ParameterCount(**sizes, **_expert_sizes(model))
+    return model
 
 
 def _kind(name: str, parameter: torch.Tensor, unquantized: set[str]) -> str:

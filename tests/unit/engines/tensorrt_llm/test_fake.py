@@ -136,7 +136,7 @@ def test_the_model_is_the_checkpoint_s() -> None:
         expected = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False, eos_token_id=None)[0, 4:]
 
     async def ask(llm: Any) -> Any:
-        request = params(end_id=3067, max_tokens=6, ignore_eos=True, logprobs=3)
+        request = params(end_id=2, max_tokens=6, ignore_eos=True, logprobs=3)
         return await llm.generate_async(prompt, request, streaming=False)
 
     with patched(environment()), llm_class("pytorch")(str(CHECKPOINT), skip_tokenizer_init=True) as llm:
