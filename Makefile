@@ -33,7 +33,7 @@ comma := ,
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve test lint format engine bench doctor clean distclean FORCE
+.PHONY: help env serve test architectures lint format engine bench doctor clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +45,9 @@ serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=p
 
 test: lint engine $(CLIENTS)/.installed ## lint, type-check and run all tests, those with a real tritonserver included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) tests/architectures
 
 lint: $(VENV)/.installed-test ## ruff, mypy and the rules between packages
 	$(BIN)/ruff check .

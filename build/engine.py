@@ -45,6 +45,7 @@ if importlib.util.find_spec("openai_bls") is None:
 
 from openai_bls.builder.build import build, remove
 from openai_bls.builder.hub import fetch_config, is_gguf, local_path
+from openai_bls.builder.lora import read_lora_options
 from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.builder.tensorrt_llm.quantization import BUILT
@@ -111,6 +112,7 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
     if engine == "tensorrt_llm" and reason and is_gguf(model):
         engine, reason = "transformers", "engine transformers: TensorRT-LLM does not read GGUF files"
     tensorrt_llm = read_options(given)
+    lora = read_lora_options(given)
     refuse_meaningless(given, engine, tensorrt_llm.flow, tensorrt_llm.backend)
     options = BuildOptions(
         model=model,
@@ -125,6 +127,7 @@ def parse(arguments: Sequence[str] | None = None) -> Build | DryRun | Removal:
         trust_remote_code=given.get("trust_remote_code", False),
         self_test=given.get("self_test", True),
         force=given.get("force", False),
+        lora=lora,
         tensorrt_llm=tensorrt_llm,
     )
     return DryRun(options, *gpu) if dry_run else Build(options, reason)
@@ -187,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sizes(parser.add_argument_group("sizes"))
     _add_quantization(parser.add_argument_group("number formats and quantization (TensorRT-LLM)"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
-    _add_lora(parser.add_argument_group("adapters (TensorRT-LLM)"))
+    _add_lora(parser.add_argument_group("adapters (LoRA)"))
     _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
     return parser
 
@@ -284,7 +287,13 @@ def _add_lora(group: argparse._ArgumentGroup) -> None:
         metavar="[NAME=]DIR",
         help="an adapter (PEFT), served as a model of its own name; may be repeated",
     )
-    group.add_argument("--max-lora-rank", type=int, metavar="N", help="(default: the adapters' highest)")
+    group.add_argument(
+        "--max-loras",
+        type=int,
+        metavar="N",
+        help="adapters loaded at a time, those that come while the server runs included (default: those of --lora-dir)",
+    )
+    group.add_argument("--max-lora-rank", type=int, metavar="N", help="(default: the adapters' highest, else 16)")
 
 
 def _add_serving(group: argparse._ArgumentGroup) -> None:

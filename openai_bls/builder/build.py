@@ -31,12 +31,14 @@ from openai_bls import __version__
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.gguf_source import describe
 from openai_bls.builder.hub import default_name, find_source, no_gguf_for_tensorrt_llm
+from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
+from openai_bls.core import config_pbtxt
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -49,12 +51,12 @@ from openai_bls.core.manifest import (
     checkpoint_dir,
     load_manifest,
     record,
-    short,
     write_manifest,
 )
-from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
+from openai_bls.triton_models.start_check import check_engine
 
 _DEFAULT_MODEL_LEN = 2048
 """Tokens of prompt and output, where the checkpoint does not say."""
@@ -123,7 +125,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
     if present is not None and not options.force:
         if (present.source, present.model_name) == (wanted.source, model_name):
             _report_edited_configs(target, recipe, report)
-            report(f"{short(target.version_dir)} is up to date (--force builds it again)")
+            report(f"{target.version_dir} is up to date (--force builds it again)")
             return present
         if present.source.partition("-")[0] == built_from:
             return _configure(present, wanted, recipe, target, report)
@@ -140,7 +142,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         target.commit(manifest, _new_configs(target, recipe, report))
     finally:
         target.clean()
-    report(f"{short(target.version_dir)}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
+    report(f"{target.version_dir}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
     return manifest
 
 
@@ -165,6 +167,8 @@ class _Embedded:
                 f"--max-tokens-in-kv-cache {options.max_tokens_in_kv_cache} does not hold one sequence of "
                 f"{max_model_len} tokens: raise it, or give a smaller --max-seq-len"
             )
+        if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
+            raise EngineLoadError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,
@@ -174,12 +178,15 @@ class _Embedded:
             dtype=options.dtype,
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
+            lora=lora_settings(options.lora, read_adapters(options.lora)),
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
-        self.key = repr((msgspec.structs.replace(self.manifest, model_name=""), options.self_test))
+        built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
+        self.key = repr(built)
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
+        place_adapters(self._options.lora, prepared.lora)
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
             place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
@@ -231,7 +238,7 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Buil
     write_manifest(target.version_dir, msgspec.structs.replace(manifest, source=f"{built_from}-"))
     target.configure(configs)
     write_manifest(target.version_dir, manifest)
-    report(f"{short(target.version_dir)}: the engine stays as it is, with new settings (no rebuild)")
+    report(f"{target.version_dir}: the engine stays as it is, with new settings (no rebuild)")
     return manifest
 
 
@@ -249,20 +256,32 @@ def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[st
         present = path.read_text(encoding="utf-8") if path.is_file() else None
         if present is None or (changed and present != recipe.configs[model]):
             found[model] = recipe.configs[model]
-            report(f"{short(path)}{' is replaced' if present is not None else ''}")
+            report(f"{path}{' is replaced' if present is not None else ''}")
     if not changed:
         _report_edited_configs(target, recipe, report)
     return found
 
 
 def _report_edited_configs(target: BuildTarget, recipe: Recipe, report: Report) -> None:
-    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for."""
+    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for.
+
+    Raises:
+        EngineLoadError: the engine would not load with one of them.
+    """
     for model, path in target.configs.items():
         if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
             report(
-                f"{short(path)} was changed since the last build and stays as it is, settings included (change them "
+                f"{path} was changed since the last build and stays as it is, settings included (change them "
                 f"with python -m openai_bls render --set {model}.NAME=VALUE)"
             )
+            try:
+                config = config_pbtxt.read(path)
+                if model == target.model and config_pbtxt.text(config, "backend") == "python":
+                    check_engine(model, recipe.manifest, config_pbtxt.parameters(config))
+            except (SettingsError, ValueError) as error:
+                raise EngineLoadError(
+                    f"{path}, which somebody changed, does not go with this engine: {error}"
+                ) from None
 
 
 def _statements(config: str) -> list[str]:
@@ -294,9 +313,9 @@ def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -
     Raises:
         EngineLoadError: it does.
     """
-    own = options.tensorrt_llm
     # The C++ backend's adapters are no models of their own.
-    adapters = [] if options.engine != "tensorrt_llm" or own.backend == "cpp" else list(own.lora)
+    is_cpp = options.engine == "tensorrt_llm" and options.tensorrt_llm.backend == "cpp"
+    adapters = [] if is_cpp else list(options.lora.adapters)
     if model_name in adapters:
         raise EngineLoadError(
             f"{model_name!r} is the engine's own name and an adapter's: give the adapter another, --lora-dir NAME=DIR, "
@@ -334,7 +353,7 @@ def _manifests(model: Path) -> list[Manifest]:
 def _adapters(manifest: Manifest) -> list[str]:
     """LoRA adapters that the API serves as models of their own names."""
     record = manifest.tensorrt_llm
-    return [] if record is None or record.backend == "cpp" else list(record.lora)
+    return [] if record is not None and record.backend == "cpp" else list(manifest.lora.adapters)
 
 
 def _fingerprint(source: Path, recipe: Recipe, target: BuildTarget) -> str:
@@ -364,7 +383,7 @@ def _present(target: BuildTarget) -> Manifest | None:
     for name, expected in manifest.engine_files.items():
         if not (engine / name).is_file() or (engine / name).stat().st_size != expected.size:
             return None
-    adapters = manifest.tensorrt_llm.lora.values() if manifest.tensorrt_llm else ()
+    adapters = manifest.lora.adapters.values()
     return manifest if all((target.version_dir / folder).is_dir() for folder in adapters) else None
 
 

@@ -37,14 +37,8 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
     if path.is_file() and path.suffix == ".gguf":
         return path
     if path.is_dir():
-        require_no_adapter(path)
-        if gguf := sole_gguf(path):
-            return gguf
-        if not (path / "config.json").exists():
-            inside = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
-            hint = f", but {inside[0].parent} has one" if inside else ""
-            raise EngineLoadError(f"{path} is not a Hugging Face checkpoint: it has no config.json{hint}")
-        return path
+        gguf = sole_gguf(path)
+        return _checkpoint(path) if gguf is None else gguf
     if model in NAMED_MODELS:
         return fetch(model, report)
     inside = None if path.exists() or model.startswith((".", "/", "~")) else _HUB_FILE.fullmatch(model)
@@ -61,8 +55,19 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
             folder = Path(snapshot_download(model, allow_patterns=[*_FILES, *_PYTORCH_FILES]))
     except Exception as error:  # the hub's own errors, the network's, and the file system's
         raise _unreachable(model, error) from None
+    require_no_adapter(folder)
     if not (folder / "config.json").is_file():
         raise EngineLoadError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
+    return folder
+
+
+def _checkpoint(folder: Path) -> Path:
+    """`folder`, if it may hold a checkpoint."""
+    require_no_adapter(folder)
+    if not (folder / "config.json").exists():
+        inside = sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")])
+        hint = f", but {inside[0].parent} has one" if inside else ""
+        raise EngineLoadError(f"{folder} is not a Hugging Face checkpoint: it has no config.json{hint}")
     return folder
 
 

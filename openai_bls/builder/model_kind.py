@@ -31,7 +31,7 @@ def require_no_adapter(source: Path) -> None:
     raise EngineLoadError(
         f"{source} is an adapter (PEFT) of {base} without that model's weights: merge the two (peft's "
         f"merge_and_unload, then save_pretrained) and build the result, or serve it beside its base model with "
-        f"--engine tensorrt_llm --model {base} --lora-dir {source}"
+        f"--model {base} --lora-dir {source}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.core.manifest import Dtype, FileRecord, Manifest
@@ -42,6 +43,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Of an engine of transformers, before it takes the place of the last; otherwise the load does it."""
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
+    lora: LoraOptions = LoraOptions()
     tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
     """Options of `engine` `tensorrt_llm` only."""
 

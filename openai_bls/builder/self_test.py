@@ -51,6 +51,7 @@ def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
     receiver, sender = context.Pipe(duplex=False)
     options = parse_options(engine_overrides(os.environ))[1]["transformers"]
     (prepared.work / manifest.checkpoint).symlink_to(prepared.checkpoint.resolve())
+    (prepared.work / "lora").symlink_to(prepared.lora.resolve())
     process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options))
     try:
         process.start()

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from openai_bls.core.manifest import ASIDE, MANIFEST_NAME, OLD, EngineLoadError, Manifest, short, write_manifest
+from openai_bls.core.manifest import ASIDE, MANIFEST_NAME, OLD, EngineLoadError, Manifest, write_manifest
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.repository import ENGINE, PREPROCESSING, TOKENIZER, with_suffix
 from openai_bls.triton_models.tensors import MODELS
@@ -315,9 +315,7 @@ def sole_build(target: BuildTarget) -> Iterator[None]:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            raise EngineLoadError(
-                f"another build is at work in {short(target.version_dir)}: wait until it ends"
-            ) from None
+            raise EngineLoadError(f"another build is at work in {target.version_dir}: wait until it ends") from None
         yield
 
 
@@ -335,7 +333,7 @@ def _check_name(name: str) -> None:
 
 def _version_dir(repository: Path, model: str) -> Path:
     if not (repository / model).is_dir():
-        raise EngineLoadError(f"{short(repository)} is not the model repository: it has no folder {model}")
+        raise EngineLoadError(f"{repository} is not the model repository: it has no folder {model}")
     folder = repository / model / "1"
     folder.mkdir(exist_ok=True)
     return folder
@@ -350,7 +348,7 @@ def _model_code(repository: Path, model: str) -> str:
     try:
         return (repository / model / "1" / "model.py").read_text(encoding="utf-8")
     except OSError:
-        raise EngineLoadError(f"{short(repository)} is not the model repository: {model} has no 1/model.py") from None
+        raise EngineLoadError(f"{repository} is not the model repository: {model} has no 1/model.py") from None
 
 
 def _remove_if_empty(folder: Path) -> None:

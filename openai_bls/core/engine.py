@@ -14,6 +14,10 @@ StepListener = Callable[[Sequence[TokenDelta]], None]
 quickly and never raises."""
 
 
+class LoraError(Exception):
+    """An adapter that cannot be loaded or unloaded; the message is one sentence for the client."""
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Snapshot of an engine's load."""
 
@@ -41,7 +45,7 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """Identity, limits and capabilities."""
+        """Identity, limits and capabilities. Of these, `lora_names` alone change, by the two calls below."""
         ...
 
     def submit(self, request: GenerationRequest) -> None:
@@ -58,6 +62,22 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """Snapshot of the load."""
+        ...
+
+    def load_lora(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path`; from then on requests may name it. Takes seconds.
+
+        Raises:
+            LoraError: the engine takes none while it runs, or not this one.
+        """
+        ...
+
+    def unload_lora(self, name: str) -> None:
+        """Take no more requests for an adapter; those that it has finish.
+
+        Raises:
+            LoraError: no adapter of that name is loaded.
+        """
         ...
 
     def close(self) -> None:

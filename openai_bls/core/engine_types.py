@@ -129,8 +129,26 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """Shape [hidden size]; the only delta of a request with `pooling`, whose finish_reason is "stop"."""
 
 
+class LoraUpdate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An adapter to load or unload."""
+
+    update_id: int
+    """Chosen by the sender, for the answer."""
+    name: str
+    path: str = ""
+    """Folder of the adapter; empty unloads it."""
+
+
+class LoraResult(msgspec.Struct, frozen=True, array_like=True):
+    """Answer to a `LoraUpdate`."""
+
+    update_id: int
+    error: str | None
+    """Message for the client, if it could not be done."""
+
+
 class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Identity, limits and capabilities of an engine; constant while it is loaded."""
+    """Identity, limits and capabilities of an engine; all but `lora_names` are constant while it is loaded."""
 
     engine: str
     """`transformers`, `tensorrt_llm` or `null`."""
@@ -160,6 +178,10 @@ class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Supported values of `Grammar.kind`; empty is all of the library's."""
     lora_names: tuple[str, ...] = ()
     """Adapters that requests may name; each is served as a model of that name."""
+    max_loras: int = 0
+    """Adapters that may be loaded at a time, by `Engine.load_lora`; 0 if those that were built in are all there are."""
+    max_lora_rank: int = 0
+    """Largest rank of an adapter that is loaded."""
 
 
 class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

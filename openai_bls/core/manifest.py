@@ -66,6 +66,18 @@ class KvCacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Share of the memory left beside the weights that a cache of the engine's choosing may take."""
 
 
+class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """LoRA adapters of an engine, and room for more."""
+
+    adapters: dict[str, str] = {}
+    """Name of an adapter → its folder beside the manifest."""
+    max_loras: NotNegative = 0
+    """Adapters that may be loaded at a time, those above included; 0 is no adapter at all."""
+    max_lora_rank: NotNegative = 0
+    target_modules: tuple[str, ...] = ()
+    """TensorRT-LLM's names of the modules that adapters may change; empty leaves it to TensorRT-LLM."""
+
+
 class NullSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the null engine: its output, delays and failures."""
 
@@ -111,9 +123,6 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     gather_logits: bool = False
     """The engine returns log-probabilities (flow `tensorrt`)."""
     plugins: dict[str, str] = {}
-    lora: dict[str, str] = {}
-    """Name of an adapter → its folder beside the manifest."""
-    max_lora_rank: NotNegative = 0
     extra_llm_api_options: dict[str, Any] = {}
     """Further arguments of `LLM`, from the YAML file of `--extra-llm-api-options` (flow `pytorch`)."""
 
@@ -142,6 +151,8 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Greedy answer to each."""
     logprobs: list[list[float]] = []
     """Log-probabilities of its tokens."""
+    shared_steps: bool = True
+    """Sequences shared forward passes."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,6 +176,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache: KvCacheSettings = KvCacheSettings()
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
+    lora: LoraSettings = LoraSettings()
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""
     source: str = ""

@@ -52,6 +52,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The most sequences (prompts × n) of one request."""
     sender_threads: Positive = 4
     """Threads that send responses on Triton's endpoints."""
+    lora_root: str = ""
+    """Directory below which /v1/load_lora_adapter finds adapters; empty turns it and /v1/unload_lora_adapter off."""
     engine_door: Literal["auto", "exchange", "grpc"] = "auto"
     """Transport to the engines: `exchange` to our own model.py, `grpc` (Triton's port, looped back) to the C++ backend
     `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
@@ -95,7 +97,8 @@ _WINDOWS = r"^( *0*[1-9][0-9]* *(, *0*[1-9][0-9]* *)*)?$"
 
 
 class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the model `tensorrt_llm`; all but the first are for TensorRT-LLM engines, under the official names.
+    """Settings of the model `tensorrt_llm`; all but the first and the last are for TensorRT-LLM engines, under the
+    official names.
 
     An engine without one of them refuses to load. None is TensorRT-LLM's own default.
     """
@@ -120,6 +123,8 @@ class TensorRtLlmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Compare the hashes of all files of the engine when it is loaded, which reads them whole; with every engine."""
     guided_decoding_backend: Literal["", "xgrammar", "llguidance"] = ""
     """TensorRT-LLM's grammar library; with none (empty), requests for structured output are refused."""
+    lora_watch_dir: str = ""
+    """Directory whose folders are adapters, loaded and unloaded as they appear and disappear; empty is none."""
 
     @property
     def attention_windows(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ import msgspec
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.core.manifest import NullSettings
+from openai_bls.engines.adapters import require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
 
@@ -172,6 +173,14 @@ class NullEngine:
             generated_tokens=self._generated,
             failed=self._dead,
         )
+
+    def load_lora(self, name: str, path: str) -> None:
+        """Refuse: its adapters are the names that it was given."""
+        require_room(self._info, name)
+
+    def unload_lora(self, name: str) -> None:
+        """Refuse, as above."""
+        require_room(self._info, name)
 
     def close(self) -> None:
         """End every live request with "cancelled" and stop the thread."""

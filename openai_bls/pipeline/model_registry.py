@@ -44,6 +44,10 @@ class EngineClient(Protocol):
         """Stop a request; its listener is not called again."""
         ...
 
+    async def update_lora(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path`, or unload it if that is empty; raises ApiError."""
+        ...
+
 
 class PromptClient(Protocol):
     """Client of preprocessing: `transport.ipc.prompts`."""
@@ -82,11 +86,12 @@ class ServedModel:
         self.use_engine(info)
 
     def use_engine(self, info: EngineInfo) -> None:
-        """Serve the engine that `info` describes from now on: after a reload it may be another one."""
+        """Serve the engine that `info` describes: after a reload it may be another, or its adapters have changed."""
         self.info = info
         self.names = tuple(dict.fromkeys((info.model_name, *self._aliases)))
-        # Clients may compare it to see that the backend has changed.
-        self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode(info)).hexdigest()[:10]
+        # Clients may compare it to see that the backend has changed; adapters come and go beside it.
+        backend = msgspec.structs.replace(info, lora_names=())
+        self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode(backend)).hexdigest()[:10]
 
     @property
     def failed(self) -> bool:

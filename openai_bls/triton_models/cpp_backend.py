@@ -39,6 +39,8 @@ class CppSettings(TensorRtLlmSettings, frozen=True, forbid_unknown_fields=True):
 
     verify_weights: None = None
     """The backend compares nothing; `build/verify.py` does."""
+    lora_watch_dir: Literal[""] = ""
+    """The backend gets adapters from its clients."""
     max_beam_width: Positive = 1
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching", "V1"] = "inflight_fused_batching"
     gpt_model_path: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.engines.embedded.options import EngineOptions, with_settings
 from openai_bls.output import detect
@@ -30,9 +30,10 @@ def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[s
     for name, engine in engines.items():
         if engine.backend != CPP_BACKEND:
             try:
-                _check_engine(repository / name / "1", load(TensorRtLlmSettings, engine.parameters, {}))
-            except EngineLoadError as error:
-                raise SettingsError(f"{name}: {error}") from None
+                manifest = load_manifest(repository / name / "1")
+            except EngineLoadError:
+                continue  # the start says what is wrong with it, or that there is none yet
+            check_engine(name, manifest, engine.parameters)
     settings = load(OpenAiBlsSettings, models[OPENAI_BLS.name].parameters, {})
     _check_api(settings, engines)
     for name, served in names.items():
@@ -50,21 +51,27 @@ def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[s
         _check_ensemble(models[name], models)
 
 
-def _check_engine(version_dir: Path, settings: TensorRtLlmSettings) -> None:
-    try:
-        manifest = load_manifest(version_dir)
-    except EngineLoadError:
-        return  # the start says what is wrong with it, or that there is none yet
-    record = manifest.tensorrt_llm
+def check_engine(name: str, manifest: Manifest, parameters: Mapping[str, str]) -> None:
+    """Check the parameters in config.pbtxt of an engine of our own model.py.
+
+    Raises:
+        SettingsError: the engine of `manifest` would not load with one; one sentence.
+    """
+    settings, record = load(TensorRtLlmSettings, parameters, {}), manifest.tensorrt_llm
     if manifest.engine == "transformers":
-        tokens = with_settings(EngineOptions(), settings).max_tokens_in_kv_cache
+        try:
+            tokens = with_settings(EngineOptions(), settings).max_tokens_in_kv_cache
+        except EngineLoadError as error:
+            raise SettingsError(f"{name}: {error}") from None
         if tokens and tokens < manifest.max_model_len:
-            raise EngineLoadError(
-                f"max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of {manifest.max_model_len} tokens"
+            raise SettingsError(
+                f"{name}: max_tokens_in_paged_kv_cache {tokens} does not hold one sequence of {manifest.max_model_len} "
+                "tokens"
             )
     elif record is not None and record.flow == "tensorrt" and settings.guided_decoding_backend == "llguidance":
-        raise EngineLoadError(
-            "guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with --flow pytorch"
+        raise SettingsError(
+            f"{name}: guided_decoding_backend llguidance is not for TensorRT engines: use xgrammar, or build with "
+            "--flow pytorch"
         )
 
 

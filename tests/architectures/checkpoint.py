@@ -27,44 +27,51 @@ _SIZES: tuple[tuple[int, str], ...] = (
     (64, "hidden_size n_embd d_model attention_hidden_size lru_width mamba_d_ssm dim_model_base"),
     (
         96,
-        "intermediate_size n_inner ffn_dim ffn_hidden_size dff dim_ff intermediate_size_mlp dense_intermediate_size "
-        "prefix_dense_intermediate_size mamba_intermediate",
+        """intermediate_size intermediate_size_mlp dense_intermediate_size prefix_dense_intermediate_size n_inner
+        d_inner ffn_dim ffn_hidden_size dff dim_ff decoder_ffn_dim encoder_ffn_dim""",
     ),
     (
         32,
-        "moe_intermediate_size shared_expert_intermediate_size shared_experts_intermediate_size "
-        "shared_intermediate_size expert_ffn_hidden_size moe_shared_expert_intermediate_size q_lora_rank kv_lora_rank "
-        "o_lora_rank laurel_rank adapter_rank router_hidden_size keep_window_size",
+        """moe_intermediate_size shared_expert_intermediate_size shared_experts_intermediate_size
+        shared_intermediate_size expert_ffn_hidden_size moe_shared_expert_intermediate_size
+        q_lora_rank kv_lora_rank o_lora_rank laurel_rank adapter_rank router_hidden_size keep_window_size""",
     ),
+    # With few heads of an indexer many of its scores are 0, and which keys it keeps is left to chance.
+    (32, "index_n_heads indexer_n_heads"),
     (
         LAYERS,
-        "num_hidden_layers n_layer n_layers num_layers num_attention_heads n_head n_heads attention_heads num_heads "
-        "swa_num_attention_heads linear_num_heads linear_num_value_heads mamba_n_heads mamba_num_heads n_mamba_heads "
-        "num_experts num_local_experts n_routed_experts moe_num_experts "
-        "index_n_heads indexer_n_heads global_attn_every_n_layers sliding_window_pattern",
+        """num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_encoder_layers
+        num_decoder_layers global_attn_every_n_layers sliding_window_pattern""",
+    ),
+    (
+        4,
+        """num_attention_heads n_head n_heads attention_heads num_heads swa_num_attention_heads
+        linear_num_heads linear_num_value_heads mamba_n_heads mamba_num_heads n_mamba_heads
+        decoder_attention_heads encoder_attention_heads num_encoder_attention_heads num_decoder_attention_heads
+        num_experts num_local_experts n_routed_experts moe_num_experts""",
     ),
     (
         2,
-        "num_key_value_heads num_kv_heads swa_num_key_value_heads linear_num_key_heads num_experts_per_tok moe_topk moe_k "
-        "top_k_experts n_group topk_group n_groups mamba_n_groups mamba_ngroups num_dense_layers max_window_layers "
-        "attn_layer_period o_groups zero_expert_num",
+        """num_key_value_heads num_kv_heads swa_num_key_value_heads linear_num_key_heads
+        num_experts_per_tok moe_topk moe_k top_k_experts n_group topk_group zero_expert_num
+        n_groups mamba_n_groups mamba_ngroups o_groups num_dense_layers max_window_layers attn_layer_period""",
     ),
     (
         1,
-        "first_k_dense_replace n_shared_experts num_shared_experts moe_num_shared_experts attn_layer_offset "
-        "num_kv_shared_layers n_layers_per_attn_res_block decoder_sparse_step",
+        """first_k_dense_replace n_shared_experts num_shared_experts moe_num_shared_experts attn_layer_offset
+        num_kv_shared_layers n_layers_per_attn_res_block decoder_sparse_step""",
     ),
     (
         16,
-        "head_dim dim_head kv_channels swa_head_dim v_head_dim qk_nope_head_dim rotary_dim hidden_size_per_layer_input "
-        "linear_key_head_dim linear_value_head_dim linear_head_dim index_head_dim state_size mamba_d_state "
-        "ssm_state_size gated_norm_rank query_pre_attn_scalar num_centroids",
+        """head_dim dim_head d_head kv_channels swa_head_dim v_head_dim qk_nope_head_dim rotary_dim index_head_dim
+        linear_key_head_dim linear_value_head_dim linear_head_dim state_size mamba_d_state ssm_state_size
+        hidden_size_per_layer_input gated_norm_rank query_pre_attn_scalar""",
     ),
-    (8, "qk_rope_head_dim d_rel index_topk chunk_size mamba_chunk_size mamba_chunk index_topk_blocks"),
+    (8, "qk_rope_head_dim d_rel index_topk chunk_size mamba_chunk_size index_topk_blocks"),
     (
         WINDOW,
-        "sliding_window sliding_window_size attention_window_size attention_chunk_size window_size local_attention "
-        "rel_extent floor_scale block_size index_block_size",
+        """sliding_window sliding_window_size attention_window_size attention_chunk_size window_size local_attention
+        rel_extent floor_scale block_size index_block_size""",
     ),
 )
 _FIELDS: dict[str, Any] = {name: size for size, names in _SIZES for name in names.split()} | {
@@ -84,7 +91,7 @@ def tiny_config(model_type: str, changes: Mapping[str, Any]) -> Any:
     values |= {name: 0 for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in names}
     if "kv_lora_rank" in names:  # latent attention makes keys and values for every head
         values["num_key_value_heads"] = values["num_attention_heads"]
-    return config_class(**values | changes)
+    return config_class(**values | dict(changes))
 
 
 def spread(model: torch.nn.Module, seed: int = 0) -> None:

@@ -13,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.event_sink import TextEncoder
-from openai_bls.core.engine import EngineStats, StepListener
+from openai_bls.core.engine import EngineStats, LoraError, StepListener
 from openai_bls.core.engine_types import (
     EngineInfo,
     GenerationRequest,
@@ -146,6 +147,17 @@ class FakeEngine:
     def stats(self) -> EngineStats:
         return EngineStats(len(self.live), 0, 0.0, 0, 0)
 
+    def load_lora(self, name: str, path: str) -> None:
+        if path == "bad":
+            raise LoraError("the adapter is bad")
+        if path == "broken":
+            raise RuntimeError(path)
+        self._info = msgspec.structs.replace(self._info, lora_names=(*self._info.lora_names, name))
+
+    def unload_lora(self, name: str) -> None:
+        left = tuple(other for other in self._info.lora_names if other != name)
+        self._info = msgspec.structs.replace(self._info, lora_names=left)
+
     def close(self) -> None:
         self.closed = True
         for request_id in list(self.live):
@@ -179,10 +191,14 @@ class FakeEngineClient:
         self.requests: list[GenerationRequest] = []
         self.listeners: dict[int, Callable[[TokenDelta], None]] = {}
         self.cancelled: list[int] = []
+        self.lora_updates: list[tuple[str, str]] = []
         self._next = 0
 
     async def ready(self) -> None:
         pass
+
+    async def update_lora(self, name: str, path: str) -> None:
+        self.lora_updates.append((name, path))
 
     def new_request_id(self) -> int:
         self._next += 1

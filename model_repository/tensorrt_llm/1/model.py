@@ -11,6 +11,7 @@ from openai_bls.engines.registry import create_engine
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models import pb_utils, stub_process
+from openai_bls.triton_models.tensorrt_llm import lora_directory
 from openai_bls.triton_models.tensorrt_llm.frontend import Frontend
 
 
@@ -29,6 +30,7 @@ class TritonPythonModel:
         except (settings.SettingsError, EngineLoadError) as error:
             raise pb_utils.load_error(error) from None
         self.exchange.start(self.engine)
+        self.adapters = lora_directory.watch(model_settings.lora_watch_dir, self.exchange.update_lora)
         self.decoupled = pb_utils.is_decoupled(args)
         self.frontend = Frontend(self.exchange, self.engine.info, model_settings, decoupled=self.decoupled)
 
@@ -46,6 +48,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End what runs and free the engine."""
+        self.adapters.close()
         self.engine.close()
         self.frontend.close()
         self.exchange.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.builder.lora import fingerprint, place_adapters
 from openai_bls.builder.recipe import BuildOptions, Report
 from openai_bls.builder.target import BuildTarget, Prepared
 from openai_bls.builder.tensorrt_llm import chatglm
@@ -27,14 +28,12 @@ from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
 from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.survey import log_file, survey
 from openai_bls.builder.tensorrt_llm.worker import encode
-from openai_bls.builder.weights import place, place_as_it_is, weight_names
+from openai_bls.builder.weights import place_as_it_is, weight_names
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
 from openai_bls.engines.tensorrt_llm.versions import require_flow
 from openai_bls.triton_models.cpp_backend import GRAMMAR_VOCABULARY, cpp_settings, grammar_vocabulary, render_configs
-
-_ADAPTER_FILES = ("*.json", "*.safetensors", "*.bin", "*.jinja", "*.model")
 
 
 class TensorRtLlmRecipe:
@@ -58,17 +57,13 @@ class TensorRtLlmRecipe:
         self._plan = plan(request, Version.parse(self._survey.version), as_gpu(gpus[0]) if gpus else None)
         require_flow(self._plan.flow, self._plan.version, self._survey.version)
         self._check()
-        self._lora_rank = self._highest_rank()
         self.manifest = self._manifest(model_name)
         self.configs = self._configs(target)
         self.key = self._key()
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
-        for name, folder in self._own.lora.items():
-            (prepared.lora / name).mkdir()
-            for path in _adapter_files(folder):
-                place(path, prepared.lora / name / path.name)
+        place_adapters(self._options.lora, prepared.lora)
         if self._plan.flow == "pytorch":
             trust = self._options.trust_remote_code
             place_as_it_is(self._source, prepared.checkpoint, self._report, trust_remote_code=trust)
@@ -98,7 +93,7 @@ class TensorRtLlmRecipe:
         )
         for note in made.notes:
             self._report(f"note: {note}")
-        if own.backend == "cpp" and own.lora:
+        if own.backend == "cpp" and self._options.lora.adapters:
             self._report(
                 "note: with --backend cpp adapters are no models of their own: clients of tensorrt_llm name them by "
                 "lora_task_id and bring lora_weights and lora_config"
@@ -153,10 +148,9 @@ class TensorRtLlmRecipe:
                 max_beam_width=own.max_beam_width,
                 gather_logits=own.gather_logits,
                 plugins=own.plugins,
-                lora={name: f"lora/{name}" for name in own.lora},
-                max_lora_rank=self._lora_rank,
                 extra_llm_api_options=made.extra_llm_api_options,
             ),
+            lora=made.lora,
         )
 
     def _configs(self, target: BuildTarget) -> dict[str, str]:
@@ -168,14 +162,10 @@ class TensorRtLlmRecipe:
 
     def _key(self) -> str:
         """All that goes into the build: the settings do not, nor does the name."""
-        files = [
-            (name, path.name, path.stat().st_size, path.stat().st_mtime_ns)
-            for name, folder in self._own.lora.items()
-            for path in _adapter_files(folder)
-        ]
         own, spec = self._own, self._spec(Path(), Path())
         built = msgspec.structs.replace(spec, model=Path(), lora_dirs=(), workers=1)
-        return repr((msgspec.structs.replace(self.manifest, model_name=""), own.multiple_profiles, built, files))
+        adapters = fingerprint(self._options.lora)
+        return repr((msgspec.structs.replace(self.manifest, model_name=""), own.multiple_profiles, built, adapters))
 
     def _spec(self, output: Path, workspace: Path) -> BuildSpec:
         made, own = self._plan, self._own
@@ -200,20 +190,11 @@ class TensorRtLlmRecipe:
             plugins=own.plugins,
             multiple_profiles=own.multiple_profiles,
             gather_logits=own.gather_logits,
-            lora_dirs=tuple(folder.absolute() for folder in own.lora.values()),
-            max_lora_rank=self._lora_rank,
+            lora_dirs=tuple(folder.absolute() for folder in self._options.lora.adapters.values()),
+            lora_target_modules=self._plan.lora.target_modules,
+            max_lora_rank=self._plan.lora.max_lora_rank,
             trust_remote_code=self._options.trust_remote_code,
         )
-
-    def _highest_rank(self) -> int:
-        """Largest rank of the adapters, or what was asked for, which must not be less."""
-        ranks = {name: _rank(folder) for name, folder in self._own.lora.items()}
-        asked = self._own.max_lora_rank
-        highest = max(ranks.values(), default=0)
-        if asked is not None and asked < highest:
-            name = next(name for name, rank in ranks.items() if rank == highest)
-            raise EngineLoadError(f"--max-lora-rank {asked} is below the rank {highest} of the adapter {name}")
-        return asked or highest
 
     def _require_disk(self, prepared: Prepared) -> None:
         found = self._plan.estimate
@@ -260,6 +241,7 @@ def request_of(
         max_batch_size=options.max_batch_size,
         trust_remote_code=options.trust_remote_code,
         own=options.tensorrt_llm,
+        lora=options.lora,
         folder=source.absolute() if source.is_dir() else None,
         checkpoint_bytes=sum(path.stat().st_size for path in weights) or None,
         architectures=architectures,
@@ -301,18 +283,3 @@ def _records(folder: Path, progress: Progress) -> dict[str, FileRecord]:
         progress.show(Step("hash", number, len(paths)))
         records[path.relative_to(folder).as_posix()] = record(path)
     return records
-
-
-def _adapter_files(folder: Path) -> list[Path]:
-    return sorted({path for pattern in _ADAPTER_FILES for path in folder.glob(pattern)})
-
-
-def _rank(folder: Path) -> int:
-    path = folder / "adapter_config.json"
-    try:
-        rank = msgspec.json.decode(path.read_bytes())["r"]
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        raise EngineLoadError(f"cannot read the rank (`r`) from {path}") from None
-    if not isinstance(rank, int) or rank < 1:
-        raise EngineLoadError(f"{path} has the rank {rank!r}")
-    return rank

@@ -15,7 +15,7 @@ from openai_bls.builder.tensorrt_llm.gpus import Gpu
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype
 
-_QUANTS_WITH_FP8_CACHE = ("fp8", "w4a8_awq", "nvfp4")
+_QUANTS_WITH_FP8 = ("fp8", "w4a8_awq", "nvfp4")
 _AMPERE = (8, 0)
 
 
@@ -43,11 +43,28 @@ def without_paged_context(
             return f"{name} is {off}d"
     if kv_cache_dtype == "int8":
         return "TensorRT-LLM has none with an int8 KV cache"
-    if kv_cache_dtype == "fp8" and quant not in _QUANTS_WITH_FP8_CACHE:
-        return f"TensorRT-LLM has none with an fp8 KV cache unless --quant is {', '.join(_QUANTS_WITH_FP8_CACHE)}"
+    if kv_cache_dtype == "fp8" and quant not in _QUANTS_WITH_FP8:
+        return f"TensorRT-LLM has none with an fp8 KV cache unless --quant is {', '.join(_QUANTS_WITH_FP8)}"
     if gpu is not None and gpu.compute_capability and gpu.compute_capability < _AMPERE:
         return f"{gpu.name} ({gpu.capability}) is older than Ampere (8.0)"
     return ""
+
+
+def fp8_context_refusal(own: TensorRtLlmOptions, quant: str, kv_cache_dtype: KvCacheDtype) -> str | None:
+    """Refusal of --use-fp8-context-fmha where `build` would turn it off with a warning; None where it has an effect."""
+    if own.plugins.get("use_fp8_context_fmha") != "enable":
+        return None
+    needs = "--use-fp8-context-fmha has no effect here: TensorRT-LLM turns it off"
+    if own.plugins.get("context_fmha") == "disable":
+        return f"{needs} together with context_fmha; leave one of the two out"
+    if quant not in _QUANTS_WITH_FP8:
+        return f"{needs} unless --quant is {', '.join(_QUANTS_WITH_FP8)}; leave it out, or give one of these"
+    if kv_cache_dtype == "fp8" or own.plugins.get("use_paged_context_fmha") == "disable":
+        return None
+    return (
+        f"{needs} unless the KV cache is in fp8; give --kv-cache-dtype fp8 (or --use-paged-context-fmha disable) too, "
+        "or leave it out"
+    )
 
 
 def prompts(own: TensorRtLlmOptions, max_input_len: int, max_num_tokens: int, without_paged: str) -> Prompts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -30,7 +29,6 @@ QUANT_SYNONYMS: dict[str, Quant] = {
 
 # Data sets that TensorRT-LLM knows by name; any other has to be a directory.
 _DATASETS = ("cnn_dailymail", "pileval", "lambada")
-_ADAPTER = re.compile(r"[\w.:-]{1,128}")
 
 
 class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +53,6 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`PluginConfig` fields by their names."""
     multiple_profiles: bool = False
     gather_logits: bool = False
-    lora: dict[str, Path] = {}
-    """Name of an adapter → its directory."""
-    max_lora_rank: Count | None = None
     extra_llm_api_options: dict[str, Any] = {}
     """Contents of the YAML file, not checked."""
     settings: TensorRtLlmSettings = TensorRtLlmSettings()
@@ -80,7 +75,7 @@ _CPP_BACKEND = {"cpp_parameter", "max_queue_delay", "max_queue_size"}
 _PYTORCH_FLOW = {"extra_llm_api_options"}
 _TENSORRT_LLM = _TENSORRT_FLOW | _PYTORCH_FLOW | _CPP_BACKEND | {
     "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
-    "kv_cache_dtype", "lora_dir", "max_lora_rank", "gpu", "gpu_memory", "kv_cache_free_gpu_mem_fraction",
+    "kv_cache_dtype", "gpu", "gpu_memory", "kv_cache_free_gpu_mem_fraction",
     "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size", "enable_chunked_context",
     "batch_scheduler_policy", "guided_decoding_backend",
 }  # fmt: skip
@@ -109,7 +104,7 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
             raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
         if name == "self_test" and engine != "transformers":
-            raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has no self-test")
+            raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has none")
         if name in _CPP_BACKEND and backend != "cpp":
             raise EngineLoadError(f"{option} is for --backend cpp: requests reach our own model.py past Triton's queue")
         if name in _TENSORRT_FLOW and flow == "pytorch":
@@ -127,7 +122,7 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
     """
     renamed = {"tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size"}
     fields = set(TensorRtLlmOptions.__struct_fields__) - {
-        "settings", "queue", "plugins", "lora", "quant", "flow", "extra_llm_api_options"
+        "settings", "queue", "plugins", "quant", "flow", "extra_llm_api_options"
     }  # fmt: skip
     own = {renamed.get(name, name): value for name, value in values.items() if renamed.get(name, name) in fields}
     if values.get("flow", "auto") != "auto":
@@ -135,7 +130,6 @@ def read_options(values: Mapping[str, Any]) -> TensorRtLlmOptions:
     if "quant" in values:
         own["quant"] = read_quant(values["quant"])
     own["plugins"] = _plugins(values)
-    own["lora"] = _adapters(values.get("lora_dir", ()))
     own["cpp_parameters"] = _pairs("--cpp-parameter", values.get("cpp_parameter", ()))
     if "extra_llm_api_options" in values:
         own["extra_llm_api_options"] = _yaml("--extra-llm-api-options", values["extra_llm_api_options"])
@@ -203,8 +197,6 @@ def _check(options: TensorRtLlmOptions) -> None:
         raise EngineLoadError("--backend cpp runs engines of --flow tensorrt only: leave one of the two out")
     if options.keep_workspace and options.workspace is None:
         raise EngineLoadError("--keep-workspace needs --workspace DIR: the one in the repository does not stay")
-    if options.max_lora_rank is not None and not options.lora:
-        raise EngineLoadError("--max-lora-rank is for adapters: name their directories with --lora-dir")
     if options.calib_dataset and not Path(options.calib_dataset).expanduser().is_dir():
         name = options.calib_dataset
         if name.startswith((".", "/", "~")) or not any(known in name for known in _DATASETS):
@@ -258,24 +250,6 @@ def _yaml(option: str, path: Path) -> dict[str, Any]:
         msgspec.json.encode(found)
     except TypeError as error:
         raise EngineLoadError(f"{option} {path} has a value that no argument is: {error}") from None
-    return found
-
-
-def _adapters(texts: Sequence[str]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for text in texts:
-        name, equals, folder = text.partition("=")
-        path = Path(folder if equals else text).expanduser()
-        name = name if equals else path.absolute().name
-        if not _ADAPTER.fullmatch(name) or name in (".", ".."):
-            raise EngineLoadError(
-                f"--lora-dir: {name!r} cannot name an adapter; give NAME=DIR with letters, digits, - . _"
-            )
-        if name in found:
-            raise EngineLoadError(f"--lora-dir: two adapters are called {name}; give NAME=DIR")
-        if not (path / "adapter_config.json").is_file():
-            raise EngineLoadError(f"--lora-dir {path} is no adapter: it has no adapter_config.json")
-        found[name] = path
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from openai_bls.builder.lora import LoraOptions, lora_settings, read_adapters
 from openai_bls.builder.tensorrt_llm import chatglm, chunking, families, lengths, windows
 from openai_bls.builder.tensorrt_llm.calibration import Calibration
 from openai_bls.builder.tensorrt_llm.estimate import estimate
@@ -27,10 +28,12 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import (
 from openai_bls.builder.tensorrt_llm.shapes import ModelShape, shape_of
 from openai_bls.builder.tensorrt_llm.sizes import Estimate, EstimateOptions
 from openai_bls.core.checkpoint import context_length
-from openai_bls.core.manifest import Dtype, EngineLoadError
+from openai_bls.core.engine import LoraError
+from openai_bls.core.manifest import Dtype, EngineLoadError, LoraSettings
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm import llm_args, speculation, versions
 from openai_bls.engines.tensorrt_llm.interface import Flow, InstalledGpu, KvCacheDtype, Version
+from openai_bls.engines.tensorrt_llm.lora import target_modules
 
 DEFAULT_NUM_TOKENS = 8192
 """The default of `BuildConfig.max_num_tokens`, and of the PyTorch flow's since 1.2."""
@@ -40,9 +43,6 @@ NEWEST = Version(1, 2, 1)
 """Taken for granted where none is installed: that of the newest Triton image."""
 _MIB = 1 << 20
 _DEFAULT_FREE_FRACTION = 0.9
-# With other weights, or with another KV cache under paged context FMHA, `build` in tensorrt_llm/builder.py turns it off
-# with a warning.
-_QUANTS_WITH_FP8_CONTEXT = ("fp8", "w4a8_awq", "nvfp4")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int
     trust_remote_code: bool
     own: TensorRtLlmOptions
+    lora: LoraOptions = LoraOptions()
     folder: Path | None = None
     """The checkpoint's, where it is on this machine."""
     checkpoint_bytes: int | None = None
@@ -90,6 +91,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[str, ...] = ()
     """Problems of the options alone, which --force does not change."""
     notes: tuple[str, ...]
+    lora: LoraSettings
     extra_llm_api_options: dict[str, Any] = {}
     """Further arguments of `LLM`, as the version has them."""
 
@@ -104,6 +106,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     flow, why = (own.flow, "") if own.flow else default_flow(own, version, partial(_of_family, request, version, True))
     own = with_flow(own, flow)
     arguments, of_arguments = _arguments(own, version, request)
+    lora, of_adapters = _adapters(request)
     shape, unknown, positions = None, "", context_length(request.config)
     try:
         shape = shape_of(request.config)
@@ -153,11 +156,13 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
     of_calibration = Findings()
     if flow == "tensorrt":
         of_calibration = calibration.findings(request.config, wanted.ranks, trust_remote_code=request.trust_remote_code)
+    fp8_context = chunking.fp8_context_refusal(own, quant, kv_cache_dtype)
     refusals = (
         *_of_options(own, flow, version, stored),
-        *_without_effect(own, flow, quant, kv_cache_dtype),
+        *([fp8_context] if fp8_context else ()),
         *of_calibration.refusals,
         *of_arguments,
+        *of_adapters,
     )
     of_model = tuple(_of_model(request, flow, version, stored))
     problems = (
@@ -196,6 +201,7 @@ def plan(request: Request, version: Version, gpu: Gpu | None) -> Plan:
         problems=problems,
         refusals=refusals,
         notes=notes,
+        lora=lora,
         extra_llm_api_options=arguments,
     )
 
@@ -257,23 +263,6 @@ def _of_options(own: TensorRtLlmOptions, flow: Flow, version: Version, stored: S
         )
 
 
-def _without_effect(own: TensorRtLlmOptions, flow: Flow, quant: str, kv_cache_dtype: KvCacheDtype) -> Iterator[str]:
-    """Options that TensorRT-LLM would take and ignore; `quant` and `kv_cache_dtype` may be the checkpoint's own."""
-    if flow == "pytorch":
-        return
-    if own.plugins.get("use_fp8_context_fmha") == "enable":
-        needs = "--use-fp8-context-fmha has no effect here: TensorRT-LLM turns it off"
-        if own.plugins.get("context_fmha") == "disable":
-            yield f"{needs} together with context_fmha; leave one of the two out"
-        elif quant not in _QUANTS_WITH_FP8_CONTEXT:
-            yield f"{needs} unless --quant is {', '.join(_QUANTS_WITH_FP8_CONTEXT)}; leave it out, or give one of these"
-        elif kv_cache_dtype != "fp8" and own.plugins.get("use_paged_context_fmha") != "disable":
-            yield (
-                f"{needs} unless the KV cache is in fp8; give --kv-cache-dtype fp8 (or --use-paged-context-fmha "
-                "disable) too, or leave it out"
-            )
-
-
 def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Further arguments of `LLM` in the version's terms, and their refusals."""
     if not own.extra_llm_api_options:
@@ -287,10 +276,27 @@ def _arguments(own: TensorRtLlmOptions, version: Version, request: Request) -> t
         version,
         pipeline_parallel_size=own.pipeline_parallel_size,
         max_beam_width=own.max_beam_width,
-        adapters=bool(own.lora),
+        adapters=bool(request.lora.adapters or request.lora.max_loras),
         grammars=own.settings.guided_decoding_backend,
     )
     return arguments, (*refused, *([request.arguments_refusal] if request.arguments_refusal else ()))
+
+
+def _adapters(request: Request) -> tuple[LoraSettings, tuple[str, ...]]:
+    """What the manifest says of adapters, and the refusal of those that TensorRT-LLM would not apply in full."""
+    options = request.lora
+    try:
+        adapters = read_adapters(options)
+        room = options.max_loras is not None and options.max_loras > len(adapters)
+        if request.own.backend == "cpp" and room:
+            return LoraSettings(), (
+                "--max-loras is for --backend python: the C++ backend gets adapters from its clients",
+            )
+        return lora_settings(options, adapters, target_modules(adapters, room=room)), ()
+    except EngineLoadError as error:
+        return LoraSettings(), (str(error),)
+    except LoraError as error:
+        return LoraSettings(), (f"--lora-dir: {error}",)
 
 
 def gpu_for(name: str | None, memory: str | None, installed: Sequence[InstalledGpu]) -> Gpu:

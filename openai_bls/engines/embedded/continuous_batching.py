@@ -25,6 +25,8 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner
+from openai_bls.engines.embedded.lora_layers import layers_of
+from openai_bls.engines.embedded.prefix_sharing import can_share_by_adapter, share_by_adapter
 from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOutputs, SequenceOutput
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
 from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path
@@ -115,6 +117,7 @@ class ContinuousBatcher:
             ValueError: the model cannot be batched this way.
         """
         SCHEDULER_MAPPING[_SCHEDULER] = Scheduler
+        lora = layers_of(model)
         fields = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
         page_field = "page_size" if "page_size" in fields else "block_size"
         on_gpu = model.device.type != "cpu"
@@ -125,7 +128,7 @@ class ContinuousBatcher:
             "max_batch_tokens": config.max_num_tokens,
             "max_requests_per_batch": config.max_batch_size,
             "max_memory_percent": config.free_memory_fraction,
-            "allow_block_sharing": config.prefix_sharing,
+            "allow_block_sharing": config.prefix_sharing and (lora is None or can_share_by_adapter()),
             "use_cuda_graph": False,
             "use_async_batching": config.async_batching,
             "scheduler_type": _SCHEDULER,
@@ -142,7 +145,7 @@ class ContinuousBatcher:
             ),
         )
         self._manager.before_step = before_step
-        sampler = Sampler(on_gpu=on_gpu)
+        sampler = Sampler(on_gpu=on_gpu, lora=lora)
         self._manager.logit_processor = sampler
         if on_gpu or config.paged or config.async_batching:
             self._manager.make_runner = functools.partial(
@@ -159,6 +162,8 @@ class ContinuousBatcher:
         # Makes the batch processor, hence the cache, here and now, where a failure can still be told to the caller.
         with torch.no_grad():
             self._manager.warmup()
+        if lora is not None:
+            share_by_adapter(self._manager.batch_processor.cache)
 
     @property
     def capacity(self) -> int:

@@ -46,6 +46,7 @@ class DynamicCacheRunner:
         self._batches: list[SequenceBatch] = []
         self._live: dict[str, SequenceState] = {}
         self._woken = threading.Event()
+        self._shares = config.shared_steps
         self._stopping = False
         self._steps = 0
 
@@ -113,8 +114,8 @@ class DynamicCacheRunner:
         del self._model
 
     def _used(self) -> int:
-        """Tokens in the caches, padding included."""
-        return sum(batch.tokens for batch in self._parts())
+        """Tokens in the caches of live sequences, padding included."""
+        return sum(batch.tokens for batch in self._parts() if not all(state.done for state in batch.states))
 
     def _parts(self) -> list[SequenceBatch]:
         prompt = self._prompt
@@ -124,8 +125,7 @@ class DynamicCacheRunner:
         """Every running sequence's next token and a piece of a prompt; False if there is nothing to do."""
         self._drop_done()
         self._make_room()
-        with self._guarded([state for batch in self._batches for state in batch.states]):
-            self._join()
+        self._join()
         ready: list[tuple[SequenceBatch, torch.Tensor]] = []
         for batch in list(self._batches):
             with self._guarded(batch.states):
@@ -216,11 +216,17 @@ class DynamicCacheRunner:
         """Put batches together that can be, so that their sequences share a pass."""
         joined: list[SequenceBatch] = []
         for batch in self._batches:
-            for i, other in enumerate(joined):
-                if self._config.shared_steps and self._model.can_join(other, batch):
-                    joined[i] = other.join(batch)
-                    break
-            else:
+            at = next(
+                (i for i, other in enumerate(joined) if self._shares and self._model.can_join(other, batch)), None
+            )
+            if at is None:
+                joined.append(batch)
+                continue
+            try:
+                joined[at] = joined[at].join(batch)
+            except torch.OutOfMemoryError:  # for a moment both caches and their copies are there
+                logger.warning("no memory to put caches together: sequences step alone from now on")
+                self._shares = False
                 joined.append(batch)
         self._batches = joined
 

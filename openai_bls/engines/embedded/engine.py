@@ -19,19 +19,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
-from openai_bls.core.engine import EngineStats, StepListener
+from openai_bls.core.engine import EngineStats, LoraError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir
+from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
-from openai_bls.engines.embedded import model_loader, self_test
+from openai_bls.engines.embedded import model_loader, prefix_sharing, self_test
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
 from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
+from openai_bls.engines.embedded.lora import Adapters
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
 from openai_bls.engines.embedded.request_state import RequestState
@@ -86,6 +89,10 @@ class TransformersEngine:
         if device.type == "cpu":
             torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
         model = model_loader.load_model(folder, manifest, options, device)
+        self._lora_lock = threading.Lock()
+        self._adapters = _adapters(model, version_dir, manifest)
+        absent = {"lora_name": self._adapters is None, "grammar": factory is None}
+        missing = [field for field, is_absent in absent.items() if is_absent]
         self._info = EngineInfo(
             engine="transformers",
             model_name=manifest.model_name,
@@ -95,13 +102,14 @@ class TransformersEngine:
             eos_token_ids=facts.eos_token_ids,
             pad_token_id=facts.pad_token_id,
             sampling_defaults=facts.sampling_defaults,
-            supported=tuple(
-                field for field in ALL_FIELDS if field != "lora_name" and (factory is not None or field != "grammar")
-            ),
+            supported=tuple(field for field in ALL_FIELDS if field not in missing),
             version=f"transformers {transformers.__version__}",
             created=manifest.created,
             max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
             grammar_backend=factory.backend if factory is not None else "",
+            lora_names=() if self._adapters is None else self._adapters.names,
+            max_loras=manifest.lora.max_loras,
+            max_lora_rank=manifest.lora.max_lora_rank,
         )
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         self.self_test: SelfTestRecord | None = None
@@ -204,6 +212,22 @@ class TransformersEngine:
             failed=self._failed and not self._commands.closed,
         )
 
+    def load_lora(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path` beside the steps."""
+        with self._lora_lock:
+            require_room(self._info, name)
+            assert self._adapters is not None
+            self._adapters.load(name, Path(path))
+            self._info = msgspec.structs.replace(self._info, lora_names=self._adapters.names)
+
+    def unload_lora(self, name: str) -> None:
+        """Take no more requests for an adapter; those that it has finish."""
+        with self._lora_lock:
+            require_loaded(self._info, name)
+            assert self._adapters is not None
+            self._adapters.unload(name)
+            self._info = msgspec.structs.replace(self._info, lora_names=self._adapters.names)
+
     def close(self) -> None:
         """End every live request with "cancelled", free the model, the KV cache and the thread."""
         self._commands.close()
@@ -283,8 +307,16 @@ class TransformersEngine:
         if self._failed or self._batcher is None:
             deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
             return
+        adapter = None
+        if request.lora_name is not None and self._adapters is not None:
+            adapter = self._adapters.acquire(request.lora_name)
+            if adapter is None:
+                error = f"lora_name: the adapter {request.lora_name!r} was unloaded"
+                deltas.append(TokenDelta(request.request_id, [], "error", error=error, invalid=True))
+                return
         # Keys are never used twice: an id may be used again while the batcher still has its cancelled sequence.
-        state = RequestState(str(self._next_key), request)
+        key = str(self._next_key) if adapter is None else prefix_sharing.key(self._next_key, adapter.number)
+        state = RequestState(key, request, adapter)
         self._next_key += 1
         self._states[request.request_id] = state
         self._ids[state.key] = request.request_id
@@ -318,6 +350,7 @@ class TransformersEngine:
                     min_p=params.min_p,
                     seed=secrets.randbits(64) if params.seed is None else params.seed,
                     processors=state.processors,
+                    lora_slot=state.lora_slot,
                 ),
             )
         except Exception as error:
@@ -360,13 +393,19 @@ class TransformersEngine:
         if state is not None:
             del self._ids[state.key]
             self._waiting -= not state.batched
+            self._release(state)
         return state
+
+    def _release(self, state: RequestState) -> None:
+        if state.adapter is not None and self._adapters is not None:
+            self._adapters.release(state.adapter)
 
     def _end_all(self, reason: Any, error: str | None = None) -> list[TokenDelta]:
         ended = list(self._states)
         for state in self._states.values():
             if not state.batched:
                 self._prefill_queue.cancel(state)
+            self._release(state)
         self._states.clear()
         self._ids.clear()
         self._waiting = 0
@@ -403,3 +442,17 @@ class TransformersEngine:
         answers.ended.wait()
         self._on_step = listener
         return answers
+
+
+def _adapters(model: Any, version_dir: Path, manifest: Manifest) -> Adapters | None:
+    """The adapters that were built in, on a model that runs as it was loaded; None if there is no room for any."""
+    lora = manifest.lora
+    if not lora.max_loras:
+        return None
+    adapters = Adapters(model, lora.max_loras, lora.max_lora_rank)
+    for name, folder in lora.adapters.items():
+        try:
+            adapters.load(name, version_dir / folder)
+        except LoraError as error:
+            raise EngineLoadError(f"the adapter {name} does not load: {error}") from None
+    return adapters

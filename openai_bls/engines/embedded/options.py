@@ -13,6 +13,7 @@ _SHARED_SETTINGS = {
     "exclude_input_in_output",
     "max_tokens_in_paged_kv_cache",
     "enable_kv_cache_reuse",
+    "lora_watch_dir",
     "verify_weights",
 }
 """Fields of `TensorRtLlmSettings` that the embedded engine honours."""

@@ -14,6 +14,7 @@ from openai_bls.core.engine_types import TokenDelta
 from openai_bls.engines.embedded import prompt_forward
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
+from openai_bls.engines.embedded.lora_layers import applied
 from openai_bls.engines.embedded.request_state import RequestState
 
 # Tokens and seconds of prompt passes between two steps; more than one prompt only within both.
@@ -100,7 +101,8 @@ class PrefillQueue:
 
     def _examine(self, state: RequestState) -> Prepared:
         try:
-            found = prompt_forward.prompt_pass(self._model, state.request)
+            with applied(self._model, [state.lora_slot]):
+                found = prompt_forward.prompt_pass(self._model, state.request)
             state.prompt_logprobs = found.prompt_logprobs
             if found.embedding is not None:
                 return state, state.end("stop", embedding=found.embedding)

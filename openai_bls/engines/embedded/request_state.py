@@ -11,6 +11,7 @@ from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, 
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
+from openai_bls.engines.embedded.lora import LoadedAdapter
 from openai_bls.engines.stop_words import StopWords
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class RequestState:
     __slots__ = (
         "_stop_words",
         "_stops",
+        "adapter",
         "batched",
         "cursor",
         "key",
@@ -40,10 +42,11 @@ class RequestState:
         "request",
     )
 
-    def __init__(self, key: str, request: GenerationRequest) -> None:
+    def __init__(self, key: str, request: GenerationRequest, adapter: LoadedAdapter | None = None) -> None:
         """Args: key: of its sequence in the batcher."""
         self.key = key
         self.request = request
+        self.adapter = adapter
         self.processors: HostLogitsProcessors | None = None
         self.prompt_logprobs: Logprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
@@ -54,6 +57,11 @@ class RequestState:
         self._stops = frozenset(request.stop_token_ids)
         self._stop_words = StopWords(request.stop_words)
         """The last tokens, as many as a stop word can span."""
+
+    @property
+    def lora_slot(self) -> int:
+        """Slot of its adapter; 0 is the base model."""
+        return 0 if self.adapter is None else self.adapter.slot
 
     def end(self, reason: EngineFinishReason, **more: Any) -> TokenDelta:
         """The one delta of a request for which nothing is sampled."""

@@ -40,8 +40,9 @@ class RunnerChoice:
     """Sequences share forward passes; False only after that has failed."""
 
     def __str__(self) -> str:
-        shared = "" if self.shared_steps else ", a pass for each sequence"
-        return f"{self.runner} with attention {self.attention}{shared} ({self.reason})"
+        slower = ", slower than continuous_batching," if self.runner == "dynamic_cache" else ""
+        shared = "" if self.shared_steps else " and a pass for each sequence"
+        return f"{self.runner}{slower} with attention {self.attention}{shared} ({self.reason})"
 
 
 def candidates(

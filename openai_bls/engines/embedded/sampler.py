@@ -16,6 +16,7 @@ import torch
 
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors, LogitsUpdate
 from openai_bls.engines.embedded.logits_processors_device import StepLogprobs, apply
+from openai_bls.engines.embedded.lora_layers import LoraLayers
 from openai_bls.engines.embedded.sampling import MOST_CANDIDATES, Plan, choose, random_bits
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
@@ -32,6 +33,8 @@ class Sampling:
     seed: int
     processors: HostLogitsProcessors | None = None
     """The sequence's logits processors, if it has any."""
+    lora_slot: int = 0
+    """The slot of its adapter; 0 is the base model."""
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -47,11 +50,17 @@ class Sampler:
     """Samples the next token of every row of a step."""
 
     do_processing = True
-    tensors_required = _ROWS
 
-    def __init__(self, *, on_gpu: bool) -> None:
-        """Args: on_gpu: never look at the device's values from the host, which would wait for all steps in flight."""
+    def __init__(self, *, on_gpu: bool, lora: LoraLayers | None = None) -> None:
+        """Start with a step of nothing.
+
+        Args:
+            on_gpu: never look at the device's values from the host, which would wait for all steps in flight.
+            lora: layers that take the slots of a step's tokens from a row of the argument storage.
+        """
         self._on_gpu = on_gpu
+        self._lora = lora
+        self.tensors_required = _ROWS + (lora is not None)
         self._plan = Plan(sampled=False, top_k=0, top_p=False, min_p=False)
         self._update: LogitsUpdate | None = None
 
@@ -68,7 +77,9 @@ class Sampler:
         storage.zero_()
 
     def prepare_tensor_args(self, requests_in_batch: Sequence[Any], arg_storage: torch.Tensor) -> torch.Tensor:
-        """Put the parameters of a step's requests into `arg_storage`, int32 [5, columns], before the step."""
+        """Put the parameters of a step's requests into `arg_storage`, int32 [rows, columns], before the step."""
+        if self._lora is not None:
+            self._lora.prepare(requests_in_batch, arg_storage[_ROWS])
         states = [item.state for item in requests_in_batch if item.has_new_token]
         params: list[Sampling] = [state.logit_processor_kwargs.get("sampling", _WARM_UP) for state in states]
         processed = [(row, p.processors) for row, p in enumerate(params) if p.processors is not None]
@@ -92,7 +103,7 @@ class Sampler:
             np.array([p.seed for p in params], np.uint64),
             np.array([state.position_offset for state in states], np.uint64),
         )
-        arg_storage[:, :count].copy_(torch.from_numpy(rows))
+        arg_storage[:_ROWS, :count].copy_(torch.from_numpy(rows))
         return arg_storage
 
     def _plan_for(self, drawn: Sequence[Sampling]) -> Plan:
@@ -119,7 +130,7 @@ class Sampler:
         return scores.scatter_(1, chosen.unsqueeze(-1), torch.inf)
 
     def pick(self, last_ids: torch.Tensor, logits: torch.Tensor, args: torch.Tensor) -> torch.Tensor:
-        """The next token of each row of `logits`, which may be changed; `args` are int32 [5, rows]."""
+        """The next token of each row of `logits`, which may be changed; `args` are int32 [arguments, rows]."""
         update, logprobs = self._update, None
         if update is not None:
             if update.logprobs:

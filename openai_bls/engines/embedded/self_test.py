@@ -7,6 +7,7 @@ runner's log-probabilities are the pass's. What differs is told in words.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import random
@@ -35,6 +36,8 @@ _LONGEST_WINDOW = {"cpu": 512, "cuda": 1024}
 _TOLERANCES = {torch.float32: (2e-3, 0.0), torch.float16: (0.1, 0.1), torch.bfloat16: (0.25, 0.1)}
 # Largest difference of log-probabilities in a replay, where no logits are known.
 _REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
+_STEPS = 16
+"""Steps of a number format, at the largest logit, that count as much as a standard deviation of the logits."""
 _REMEDY = "compare the files with build/verify.py, or build the engine again"
 
 
@@ -193,7 +196,9 @@ def reference(model: Any, sample: Sample) -> Reference:
     count = len(sample.token_ids)
     ids = torch.tensor([sample.prompt + sample.answer[:-1]], device=model.device)
     keeps = callable(getattr(model, "_supports_logits_to_keep", None)) and model._supports_logits_to_keep()
-    with plain_attention(model, "eager"):
+    # Attention that is a model's own code was chosen when the model was made.
+    switches = getattr(model, "_supports_attention_backend", False)
+    with plain_attention(model, "eager") if switches else contextlib.nullcontext():
         output = model(input_ids=ids, use_cache=False, **({"logits_to_keep": count} if keeps else {}))
     logits = output.logits[0, -count:].float()
     # Some models rule out a part of their vocabulary.
@@ -206,6 +211,12 @@ def reference(model: Any, sample: Sample) -> Reference:
     spreads = [float(row[~out].std(correction=0)) for row, out in zip(logits, ruled_out, strict=True)]
     if not all(spreads):
         raise EngineLoadError(f"the model finds all tokens equally likely, so its weights are empty: {_REMEDY}")
+    # Logits come in the model's type, whose steps may be larger than what most of a vocabulary differs by.
+    step = _STEPS * torch.finfo(model.dtype).eps
+    spreads = [
+        max(spread, step * float(row[~out].abs().max()))
+        for spread, row, out in zip(spreads, logits, ruled_out, strict=True)
+    ]
     logprobs = logits.log_softmax(dim=-1)
     best = logprobs.max(dim=-1)
     compared = logprobs.gather(-1, torch.tensor(sample.token_ids, device=logits.device))
@@ -278,6 +289,7 @@ def make_record(model: Any, choice: RunnerChoice, samples: Sequence[Sample]) -> 
         **_here(model),
         runner=choice.runner,
         attention=choice.attention,
+        shared_steps=choice.shared_steps,
         prompts=[sample.prompt for sample in kept],
         token_ids=[sample.answer for sample in kept],
         logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],
@@ -288,7 +300,8 @@ def recorded_choice(record: SelfTestRecord | None, model: Any, choices: Iterable
     """The one of `choices` with which `model` should give the recorded answers here; None if anything is different."""
     if record is None or any(getattr(record, name) != value for name, value in _here(model).items()):
         return None
-    same = (choice for choice in choices if (choice.runner, choice.attention) == (record.runner, record.attention))
+    wanted = (record.runner, record.attention, record.shared_steps)
+    same = (choice for choice in choices if (choice.runner, choice.attention, choice.shared_steps) == wanted)
     return next(same, None)
 
 

@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 from transformers.generation import GenerationMode
 
 from openai_bls.engines.embedded import cache_rows
+from openai_bls.engines.embedded.lora_layers import applied
 from openai_bls.engines.embedded.runner_choice import LENGTH_DEPENDENT_ROPE, rope_types
 from openai_bls.engines.embedded.sampler import Sampling
 
@@ -70,10 +71,10 @@ class StepModel:
         types = rope_types(text)
         alike = not types & LENGTH_DEPENDENT_ROPE
         self._rotaries = [m for m in model.modules() if hasattr(m, "max_seq_len_cached")] if "dynamic" in types else []
-        self._states = [
+        self._stateful = [
             (module, name) for module in model.modules() for name in _MODULE_STATES if hasattr(module, name)
         ]
-        self._in_rows = alike and self._takes_mask and not self._states
+        self._in_rows = alike and self._takes_mask and not self._stateful
         # Chunks, and scales that go with them, count from the left of a row, padding included.
         chunked = "chunked_attention" in (getattr(text, "layer_types", None) or ())
         self._in_padded_rows = self._takes_positions and not chunked
@@ -116,14 +117,14 @@ class StepModel:
             states: what modules of the model keep between passes of one batch, changed in place.
             more: arguments of the model's `prepare_inputs_for_generation`.
         """
-        for (module, name), state in zip(self._states, states, strict=False):
+        for (module, name), state in zip(self._stateful, states, strict=False):
             setattr(module, name, state)
         for rotary in self._rotaries:
             # It keeps the frequencies of the longest sequence that it has met.
             rotary.register_buffer("inv_freq", rotary.original_inv_freq, persistent=False)
             rotary.max_seq_len_cached = rotary.original_max_seq_len
         output = self.model(**self.model.prepare_inputs_for_generation(ids, **more, **arguments), return_dict=True)
-        states[:] = [getattr(module, name) for module, name in self._states]
+        states[:] = [getattr(module, name) for module, name in self._stateful]
         return output
 
 
@@ -135,7 +136,7 @@ class SequenceBatch:
         self.states = states
         self._ids = ids
         self._arguments: dict[str, Any] = arguments
-        self._states: list[Any] = []
+        self._module_states: list[Any] = []
         self._taken_in = 0
 
     @classmethod
@@ -175,12 +176,16 @@ class SequenceBatch:
         now = dict(self._arguments)
         if "position_ids" in now:
             now["position_ids"] = now["position_ids"][..., start:end]
-        output = self._steps.forward(self._ids[:, start:end], now, self._states, is_first_iteration=True)
+        output = self._forward(self._ids[:, start:end], now, is_first_iteration=True)
         return self._finish(output) if end == self.length else None
 
     def step(self) -> torch.Tensor:
         """Logits [sequences, vocabulary] of the next tokens."""
-        return self._finish(self._steps.forward(self._ids, self._arguments, self._states, next_sequence_length=1))
+        return self._finish(self._forward(self._ids, self._arguments, next_sequence_length=1))
+
+    def _forward(self, ids: torch.Tensor, arguments: dict[str, Any], **more: Any) -> Any:
+        with applied(self._steps.model, [state.logit_processor_kwargs["sampling"].lora_slot for state in self.states]):
+            return self._steps.forward(ids, arguments, self._module_states, **more)
 
     def append(self, token_ids: torch.Tensor) -> None:
         """Take the tokens [sequences] that were chosen for the next step."""

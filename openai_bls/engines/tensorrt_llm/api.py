@@ -95,7 +95,7 @@ class Api:
             names.discard("logprobs")
         if self.grammar_kinds(options):
             names.add("grammar")
-        if options.lora:
+        if options.max_loras:
             names.add("lora_name")
         if speculation.speculation(options.extra_llm_api_options, self.version):
             names &= speculation.FIELDS
@@ -114,8 +114,6 @@ class Api:
         assert isinstance(llm, _Opened)
         arguments: dict[str, Any] = {}
         if lora is not None:
-            if lora not in llm.options.lora:
-                raise ValueError(f"lora_name: the adapter {lora.name!r} is not one that this model was loaded with")
             request = self._package.name("tensorrt_llm.executor.LoRARequest")
             arguments["lora_request"] = self._package.make(
                 request, lora_name=lora.name, lora_int_id=lora.number, lora_path=str(lora.path)
@@ -266,9 +264,9 @@ class Api:
             own = {key: value for key, value in options.extra_llm_api_options.items() if key not in arguments}
             arguments |= llm_args.objects(self._package, own)
             arguments |= self._pytorch(options, fields)
-        elif options.lora and "max_loras" in fields:
+        elif options.max_loras and "max_loras" in fields:
             # Later versions size their cache of adapters by the engine's configuration.
-            arguments |= {"max_loras": max(4, len(options.lora)), "max_cpu_loras": max(4, len(options.lora))}
+            arguments |= {"max_loras": max(4, options.max_loras), "max_cpu_loras": max(4, options.max_loras)}
         self._package.require_fields("LLM", fields, arguments)
         return arguments
 
@@ -283,14 +281,14 @@ class Api:
                 arguments["sampler_type"] = "TRTLLMSampler"
             elif "enable_trtllm_sampler" in fields:
                 arguments["enable_trtllm_sampler"] = True
-        if options.lora:
-            count = len(options.lora)
+        if options.max_loras:
             arguments["lora_config"] = self._package.make(
                 self._package.lora_config(),
                 lora_dir=[str(adapter.path) for adapter in options.lora],
-                max_lora_rank=options.max_lora_rank or 64,
-                max_loras=count,
-                max_cpu_loras=count,
+                lora_target_modules=list(options.lora_target_modules),
+                max_lora_rank=options.max_lora_rank,
+                max_loras=options.max_loras,
+                max_cpu_loras=options.max_loras,
             )
         return arguments
 

@@ -78,6 +78,7 @@ def _build_config(package: TensorRtLlm, spec: BuildSpec) -> Any:
         values["lora_config"] = package.make(
             package.lora_config(),
             lora_dir=[str(path) for path in spec.lora_dirs],
+            lora_target_modules=list(spec.lora_target_modules),
             max_lora_rank=spec.max_lora_rank or 64,
         )
     config = package.make(package.name(f"{_LLMAPI}.BuildConfig"), **values)

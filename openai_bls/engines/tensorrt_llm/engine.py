@@ -12,18 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
 
 from openai_bls.core.engine import EngineStats, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.engines import capabilities
+from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.tensorrt_llm import info as limits
+from openai_bls.engines.tensorrt_llm import lora as adapters
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
 from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
@@ -42,11 +48,12 @@ _STARTS_A_TURN = 16
 class _RequestState:
     """State of a request that has not ended."""
 
-    __slots__ = ("cursor", "end_id", "ended", "finished", "marked", "output", "request", "task")
+    __slots__ = ("adapter", "cursor", "end_id", "ended", "finished", "marked", "output", "request", "task")
 
     def __init__(self, request: GenerationRequest, end_id: int | None) -> None:
         self.request = request
         self.end_id = end_id
+        self.adapter: LoraAdapter | None = None
         self.cursor = Cursor(request, end_id)
         self.output: Output | None = None
         """TensorRT-LLM's handle of the request; None until it is submitted."""
@@ -70,7 +77,8 @@ class TrtLlmEngine:
         info: EngineInfo,
         on_step: StepListener,
         *,
-        lora: Mapping[str, LoraAdapter] | None = None,
+        lora: Sequence[LoraAdapter] = (),
+        checkpoint: Path = Path(),
         max_tokens_in_kv_cache: int = 0,
         grammar_end_id: int | None = None,
         chunked_context: bool = True,
@@ -83,7 +91,8 @@ class TrtLlmEngine:
             manifest: of the engine.
             info: capabilities and limits.
             on_step: the listener.
-            lora: adapters by name.
+            lora: adapters that are there from the beginning.
+            checkpoint: folder of the model's config.json, to which adapters that come later must fit.
             max_tokens_in_kv_cache: tokens of all sequences together, as far as known; 0 if not.
             grammar_end_id: the token that ends a grammar, if known.
             chunked_context: whether a prompt may be longer than one step.
@@ -93,7 +102,11 @@ class TrtLlmEngine:
         self._manifest = manifest
         self._info = info
         self._on_step = on_step
-        self._lora = dict(lora or {})
+        self._lora = {adapter.name: adapter for adapter in lora}
+        self._lora_lock = threading.Lock()
+        self._lora_numbers = itertools.count(len(lora) + 1)
+        """TensorRT-LLM caches an adapter's weights under its number, so none is used twice."""
+        self._checkpoint = checkpoint
         self._cache_tokens = max_tokens_in_kv_cache
         self._grammar_end_id = grammar_end_id
         self._chunked_context = chunked_context
@@ -147,6 +160,24 @@ class TrtLlmEngine:
             generated_tokens=self._generated,
             failed=self._failed,
         )
+
+    def load_lora(self, name: str, path: str) -> None:
+        """Let requests name the adapter in the folder `path`; TensorRT-LLM reads its weights with the first."""
+        with self._lora_lock:
+            require_room(self._info, name)
+            settings = self._manifest.lora
+            adapters.read(Path(path), self._checkpoint, settings.target_modules, settings.max_lora_rank)
+            self._use_lora({**self._lora, name: LoraAdapter(name, Path(path), next(self._lora_numbers))})
+
+    def unload_lora(self, name: str) -> None:
+        """Take no more requests for an adapter; TensorRT-LLM drops its weights when others need the room."""
+        with self._lora_lock:
+            require_loaded(self._info, name)
+            self._use_lora({other: adapter for other, adapter in self._lora.items() if other != name})
+
+    def _use_lora(self, found: dict[str, LoraAdapter]) -> None:
+        self._lora = found
+        self._info = msgspec.structs.replace(self._info, lora_names=tuple(found))
 
     def close(self) -> None:
         """End every live request with "cancelled", shut TensorRT-LLM down and end the thread.
@@ -226,9 +257,12 @@ class TrtLlmEngine:
         if request_id in self._live:
             logger.warning("request id %d is already live: ignored", request_id)
             return
+        adapter = None if request.lora_name is None else self._lora.get(request.lora_name)
         problem = capabilities.refusal(request, self._info) or limits.refusal(
             request, self._manifest, self._info, chunked_context=self._chunked_context
         )
+        if not problem and request.lora_name is not None and adapter is None:
+            problem = f"lora_name: the adapter {request.lora_name!r} was unloaded"
         if problem:
             self._answer(TokenDelta(request_id, [], "error", error=problem, invalid=True))
         elif self._failed:
@@ -237,6 +271,7 @@ class TrtLlmEngine:
             self._answer(TokenDelta(request_id, [], "length"))
         else:
             live = _RequestState(request, end_token(request, self._info, self._grammar_end_id))
+            live.adapter = adapter
             self._live[request_id] = live
             self._starting.append(live)
 
@@ -260,7 +295,7 @@ class TrtLlmEngine:
                 self._llm,
                 request.prompt_token_ids,
                 sampling(request, self._info, live.end_id, self._grammar_end_id),
-                self._lora[request.lora_name] if request.lora_name is not None else None,
+                live.adapter,
             )
         except ValueError as error:
             self._end(live)

@@ -38,12 +38,10 @@ def engine_info(
         grammar_backend: library that holds outputs to a grammar; empty is none.
         grammar_kinds: of `Grammar.kind`, those it takes; empty is all.
     """
-    record = manifest.tensorrt_llm
-    assert record is not None
     names = set(supported) - {"grammar", "lora_name"}
     if grammar_backend:
         names.add("grammar")
-    if record.lora:
+    if manifest.lora.max_loras:
         names.add("lora_name")
     fields = tuple(field for field in ALL_FIELDS if field in names)
     return EngineInfo(
@@ -61,7 +59,9 @@ def engine_info(
         max_logprobs=max_logprobs,
         grammar_backend=grammar_backend,
         grammar_kinds=grammar_kinds if grammar_backend else (),
-        lora_names=tuple(record.lora),
+        lora_names=tuple(manifest.lora.adapters),
+        max_loras=manifest.lora.max_loras,
+        max_lora_rank=manifest.lora.max_lora_rank,
     )
 
 

@@ -94,9 +94,9 @@ class LlmOptions(msgspec.Struct, frozen=True):
     trust_remote_code: bool = False
     kv_cache_dtype: KvCacheDtype = "auto"
     kv_cache_free_gpu_mem_fraction: float | None = None
-    """Share of the GPU memory left beside the weights, above 0 up to 1."""
+    """Share of the GPU memory left beside the weights, above 0 and below 1."""
     max_tokens_in_paged_kv_cache: NotNegative = 0
-    """Tokens; 0 takes `kv_cache_free_gpu_mem_fraction`."""
+    """Tokens at most; 0 leaves it to `kv_cache_free_gpu_mem_fraction`, which else counts if it is less."""
     kv_cache_host_memory_bytes: NotNegative = 0
     enable_kv_cache_reuse: bool = True
     max_attention_window_size: tuple[int, ...] = ()
@@ -108,7 +108,10 @@ class LlmOptions(msgspec.Struct, frozen=True):
     gather_generation_logits: bool = False
     """An engine of the flow `tensorrt` can give log-probabilities only with it."""
     lora: tuple[LoraAdapter, ...] = ()
+    max_loras: NotNegative = 0
     max_lora_rank: NotNegative = 0
+    lora_target_modules: tuple[str, ...] = ()
+    """TensorRT-LLM's names; empty leaves them to it."""
     extra_llm_api_options: dict[str, Any] = {}
     """Further arguments of `LLM` as `llm_args.read` gives them (`pytorch`)."""
 
@@ -211,6 +214,7 @@ class BuildSpec(msgspec.Struct, frozen=True):
     multiple_profiles: bool = False
     gather_logits: bool = False
     lora_dirs: tuple[Path, ...] = ()
+    lora_target_modules: tuple[str, ...] = ()
     max_lora_rank: NotNegative = 0
     trust_remote_code: bool = False
 

@@ -16,6 +16,7 @@ from openai_bls.core.manifest import (
     ENGINE_FOLDER,
     EngineLoadError,
     KvCacheSettings,
+    LoraSettings,
     Manifest,
     TensorRtLlmRecord,
     check_files,
@@ -105,7 +106,8 @@ def load(
         manifest,
         info,
         on_step,
-        lora={adapter.name: adapter for adapter in options.lora},
+        lora=options.lora,
+        checkpoint=checkpoint,
         max_tokens_in_kv_cache=options.max_tokens_in_paged_kv_cache,
         grammar_end_id=None if options.tokenizer is None else grammar_end(options.tokenizer),
         chunked_context=options.enable_chunked_context,
@@ -154,8 +156,10 @@ def llm_options(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSett
         max_attention_window_size=settings.attention_windows,
         guided_decoding_backend=settings.guided_decoding_backend,
         gather_generation_logits=built and record.gather_logits,
-        lora=_adapters(version_dir, record),
-        max_lora_rank=record.max_lora_rank,
+        lora=_adapters(version_dir, manifest.lora),
+        max_loras=manifest.lora.max_loras,
+        max_lora_rank=manifest.lora.max_lora_rank,
+        lora_target_modules=manifest.lora.target_modules,
         extra_llm_api_options=record.extra_llm_api_options,
     )
     # None leaves TensorRT-LLM's own default, which the options' are.
@@ -245,12 +249,13 @@ def _engine_dir(version_dir: Path, manifest: Manifest, settings: TensorRtLlmSett
     return folder
 
 
-def _adapters(version_dir: Path, record: TensorRtLlmRecord) -> tuple[LoraAdapter, ...]:
-    for name, folder in record.lora.items():
+def _adapters(version_dir: Path, lora: LoraSettings) -> tuple[LoraAdapter, ...]:
+    for name, folder in lora.adapters.items():
         if not (version_dir / folder).is_dir():
             raise EngineLoadError(f"the adapter {name} is missing at {short(version_dir / folder)}: {BUILD_HINT}")
     return tuple(
-        LoraAdapter(name, version_dir / folder, number) for number, (name, folder) in enumerate(record.lora.items(), 1)
+        LoraAdapter(name, version_dir / folder, number)
+        for number, (name, folder) in enumerate(lora.adapters.items(), 1)
     )
 
 

@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.errors import OverloadedError
+from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines import capabilities
 from openai_bls.engines.tensorrt_llm import info as trtllm_info
@@ -178,6 +178,10 @@ class GrpcEngineClient:
         if state is not None:
             state.listener = None
             self._stop(state)
+
+    async def update_lora(self, name: str, path: str) -> None:
+        """Refuse: the C++ backend gets adapters with each request."""
+        raise InvalidRequestError("The C++ backend takes no adapters at run time: build with --backend python.")
 
     def fail_all(self, why: str = SHUTTING_DOWN) -> None:
         """End every live request with a "cancelled" delta, and the engine's work on it."""

@@ -10,7 +10,15 @@ import msgspec
 from openai_bls.core import config_pbtxt
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.manifest import BUILD_HINT, MANIFEST_NAME, EngineLoadError, Manifest, load_manifest, short
+from openai_bls.core.manifest import (
+    BUILD_HINT,
+    MANIFEST_NAME,
+    EngineLoadError,
+    LoraSettings,
+    Manifest,
+    load_manifest,
+    short,
+)
 from openai_bls.engines.tensorrt_llm.info import engine_info
 from openai_bls.transport.grpc import encoding
 
@@ -62,14 +70,14 @@ def describe(model_dir: Path) -> Description:
         # Normalized over the top_k tokens alone they are not the model's: all 0 for greedy, for one thing.
         fields.discard("logprobs")
     guided = "grammar" in fields and bool(parameters.get("xgrammar_tokenizer_info_path"))
-    if record.lora:
+    if manifest.lora.adapters:
         logger.warning(
             "%s: the adapters %s are not served: the C++ backend wants their weights in a form of its own",
             model_dir.name,
-            ", ".join(record.lora),
+            ", ".join(manifest.lora.adapters),
         )
     info = engine_info(
-        msgspec.structs.replace(manifest, tensorrt_llm=msgspec.structs.replace(record, lora={})),
+        msgspec.structs.replace(manifest, lora=LoraSettings()),
         read_checkpoint(version_dir / manifest.checkpoint),
         version=record.version,
         supported=fields,

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable
 
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta
+from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
 from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link
 
@@ -25,7 +26,7 @@ class ExchangeClient:
 
     Args:
         address: of the engine, as `frames.address` gives it.
-        on_engine: called with the engine's info whenever a connection has been made.
+        on_engine: called with the engine's info whenever a connection has been made, or adapters have changed.
     """
 
     def __init__(self, address: str, on_engine: Callable[[EngineInfo], None]) -> None:
@@ -33,6 +34,8 @@ class ExchangeClient:
         self._listeners: dict[int, DeltaListener] = {}
         self._submissions: list[GenerationRequest] = []
         self._cancels: list[int] = []
+        self._lora_updates: dict[int, asyncio.Future[str | None]] = {}
+        """Open updates of adapters: their errors to be."""
         self._flush_scheduled = False
         self._next_id = 1
         self.stats: EngineStats | None = None
@@ -78,6 +81,24 @@ class ExchangeClient:
             self._cancels.append(request_id)
             self._schedule_flush()
 
+    async def update_lora(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path`, or unload it if that is empty.
+
+        Raises:
+            InvalidRequestError: the engine cannot.
+            OverloadedError: the engine is not there, or was lost meanwhile.
+        """
+        await self._link.ready()
+        update_id = self.new_request_id()
+        result = self._lora_updates[update_id] = self._loop.create_future()
+        self._link.send(ClientFrame(loras=[LoraUpdate(update_id, name, path)]))
+        try:
+            error = await result
+        finally:
+            del self._lora_updates[update_id]
+        if error is not None:
+            raise InvalidRequestError(error[:1].upper() + error[1:] + ("" if error.endswith(".") else "."))
+
     def fail_all(self) -> None:
         """End every live request with a "cancelled" delta, and the engine's work on it."""
         request_ids = list(self._listeners)
@@ -90,17 +111,23 @@ class ExchangeClient:
         self.fail_all()
         self._flush()
         self._link.close()
+        self._lost()
         await self._link.wait_closed()
 
     def _take(self, frame: ServerFrame, transport: asyncio.Transport) -> None:
         """Hand out what a frame brings."""
-        if frame.info is not None:
+        if frame.id_base:
             # Request ids begin at what the engine says.
             self._next_id = frame.id_base
             # Cancels meant for the engine before this one: a reloaded engine counts from the beginning again.
             self._submissions, self._cancels = [], []
             self._link.opened(transport)
+        if frame.info is not None:
             self._on_engine(frame.info)
+        if frame.lora is not None:
+            result = self._lora_updates.get(frame.lora.update_id)
+            if result is not None and not result.done():
+                result.set_result(frame.lora.error)
         if frame.stats is not None:
             self.stats = frame.stats
         listeners = self._listeners
@@ -114,6 +141,9 @@ class ExchangeClient:
 
     def _lost(self) -> None:
         self.stats = None
+        for result in self._lora_updates.values():
+            if not result.done():
+                result.set_exception(OverloadedError(self._link.why_closed))
         self._fail(list(self._listeners), self._link.why_closed)
 
     def _schedule_flush(self) -> None:

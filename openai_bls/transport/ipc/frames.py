@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraResult, LoraUpdate, TokenDelta
 
 # A request id's upper bits name the connection, so that the engine's ids need no translation.
 CONNECTION_SHIFT = 32
@@ -24,6 +24,8 @@ class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     submissions: list[GenerationRequest] = []
     """Their `request_id` is the connection's `id_base` + a counter."""
     cancels: list[int] = []
+    loras: list[LoraUpdate] = []
+    """Adapters to load or unload, each answered by a `LoraResult`."""
 
 
 class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -32,11 +34,13 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     deltas: list[TokenDelta] = []
     """In the order in which the engine produced them."""
     info: EngineInfo | None = None
-    """In the first frame of a connection only."""
+    """In the first frame of a connection, and whenever adapters were loaded or unloaded."""
     id_base: int = 0
     """In the first frame of a connection only."""
     stats: EngineStats | None = None
     """In a frame of its own, once a second while they change."""
+    lora: LoraResult | None = None
+    """In a frame of its own, after the one with the new `info`."""
 
 
 def pack(encoded: bytes) -> bytes:

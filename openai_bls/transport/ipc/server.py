@@ -8,11 +8,12 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from openai_bls.core.engine import Engine, EngineStats
-from openai_bls.core.engine_types import GenerationRequest, TokenDelta
+from openai_bls.core.engine import Engine, EngineStats, LoraError
+from openai_bls.core.engine_types import GenerationRequest, LoraResult, LoraUpdate, TokenDelta
 from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.transport.ipc.listener import Listener
 
@@ -37,13 +38,22 @@ class _Connection:
     thread for it would cost both the interpreter lock. Only what does not fit is left to the writing thread.
     """
 
-    def __init__(self, number: int, connection: socket.socket, engine: Engine) -> None:
+    def __init__(
+        self,
+        number: int,
+        connection: socket.socket,
+        engine: Engine,
+        update_lora: Callable[[_Connection, LoraUpdate], None],
+    ) -> None:
         self._socket = connection
         self._engine = engine
+        self._update_lora = update_lora
         self._id_base = number << CONNECTION_SHIFT
         self._encoder = msgspec.msgpack.Encoder()
         self._changed = threading.Condition()
         self._pending: list[TokenDelta] = []
+        self._queued = b""
+        """Frames that go out before what is pending."""
         # Bytes of a frame, or of its rest, that the writer has to send before anything else; None if there are none and
         # the writer sleeps.
         self._unsent: bytes | None = pack(self._encoder.encode(ServerFrame(info=engine.info, id_base=self._id_base)))
@@ -69,6 +79,17 @@ class _Connection:
                 self._pending += deltas
                 return
             self._send(self._frame(deltas))
+
+    def tell(self, message: ServerFrame) -> None:
+        """Send a frame of its own, or queue it."""
+        frame = pack(self._encoder.encode(message))
+        with self._changed:
+            if self._closed:
+                return
+            if self._unsent is not None:
+                self._queued += frame
+            else:
+                self._send(frame)
 
     def report(self, stats: EngineStats) -> None:
         """Send the engine's load, unless the client has it or is slow to read."""
@@ -124,7 +145,8 @@ class _Connection:
                 self._socket.sendall(unsent)
                 with self._changed:
                     pending, self._pending = self._pending, []
-                    self._unsent = self._frame(pending) if pending else None
+                    queued, self._queued = self._queued, b""
+                    self._unsent = queued + (self._frame(pending) if pending else b"") or None
         except OSError:
             # The client has gone; the reader notices too and cleans up.
             pass
@@ -161,6 +183,8 @@ class _Connection:
             self._engine.submit(request)
         for request_id in frame.cancels:
             self._engine.cancel(request_id)
+        for update in frame.loras:
+            self._update_lora(self, update)
 
 
 class ExchangeServer:
@@ -179,6 +203,8 @@ class ExchangeServer:
         self._local_ids = itertools.count(1)
         self._engine: Engine | None = None
         self._closing = threading.Event()
+        # Loading takes seconds: one after the other, beside the requests.
+        self._lora_thread = ThreadPoolExecutor(1, "exchange-lora")
         self._reporter = threading.Thread(target=self._report, name="exchange-stats", daemon=True)
 
     def start(self, engine: Engine) -> None:
@@ -191,6 +217,7 @@ class ExchangeServer:
         """Send every client what is pending and hang up. The engine is closed by its owner, before this."""
         self._closing.set()
         self._listener.close()
+        self._lora_thread.shutdown(cancel_futures=True)
         if self._reporter.is_alive():
             self._reporter.join()
         with self._lock:
@@ -228,6 +255,38 @@ class ExchangeServer:
         assert self._engine is not None
         self._engine.cancel(request_id)
 
+    def update_lora(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path`, or unload it if that is empty, and tell every client.
+
+        Raises:
+            LoraError: it cannot be done.
+        """
+        assert self._engine is not None
+        if path:
+            self._engine.load_lora(name, path)
+        else:
+            self._engine.unload_lora(name)
+        logger.info("the adapter %s is %s", name, "loaded" if path else "unloaded")
+        with self._lock:
+            frame = ServerFrame(info=self._engine.info)
+            for connection in self._connections.values():
+                connection.tell(frame)
+
+    def _take_lora(self, connection: _Connection, update: LoraUpdate) -> None:
+        with contextlib.suppress(RuntimeError):  # it is closing, and so is the connection
+            self._lora_thread.submit(self._answer_lora, connection, update)
+
+    def _answer_lora(self, connection: _Connection, update: LoraUpdate) -> None:
+        error = None
+        try:
+            self.update_lora(update.name, update.path)
+        except LoraError as refusal:
+            error = str(refusal)
+        except Exception:
+            logger.exception("the adapter %s could not be loaded or unloaded", update.name)
+            error = "The engine failed; its log says why."
+        connection.tell(ServerFrame(lora=LoraResult(update.update_id, error)))
+
     def _deliver_local(self, delta: TokenDelta) -> None:
         sink = self._local.get(delta.request_id)
         if delta.finish_reason is not None:
@@ -255,8 +314,9 @@ class ExchangeServer:
     def _connect(self, accepted: socket.socket) -> None:
         assert self._engine is not None
         number = next(self._numbers)
-        connection = _Connection(number, accepted, self._engine)
         with self._lock:
+            # Within the lock: what it is told first is what the engine has, or a change of that follows.
+            connection = _Connection(number, accepted, self._engine, self._take_lora)
             # Those whose clients have gone are forgotten here.
             self._connections = {n: c for n, c in self._connections.items() if c.alive}
             self._connections[number] = connection

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_repository
+from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_checkpoint, make_repository
 from tests.unit.builder.test_build import command_line
 
 WEIGHTS = "model.safetensors"
@@ -236,6 +236,19 @@ def test_broken(
         assert part in printed
     assert contents(repository) == before
     assert not leftovers(repository)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_pointer_for_tensorrt_llm(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_checkpoint(tmp_path / "source")
+    pointer("pytorch_model.bin")(source)
+    before = contents(repository)
+    where = ["--model", str(source), "--model-repository", str(repository), "--engine", "tensorrt_llm"]
+    assert command_line().main(where) == 1
+    printed = capsys.readouterr().err
+    assert f"/pytorch_model.bin {PULL}" in printed
+    assert printed.count("\n") == 1
+    assert contents(repository) == before
 
 
 def test_tokens_that_only_the_tokenizer_has(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

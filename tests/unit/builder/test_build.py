@@ -22,14 +22,17 @@ from tokenizers import Tokenizer
 
 from openai_bls.builder import build, target
 from openai_bls.builder.hub import default_name
+from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.shapes import shape_of
 from openai_bls.core.engine_types import Grammar
-from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest
 from openai_bls.engines.embedded import grammar_backend
 from openai_bls.engines.registry import create_engine
 from tests.unit.builder.tensorrt_llm.build_support import leftovers
+from tests.unit.builder.tensorrt_llm.build_support import make_adapter as of_size_4
+from tests.unit.engines.embedded.adapters import QUERIES, make_adapter
 from tests.unit.engines.engine_support import Recorder, request
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,6 +100,31 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
         assert (repository / name / "1" / "tokenizer" / "tokenizer.json").is_file()
 
 
+def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
+    lora = LoraOptions({"poet": make_adapter(source, tmp_path / "poet", **QUERIES)}, max_loras=3)
+    manifest, _ = run(source, repository, lora=lora)
+    assert manifest.lora == LoraSettings({"poet": "lora/poet"}, max_loras=3, max_lora_rank=2)
+    recorder = Recorder()
+    engine = create_engine(repository / "tensorrt_llm" / "1", recorder, {"num_threads": "1"})
+    assert (engine.info.lora_names, engine.info.max_loras) == (("poet",), 3)
+    engine.close()
+    assert "up to date" in run(source, repository, lora=lora)[1][0]
+    shutil.rmtree(repository / "tensorrt_llm" / "1" / "lora")
+    assert run(source, repository, lora=lora)[0].lora == manifest.lora
+    assert (repository / "tensorrt_llm" / "1" / "lora" / "poet" / "adapter_model.safetensors").is_file()
+    assert run(source, repository)[0].lora == LoraSettings()
+    assert not (repository / "tensorrt_llm" / "1" / "lora").exists()
+    # Of another model: told before the engine that is there is touched.
+    other = LoraOptions({"clerk": of_size_4(tmp_path / "clerk", 8)})
+    said = refusal(source, repository, lora=other)
+    assert said.startswith(
+        "the adapter clerk does not load: the adapter is of another model: model.layers.0.self_attn.q"
+    )
+    said = refusal(source, repository, lora=LoraOptions({"tiny-qwen": lora.adapters["poet"]}))
+    assert said.startswith("'tiny-qwen' is the engine's own name and an adapter's")
+    assert "the null engine has none" in refusal(source, repository, lora=lora, engine="null")
+
+
 def test_the_engine_has_the_tokenizer_for_grammars(source: Path, repository: Path) -> None:
     run(source, repository)
     factory = grammar_backend.load(repository / "tensorrt_llm" / "1" / "tokenizer", 1000, [])
@@ -152,7 +180,8 @@ def test_a_killed_build(source: Path, repository: Path, where: str | int) -> Non
         Path.rename = counted
         if isinstance(where, str):
             setattr(package, where, die)
-        package.build(package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99), print)
+        options = package.BuildOptions({str(source)!r}, Path({str(repository)!r}), max_model_len=99, self_test=False)
+        package.build(options, print)
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -335,6 +364,11 @@ def test_somebodys_settings_stay(source: Path, repository: Path) -> None:
     config.write_text(config.read_text().replace("count: 1", "count: 2"))
     edited = config.read_text()
     assert "was changed since the last build and stays as it is" in run(source, repository)[1][0]
+    parameter = 'parameters { key: "kv_cache_free_gpu_mem_fraction" value { string_value: "0.5" } }'
+    config.write_text(f"{edited}{parameter}\n")
+    for force in (True, False):
+        assert "kv_cache_free_gpu_mem_fraction in config.pbtxt is for" in refusal(source, repository, force=force)
+    config.write_text(edited)
     for options in ({"max_batch_size": 3}, {"served_model_name": "other"}, {"force": True}, {"engine": "null"}):
         run(source, repository, **options)
         assert config.read_text() == edited
@@ -375,8 +409,9 @@ def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFix
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main = command_line().main
     where = ["--model", str(source), "--model-repository", str(repository)]
-    assert main([*where, "--max-seq-len", "64"]) == 0
-    assert load_manifest(repository / "tensorrt_llm" / "1").max_model_len == 64
+    assert main([*where, "--max-seq-len", "64", "--no-self-test"]) == 0
+    built = load_manifest(repository / "tensorrt_llm" / "1")
+    assert (built.max_model_len, built.self_test) == (64, None)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("build: serve it: ")
     assert last.endswith(f"python -m openai_bls serve --model-repository {repository}")

@@ -25,6 +25,8 @@ PYTORCH = ("config.json", "tokenizer.model", "qwen.tiktoken", "pytorch_model-000
 def test_files(held: tuple[str, ...], fetched: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own weights only where there are no safetensors."""
 
+    (tmp_path / "config.json").touch()
+
     def download(model: str, allow_patterns: list[str]) -> str:
         assert model == "someone/model"
         for name in held:
@@ -57,6 +59,13 @@ def test_paths(model: str, said: str, tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(EngineLoadError) as caught:
         find_source(model, print)
     assert str(caught.value).startswith(said.format(here=tmp_path))
+
+
+def test_an_adapter_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **kwargs: str(tmp_path))
+    with pytest.raises(EngineLoadError, match=r"is an adapter .* of org/base"):
+        find_source("org/adapter", lambda line: None)
 
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:

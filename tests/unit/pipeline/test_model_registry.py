@@ -55,3 +55,5 @@ def test_another_engine_in_its_place() -> None:
     assert model.fingerprint != before
     model.use_engine(engine_info(model_name="old"))
     assert model.fingerprint == before
+    model.use_engine(engine_info(model_name="old", lora_names=("poet",)))
+    assert model.fingerprint == before

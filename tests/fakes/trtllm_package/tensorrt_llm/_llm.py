@@ -417,6 +417,9 @@ class TorchLLM(_LLM):
             raise ValueError(
                 f"Unrecognized model in {self._folder}. Should have a `model_type` key in its config.json."
             )
+        lora = self.args.lora_config
+        if lora is not None and len(lora.lora_dir) != 1:
+            assert len(lora.lora_target_modules) >= 1, "Expecting at least one lora target module"
         config = json.loads((self._folder / "config.json").read_text())
         longest = int(config.get("max_position_embeddings") or 2048)
         max_seq_len = min(self.args.max_seq_len or longest, longest)

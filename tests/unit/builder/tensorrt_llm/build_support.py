@@ -7,7 +7,9 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parents[4]
 FAKE = ROOT / "tests" / "fakes" / "trtllm_package"
@@ -35,11 +37,13 @@ def make_checkpoint(target: Path, **config: object) -> Path:
     return target
 
 
-def make_adapter(target: Path, rank: int = 8) -> Path:
-    """What there is of an adapter before anybody looks into its weights."""
-    target.mkdir(parents=True)
-    (target / "adapter_config.json").write_text(json.dumps({"r": rank, "target_modules": ["q_proj"]}))
-    (target / "adapter_model.safetensors").write_bytes(b"adapter")
+def make_adapter(target: Path, rank: int = 8, module: str = "self_attn.q_proj", **config: object) -> Path:
+    """An adapter that changes one layer of a model of size 4, and does nothing to it."""
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": 8} | config))
+    key = f"base_model.model.model.layers.0.{module}.lora_{{}}.weight"
+    weights = {key.format("A"): np.zeros((rank, 4), np.float32), key.format("B"): np.zeros((4, rank), np.float32)}
+    save_file(weights, target / "adapter_model.safetensors")
     return target
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 
 from openai_bls.builder.build import build
+from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineLoadError, load_manifest
@@ -47,8 +48,6 @@ def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
 
 def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     adapters = [make_adapter(tmp_path / name) for name in ("french", "other")]
-    yaml = tmp_path / "options.yaml"
-    yaml.write_text("disable_overlap_scheduler: true\n")
     options = wanted(
         engine_py,
         "--model", "m", "--model-repository", "r", "--name", "small", "--served-model-name", "n",
@@ -59,11 +58,12 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
         "--gpt-attention-plugin", "float16", "--paged-context-fmha", "enable", "--use-fp8-context-fmha", "disable",
         "--use-custom-all-reduce", "--multiple-profiles", "--gather-logits", "--plugin", "nccl_plugin=float16",
         "--workspace", "w", "--keep-workspace", "--lora-dir", str(adapters[0]), "--lora-dir", f"law={adapters[1]}",
-        "--max-lora-rank", "16", "--max-tokens-in-kv-cache", "10", "--kv-cache-free-gpu-mem-fraction", "0.5",
+        "--max-loras", "3", "--max-lora-rank", "16", "--max-tokens-in-kv-cache", "10",
+        "--kv-cache-free-gpu-mem-fraction", "0.5",
         "--kv-cache-host-memory-bytes", "11", "--no-enable-kv-cache-reuse", "--enable-chunked-context",
         "--max-attention-window-size", "12,13", "--batch-scheduler-policy", "max_utilization",
         "--guided-decoding-backend", "xgrammar", "--max-queue-delay", "14", "--max-queue-size", "15",
-        "--cpp-parameter", "decoding_mode=top_k", "--extra-llm-api-options", str(yaml),
+        "--cpp-parameter", "decoding_mode=top_k",
     )  # fmt: skip
     own = options.tensorrt_llm
     assert (options.model, options.model_repository, options.name) == ("m", Path("r"), "small")
@@ -85,8 +85,8 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     assert own.multiple_profiles
     assert own.gather_logits
     assert own.keep_workspace
-    assert (own.workspace, own.max_lora_rank) == (Path("w"), 16)
-    assert own.lora == {"french": adapters[0], "law": adapters[1]}
+    assert own.workspace == Path("w")
+    assert options.lora == LoraOptions({"french": adapters[0], "law": adapters[1]}, 3, 16)
     assert own.settings == TensorRtLlmSettings(
         kv_cache_free_gpu_mem_fraction=0.5,
         max_tokens_in_paged_kv_cache=10,
@@ -100,14 +100,23 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     assert own.queue is not None
     assert (own.queue.max_queue_delay_microseconds, own.queue.max_queue_size) == (14, 15)
     assert own.cpp_parameters == {"decoding_mode": "top_k"}
-    assert own.extra_llm_api_options == {"disable_overlap_scheduler": True}
 
 
 def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     """A new one must be added there, and to `options`."""
     parser = engine_py._parser()
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
-    elsewhere = {"--help", "--remove", "--dry-run", "--gpu", "--gpu-memory", "--max-seq-len", "--engine"}
+    elsewhere = {
+        "--help",
+        "--remove",
+        "--dry-run",
+        "--gpu",
+        "--gpu-memory",
+        "--max-seq-len",
+        "--engine",
+        "--no-self-test",
+        "--extra-llm-api-options",
+    }
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
 
@@ -116,6 +125,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
     ("arguments", "said"),
     [
         ("--engine transformers --tp-size 2", "--tp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine null --no-self-test", "--no-self-test is for --engine transformers: the engine null has none"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
         ("--flow pytorch --gather-logits", "--gather-logits is for --flow tensorrt"),
@@ -145,6 +155,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
         ("--plugin gemm_plugin=auto --gemm-plugin auto", "--plugin gemm_plugin is given by an option of its own too"),
         ("--lora-dir ./nowhere", "is no adapter: it has no adapter_config.json"),
         ("--max-lora-rank 8", "--max-lora-rank is for adapters"),
+        ("--max-loras 0", "--max-loras 0: at least 1 is needed"),
         ("--keep-workspace", "--keep-workspace needs --workspace DIR"),
         ("--extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read: "),
         ("--engine null --extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read"),
@@ -272,7 +283,7 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
         ("a: [", "is no YAML: while parsing a flow node"),
         ("- a", "has no mapping of names to values"),
         ("", "has no mapping of names to values"),
-        ("a: !!set {b}", "has a value that no argument is: "),
+        ("{a: {null: 1}}", "has a value that no argument is: "),
     ],
 )
 def test_files_that_are_no_options(engine_py: ModuleType, tmp_path: Path, text: str, said: str) -> None:

@@ -11,16 +11,18 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from openai_bls.builder.build import build
+from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS
 from openai_bls.builder.tensorrt_llm import worker as worker_module
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.core.manifest import EngineLoadError, Manifest, TensorRtLlmRecord, load_manifest
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, TensorRtLlmRecord, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow
 from openai_bls.triton_models.render_configs import configure
@@ -324,25 +326,71 @@ def test_a_chatglm_in_a_folder_of_another_name(machine: Machine, repository: Pat
 
 
 def test_adapters(machine: Machine, source: Path, repository: Path, tmp_path: Path) -> None:
-    own = TensorRtLlmOptions(
-        lora={"french": make_adapter(tmp_path / "a", 8), "legal": make_adapter(tmp_path / "b", 16)}
-    )
-    found = record(run(source, repository, own))
-    assert found.lora == {"french": "lora/french", "legal": "lora/legal"}
-    assert found.max_lora_rank == 16
-    for folder in found.lora.values():
+    adapters = {"french": make_adapter(tmp_path / "a", 8), "legal": make_adapter(tmp_path / "b", 16, "mlp.up_proj")}
+    lora, own = LoraOptions(adapters), TensorRtLlmOptions()
+    found = run(source, repository, own, lora=lora).lora
+    modules = ("attn_k", "attn_q", "attn_v", "mlp_gate")
+    assert found == LoraSettings({"french": "lora/french", "legal": "lora/legal"}, 2, 16, modules)
+    for folder in found.adapters.values():
         held = {path.name for path in (version_dir(repository) / folder).iterdir()}
         assert held == {"adapter_config.json", "adapter_model.safetensors"}
     (asked,) = machine.builds()
     config = asked["build_config"]
     assert isinstance(config, dict)
     assert config["plugin_config"]["lora_plugin"] == "auto"
-    run(source, repository, own)
-    (tmp_path / "b" / "adapter_model.safetensors").write_bytes(b"another adapter")
-    run(source, repository, own)
+    assert config["lora_config"]["lora_target_modules"] == list(modules)
+    run(source, repository, own, lora=lora)
+    make_adapter(tmp_path / "b", 15, "mlp.up_proj")
+    run(source, repository, own, lora=lora)
     assert len(machine.builds()) == 2
-    less = TensorRtLlmOptions(lora=own.lora, max_lora_rank=8)
-    assert "--max-lora-rank 8 is below the rank 16 of the adapter legal" in refusal(source, repository, less)
+
+
+REFUSED_ADAPTERS: dict[str, tuple[LoraOptions, dict[str, Any], str]] = {
+    "a rank": (LoraOptions(max_lora_rank=4), {}, "--max-lora-rank 4 is below the rank 8 of the adapter one"),
+    "a number": (LoraOptions(max_loras=1), {}, "--max-loras 1 is below the 2 adapters of --lora-dir"),
+    "a head": (
+        LoraOptions(),
+        {"modules_to_save": ["lm_head"]},
+        "--lora-dir one: modules_to_save in",
+    ),
+    "alphas": (
+        LoraOptions(),
+        {"alpha_pattern": {"q_proj": 1}},
+        "--lora-dir: alpha_pattern in",
+    ),
+    "a module": (
+        LoraOptions(),
+        {"module": "attn.c_attn"},
+        "--lora-dir: the adapter one changes c_attn, and",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_ADAPTERS)
+def test_adapters_that_tensorrt_llm_would_not_apply_in_full(
+    machine: Machine, source: Path, repository: Path, tmp_path: Path, what: str
+) -> None:
+    options, changes, said = REFUSED_ADAPTERS[what]
+    adapters = {"one": make_adapter(tmp_path / "one", **changes), "other": make_adapter(tmp_path / "other")}
+    lora = msgspec.structs.replace(options, adapters=adapters)
+    assert said in refusal(source, repository, TensorRtLlmOptions(flow="pytorch"), lora=lora)
+
+
+def test_a_single_adapter_of_other_modules_is_left_to_tensorrt_llm(
+    machine: Machine, source: Path, repository: Path, tmp_path: Path
+) -> None:
+    lora = LoraOptions({"one": make_adapter(tmp_path / "one", module="attn.c_attn")})
+    assert run(source, repository, TensorRtLlmOptions(), lora=lora).lora.target_modules == ()
+    said = refusal(source, repository, TensorRtLlmOptions(), lora=msgspec.structs.replace(lora, max_loras=2))
+    assert "the adapter one changes c_attn" in said
+
+
+def test_room_for_adapters(machine: Machine, source: Path, repository: Path) -> None:
+    room = LoraOptions(max_loras=3)
+    found = run(source, repository, TensorRtLlmOptions(), lora=room).lora
+    assert (found.max_loras, found.max_lora_rank, len(found.target_modules)) == (3, 16, 7)
+    said = refusal(source, repository, TensorRtLlmOptions(backend="cpp"), lora=room)
+    assert said == "--max-loras is for --backend python: the C++ backend gets adapters from its clients"
 
 
 def test_the_cpp_backend(machine: Machine, source: Path, repository: Path) -> None:
@@ -483,28 +531,30 @@ def test_options_that_force_does_not_change(machine: Machine, source: Path, repo
 def test_names_of_adapters_that_are_taken(machine: Machine, source: Path, repository: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "adapter")
 
-    def with_adapter(name: str) -> TensorRtLlmOptions:
-        return TensorRtLlmOptions(flow="pytorch", lora={name: folder})
+    own = TensorRtLlmOptions(flow="pytorch")
 
-    said = refusal(source, repository, with_adapter("tiny"))
+    def with_adapter(name: str) -> dict[str, Any]:
+        return {"lora": LoraOptions({name: folder})}
+
+    said = refusal(source, repository, own, **with_adapter("tiny"))
     assert said.startswith("'tiny' is the engine's own name and an adapter's: give the adapter another")
     # An alias of this engine.
-    said = refusal(source, repository, with_adapter("openai_bls"))
+    said = refusal(source, repository, own, **with_adapter("openai_bls"))
     assert said == (
         "'openai_bls' is a name of the engine in tensorrt_llm already: give the adapter another, --lora-dir NAME=DIR"
     )
-    run(source, repository, with_adapter("french"))
+    run(source, repository, own, **with_adapter("french"))
     further = {"name": "small", "served_model_name": "small"}
     for name in ("french", "tiny", "openai_bls"):
-        said = refusal(source, repository, with_adapter(name), **further)
+        said = refusal(source, repository, own, **with_adapter(name), **further)
         assert said.startswith(f"{name!r} is a name of the engine in tensorrt_llm already: give the adapter another")
-    said = refusal(source, repository, TensorRtLlmOptions(flow="pytorch"), name="small", served_model_name="french")
+    said = refusal(source, repository, own, name="small", served_model_name="french")
     assert said.startswith("'french' is a name of the engine in tensorrt_llm already: give another with --served-model")
-    run(source, repository, with_adapter("german"), **further)
-    assert "in tensorrt_llm_small already" in refusal(source, repository, with_adapter("german"))
+    run(source, repository, own, **with_adapter("german"), **further)
+    assert "in tensorrt_llm_small already" in refusal(source, repository, own, **with_adapter("german"))
     # Its own, again, and the name that its model had.
-    run(source, repository, with_adapter("french"), force=True)
-    run(source, repository, with_adapter("tiny"), served_model_name="other")
+    run(source, repository, own, **with_adapter("french"), force=True)
+    run(source, repository, own, **with_adapter("tiny"), served_model_name="other")
 
 
 def test_settings_that_somebody_changed(machine: Machine, source: Path, repository: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -11,8 +12,10 @@ from openai_bls.builder.tensorrt_llm.gpus import find_gpu
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.planning import described, plan
 from openai_bls.builder.tensorrt_llm.windows import windows_of
+from openai_bls.core.manifest import Manifest, TensorRtLlmRecord
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, Version
+from openai_bls.triton_models.cpp_backend import cpp_settings, render_configs
 from tests.unit.builder.tensorrt_llm import published_models
 from tests.unit.builder.tensorrt_llm.test_planning import asked, plan_of
 
@@ -64,6 +67,19 @@ def test_windows_in_the_plan(config: dict[str, Any], flow: Flow, length: int, wi
     assert (made.max_seq_len, found.max_attention_window_size, found.enable_kv_cache_reuse) == (length, windows, reuse)
     assert made.problems == ()
     assert any("look back 512" in note or "look back 4,096" in note for note in made.notes) == bool(windows)
+
+
+@pytest.mark.parametrize("backend", ["python", "cpp"])
+def test_windows_in_config_pbtxt(backend: Literal["python", "cpp"]) -> None:
+    """Whichever of Triton's backends runs the engine."""
+    settings = plan_of(GEMMA3, TensorRtLlmOptions(flow="tensorrt")).settings
+    record = TensorRtLlmRecord(version="1.2.1", backend=backend)
+    manifest = Manifest("tensorrt_llm", "m", 32768, 8, 0, tensorrt_llm=record)
+    if backend == "cpp":
+        settings = cpp_settings(manifest, settings, Path("/srv/1"))
+    text = render_configs(manifest, settings)["tensorrt_llm"]
+    assert 'key: "max_attention_window_size" value { string_value: "512,512,512,512,512,32768" }' in text
+    assert 'key: "enable_kv_cache_reuse" value { string_value: "false" }' in text
 
 
 def test_what_was_asked_for_stays() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ LONGROPE = {
 
 
 def choices(
-    model_type: str, changes: dict[str, Any] | None = None, *, gpu: bool = False, flash: bool = False, **options: Any
+    model_type: str, changes: Mapping[str, Any] | None = None, *, gpu: bool = False, flash: bool = False, **options: Any
 ) -> list[RunnerChoice]:
     config = CONFIG_MAPPING[model_type](**(changes or {}))
     model_class = AutoModelForCausalLM._model_mapping[type(config)]
@@ -98,7 +99,7 @@ def test_a_length_at_which_the_rotary_embedding_is_plain() -> None:
         ({"attention": "varlen"}, ["continuous_batching varlen"]),
     ],
 )
-def test_options_leave_out_all_others(options: dict[str, str], wanted: list[str]) -> None:
+def test_options_leave_out_all_others(options: dict[str, Any], wanted: list[str]) -> None:
     assert names(choices("qwen2", **options)) == wanted
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, record, write_manifest
+from openai_bls.core.manifest import LoraSettings, Manifest, TensorRtLlmRecord, record, write_manifest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.engines.tensorrt_llm.api import Api
 from openai_bls.engines.tensorrt_llm.interface import (
@@ -46,7 +46,8 @@ class RequestError(RuntimeError):
 
 
 def manifest(**changes: Any) -> Manifest:
-    """Of an engine of 64 tokens and 4 sequences. Args: changes: fields of `TensorRtLlmRecord`."""
+    """Of an engine of 64 tokens and 4 sequences. Args: changes: fields of `TensorRtLlmRecord`, and `lora`."""
+    lora = changes.pop("lora", LoraSettings())
     fields: dict[str, Any] = {"version": "1.2.1", "max_input_len": 48} | changes
     return Manifest(
         engine="tensorrt_llm",
@@ -54,8 +55,12 @@ def manifest(**changes: Any) -> Manifest:
         max_model_len=64,
         max_batch_size=4,
         created=5,
+        lora=lora,
         tensorrt_llm=TensorRtLlmRecord(**fields),
     )
+
+
+TUNED = LoraSettings({"tuned": "lora/tuned"}, max_loras=2, max_lora_rank=8, target_modules=("attn_q",))
 
 
 @dataclass

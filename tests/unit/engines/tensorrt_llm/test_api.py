@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -113,9 +114,9 @@ def test_no_package_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_mpirun_left_is_gone_before_the_import() -> None:
-    with patched(environment(OMPI_COMM_WORLD_RANK="0", PMIX_RANK="0", PMI_SIZE="1", OMPI_MCA_btl="tcp", OTHER="1")):
+    with patched(environment(OMPI_COMM_WORLD_RANK="0", PMIX_RANK="0", PMI_SIZE="1", OMPI_MCA_BTL="tcp", OTHER="1")):
         api.installed()
-        assert [name for name in os.environ if name.startswith(("OMPI_", "PMIX_", "PMI_"))] == ["OMPI_MCA_btl"]
+        assert [name for name in os.environ if name.startswith(("OMPI_", "PMIX_", "PMI_"))] == ["OMPI_MCA_BTL"]
         assert os.environ["OTHER"] == "1"
 
 
@@ -444,13 +445,17 @@ def test_adapters(version: str, flow: str, adapter: LoraAdapter, tmp_path: Path)
             built = json.loads((model / "config.json").read_text())["build_config"]
             assert built["lora_config"]["max_lora_rank"] == 2
             assert built["plugin_config"]["lora_plugin"]
-        options = LlmOptions(model, flow, 4, 128, lora=(adapter,), max_lora_rank=2)  # type: ignore[arg-type]
+        several = (adapter, LoraAdapter("other", adapter.path, 2))
+        options = LlmOptions(model, flow, 4, 128, lora=several, max_loras=3, max_lora_rank=2)  # type: ignore[arg-type]
         assert "lora_name" in installed.supported(options)
-        llm = installed.open(options)
+        if flow == "pytorch":
+            with pytest.raises(AssertionError, match="at least one lora target module"):
+                installed.open(options)
+        llm = installed.open(msgspec.structs.replace(options, lora_target_modules=("mlp_4h_to_h",)))
         plain, adapted = ask(installed, llm, sampling), ask(installed, llm, sampling, adapter)
         assert list(plain.token_ids) != list(adapted.token_ids)
-        with pytest.raises(ValueError, match=r"^lora_name: the adapter 'other'"):
-            ask(installed, llm, sampling, LoraAdapter("other", adapter.path, 2))
+        # One that comes later.
+        assert ask(installed, llm, sampling, LoraAdapter("third", adapter.path, 3)).token_ids == adapted.token_ids
         llm.shutdown()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from openai_bls.core.engine import LoraError
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams, TokenDelta
 from openai_bls.core.manifest import load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -26,6 +27,7 @@ from openai_bls.engines.tensorrt_llm.engine import TrtLlmEngine
 from openai_bls.engines.tensorrt_llm.info import engine_info
 from openai_bls.engines.tensorrt_llm.interface import Flow, LlmOptions, LoraAdapter
 from openai_bls.engines.tensorrt_llm.loading import load, supported_fields
+from tests.unit.builder.tensorrt_llm.build_support import make_adapter
 from tests.unit.core_support import VOCAB_SIZE as TINY_VOCAB_SIZE
 from tests.unit.core_support import tiny_tokenizer
 from tests.unit.engines.engine_support import Recorder
@@ -35,6 +37,7 @@ from tests.unit.engines.tensorrt_llm.scripted_api import (
     END,
     FACTS,
     PATIENCE_S,
+    TUNED,
     RequestError,
     ScriptedApi,
     manifest,
@@ -57,7 +60,7 @@ def start() -> Iterator[Starter]:
 
     def start_one(**more: Any) -> tuple[TrtLlmEngine, ScriptedApi, Recorder]:
         api, recorder = ScriptedApi(), Recorder()
-        built = manifest(gather_logits=True, lora={"tuned": "lora/tuned"})
+        built = manifest(gather_logits=True, lora=TUNED)
         options = LlmOptions(
             model=Path("engine"),
             flow="tensorrt",
@@ -75,7 +78,7 @@ def start() -> Iterator[Starter]:
             grammar_backend="xgrammar",
             grammar_kinds=api.grammar_kinds(options),
         )
-        engine = TrtLlmEngine(api, api.open(options), built, info, recorder, lora={"tuned": ADAPTER}, **more)
+        engine = TrtLlmEngine(api, api.open(options), built, info, recorder, lora=[ADAPTER], **more)
         started.append((engine, api, recorder))
         return started[-1]
 
@@ -690,3 +693,30 @@ def small_engine(folder: Path, api: Any, recorder: Any, flow: Flow, max_batch_si
     engine = load(version_dir, load_manifest(version_dir), TensorRtLlmSettings(), recorder, api=api)
     assert isinstance(engine, TrtLlmEngine)
     return engine
+
+
+def test_adapters_that_come_and_go(start: Starter, tmp_path: Path) -> None:
+    engine, api, recorder = start()
+    folder = make_adapter(tmp_path / "adapter")
+    with pytest.raises(LoraError, match="the adapter changes up_proj, and this engine was set up for q_proj"):
+        engine.load_lora("new", str(make_adapter(tmp_path / "other", module="mlp.up_proj")))
+    engine.load_lora("new", str(folder))
+    assert engine.info.lora_names == ("tuned", "new")
+    with pytest.raises(LoraError, match="holds 2 adapters at a time"):
+        engine.load_lora("newer", str(folder))
+    engine.submit(request(1, lora_name="new"))
+    running = api.next()
+    assert running.lora == LoraAdapter("new", folder, 2)
+    engine.unload_lora("new")
+    engine.submit(request(2, lora_name="new"))
+    recorder.wait_end(2)
+    assert recorder.ends[2].invalid
+    running.push(4, finish="length")
+    recorder.wait_end(1)
+    assert recorder.reason(1) == "length"
+    # Under a number of its own, for TensorRT-LLM has the other's weights still.
+    engine.load_lora("new", str(folder))
+    engine.submit(request(3, lora_name="new"))
+    assert api.next().lora == LoraAdapter("new", folder, 3)
+    with pytest.raises(LoraError, match="no adapter is called newer"):
+        engine.unload_lora("newer")

@@ -12,7 +12,7 @@ from openai_bls.engines.capabilities import ALL_FIELDS, refusal
 from openai_bls.engines.tensorrt_llm import info as limits
 from openai_bls.engines.tensorrt_llm.info import engine_info
 from openai_bls.engines.tensorrt_llm.interface import Flow
-from tests.unit.engines.tensorrt_llm.scripted_api import FACTS, manifest
+from tests.unit.engines.tensorrt_llm.scripted_api import FACTS, TUNED, manifest
 
 
 def described(**changes: Any) -> EngineInfo:
@@ -29,7 +29,7 @@ def described(**changes: Any) -> EngineInfo:
 
 
 def test_what_it_says() -> None:
-    info = described(manifest=manifest(lora={"tuned": "lora/tuned"}))
+    info = described(manifest=manifest(lora=TUNED))
     assert info == EngineInfo(
         engine="tensorrt_llm",
         model_name="scripted",
@@ -45,6 +45,8 @@ def test_what_it_says() -> None:
         grammar_backend="xgrammar",
         grammar_kinds=("regex",),
         lora_names=("tuned",),
+        max_loras=2,
+        max_lora_rank=8,
     )
 
 
@@ -52,7 +54,7 @@ def test_grammars_and_adapters_go_by_what_there_is() -> None:
     info = described(grammar_backend="")
     assert not {"grammar", "lora_name"} & set(info.supported)
     assert info.grammar_kinds == ()
-    info = described(supported=(), manifest=manifest(lora={"tuned": "lora/tuned"}))
+    info = described(supported=(), manifest=manifest(lora=TUNED))
     assert info.supported == ("grammar", "lora_name")
 
 

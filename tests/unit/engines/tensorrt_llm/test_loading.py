@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, Manifest
+from openai_bls.core.manifest import EngineLoadError, KvCacheSettings, LoraSettings, Manifest
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import InstalledGpu, LlmOptions, LoraAdapter, Version
 from openai_bls.engines.tensorrt_llm.loading import llm_options, load, max_logprobs, supported_fields
 from openai_bls.engines.tensorrt_llm.module import IMAGES
 from tests.unit.engines.engine_support import Recorder
-from tests.unit.engines.tensorrt_llm.scripted_api import ScriptedApi, manifest, write_engine
+from tests.unit.engines.tensorrt_llm.scripted_api import TUNED, ScriptedApi, manifest, write_engine
 
 SETTINGS = TensorRtLlmSettings()
 
@@ -61,8 +61,7 @@ def test_options(folder: Path) -> None:
             max_beam_width=3,
             kv_cache_dtype="fp8",
             gather_logits=True,
-            lora={"b": "lora/b", "a": "lora/a"},
-            max_lora_rank=16,
+            lora=LoraSettings({"b": "lora/b", "a": "lora/a"}, 4, 16, ("attn_q",)),
         ),
     )
     for name in ("lora/a", "lora/b", "tokenizer"):
@@ -98,7 +97,9 @@ def test_options(folder: Path) -> None:
         guided_decoding_backend="xgrammar",
         gather_generation_logits=True,
         lora=(LoraAdapter("b", folder / "lora/b", 1), LoraAdapter("a", folder / "lora/a", 2)),
+        max_loras=4,
         max_lora_rank=16,
+        lora_target_modules=("attn_q",),
     )
 
 
@@ -163,7 +164,7 @@ RECORDS: dict[str, tuple[dict[str, Any], str]] = {
     "too few GPUs": ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "needs 4 GPUs"),
     "the C++ backend": ({"backend": "cpp"}, "run the build again"),
     "an unknown type of cache": ({"kv_cache_dtype": "int3"}, "kv_cache_dtype 'int3'"),
-    "an adapter that is missing": ({"lora": {"tuned": "lora/tuned"}}, "the adapter tuned is missing"),
+    "an adapter that is missing": ({"lora": TUNED}, "the adapter tuned is missing"),
 }
 
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.engine_types import SamplingParams
+from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import LoraAdapter, Version
 from openai_bls.engines.tensorrt_llm.llm_args import read
+from openai_bls.engines.tensorrt_llm.loading import load
 from openai_bls.engines.tensorrt_llm.speculation import notes, refusals, speculation
+from tests.unit.engines.engine_support import Recorder
+from tests.unit.engines.tensorrt_llm.fake_engines import write_fake_engine
+from tests.unit.engines.tensorrt_llm.fake_support import in_process
 from tests.unit.engines.tensorrt_llm.test_api import END, PLAIN, World, ask
+from tests.unit.engines.tensorrt_llm.test_engine import request
 from tests.unit.engines.tensorrt_llm.test_llm_args import NGRAM, draft_model
 
 
@@ -117,3 +125,37 @@ def test_a_draft_model_that_is_gone(world: World) -> None:
         (world.folder / "gone").mkdir()
         with pytest.raises(EngineLoadError, match=r"there is no draft model at .*gone \(a directory with config.json"):
             installed.open(options)
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.2.1"])
+def test_requests_beside_a_drafter(version: str, tmp_path: Path) -> None:
+    """The same tokens, several per step; stops in the middle of a step; refusals by name that end nobody else."""
+    checkpoint = tmp_path / "tiny"
+    checkpoint.mkdir()
+    config = {"architectures": ["Qwen2ForCausalLM"], "vocab_size": 100, "eos_token_id": [END, 91]}
+    (checkpoint / "config.json").write_bytes(msgspec.json.encode(config))
+    recorder = Recorder()
+    with in_process(version, tokens="5,6,7,8,91,9") as api:
+        folder = write_fake_engine(tmp_path / "1", checkpoint, "pytorch", api, max_model_len=64, max_batch_size=4)
+        built = load_manifest(folder)
+        assert built.tensorrt_llm is not None
+        record = replace(built.tensorrt_llm, extra_llm_api_options={"speculative_config": NGRAM})
+        engine = load(folder, replace(built, tensorrt_llm=record), TensorRtLlmSettings(), recorder, api=api)
+        greedy = SamplingParams(temperature=0)
+        engine.submit(request(1, sampling=greedy, stop_token_ids=(END, 91)))
+        engine.submit(request(2, sampling=greedy, max_tokens=3))
+        engine.submit(request(3, sampling=greedy, stop_words=((6, 7),)))
+        engine.submit(request(4, sampling=SamplingParams(temperature=0, presence_penalty=1.0)))
+        engine.submit(request(5, sampling=greedy, logprobs=0))
+        engine.submit(request(6, sampling=SamplingParams(temperature=0.5)))
+        recorder.wait_end(1, 2, 3, 4, 5, 6)
+        engine.close()
+    assert {i: recorder.tokens[i] for i in (1, 2, 3)} == {1: [5, 6, 7, 8], 2: [5, 6, 7], 3: [5, 6, 7]}
+    assert [recorder.reason(i) for i in (1, 2, 3)] == ["stop", "length", "stop"]
+    assert "presence_penalty is not supported" in (recorder.ends[4].error or "")
+    assert "logprobs is not supported" in (recorder.ends[5].error or "")
+    if version == "1.0.0":
+        assert (recorder.ends[6].error or "").startswith("temperature: 0 is needed, for TensorRT-LLM 1.0.0 decodes")
+    else:
+        assert recorder.ends[6].error is None
+    assert recorder.breaches == []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import EngineLoadError, Manifest, TensorRtLlmRecord, write_manifest
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, TensorRtLlmRecord, write_manifest
 from openai_bls.transport.grpc.description import describe, signature
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
@@ -28,8 +28,11 @@ def write_engine(
     (version_dir / "checkpoint" / "generation_config.json").write_text('{"temperature": 0.5, "min_p": 0.25}')
     chosen = CppSettings(gpt_model_path="/engine", **settings)
     (folder / "config.pbtxt").write_text(render(model or cpp_model(chosen, 8, name=folder.name)))
-    record = TensorRtLlmRecord("1.2.1", backend="cpp", max_input_len=1000, lora=dict(lora))
-    write_manifest(version_dir, Manifest("tensorrt_llm", model_name, 1000, 8, 5, tensorrt_llm=record))
+    record = TensorRtLlmRecord("1.2.1", backend="cpp", max_input_len=1000)
+    write_manifest(
+        version_dir,
+        Manifest("tensorrt_llm", model_name, 1000, 8, 5, lora=LoraSettings(dict(lora), 1, 8), tensorrt_llm=record),
+    )
     return folder
 
 

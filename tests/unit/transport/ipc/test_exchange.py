@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.errors import OverloadedError
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraResult, TokenDelta
+from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import link as link_module
 from openai_bls.transport.ipc import listener as listener_module
@@ -643,3 +643,59 @@ async def test_a_load_that_is_not_known(world: World, monkeypatch: pytest.Monkey
     await until(lambda: world.client.stats is None)
     world.load()
     await until(lambda: world.client.stats is not None)
+
+
+@pytest.mark.parametrize("world", [2], indirect=True)
+async def test_adapters_are_loaded_and_everybody_is_told(world: World) -> None:
+    listener = world.submit(1)
+    await until(lambda: listener.request_id in world.engine.live)
+    ids = [client.new_request_id() for client in world.clients]
+    await world.client.update_lora("poet", "folder")
+    # Whoever asked knows of it with the answer.
+    assert ("poet",) in [info.lora_names for info in world.infos]
+    await until(lambda: [info.lora_names for info in world.infos] == [(), (), ("poet",), ("poet",)])
+    await world.clients[1].update_lora("poet", "")
+    await until(lambda: [info.lora_names for info in world.infos[4:]] == [(), ()])
+    for path, said in (("bad", "The adapter is bad."), ("broken", "The engine failed; its log says why.")):
+        with pytest.raises(InvalidRequestError) as caught:
+            await world.client.update_lora("clerk", path)
+        assert caught.value.message == said
+    # Requests go on meanwhile, and their ids go on counting.
+    world.engine.step(TokenDelta(listener.request_id, [7], "length"))
+    await until(lambda: listener.reasons == ["length"])
+    assert all(client.new_request_id() > last for client, last in zip(world.clients, ids, strict=True))
+
+
+async def test_an_engine_that_is_lost_while_it_loads_an_adapter(world: World) -> None:
+    loading, lost = threading.Event(), threading.Event()
+
+    def load(name: str, path: str) -> None:
+        loading.set()
+        lost.wait(WAIT_S)
+
+    world.engine.load_lora = load  # type: ignore[method-assign]
+    update = asyncio.ensure_future(world.client.update_lora("poet", "folder"))
+    await until(loading.is_set)
+    world.client._link._transport.abort()  # type: ignore[union-attr]
+    with pytest.raises(OverloadedError):
+        await update
+    lost.set()
+
+
+def test_what_is_told_to_a_client_that_reads_slowly_waits() -> None:
+    """A frame of its own goes out before the deltas that wait, and after what is half sent."""
+    ours, theirs = socket.socketpair()
+    connection = server_module._Connection(1, ours, FakeEngine(lambda deltas: None), lambda connection, update: None)
+    connection.deliver([TokenDelta(1, [5])])
+    connection.tell(ServerFrame(lora=LoraResult(3, None)))
+    connection.start()
+    connection.close()
+    found: list[ServerFrame] = []
+    reader = Frames()
+    while data := theirs.recv(65536):
+        found += [msgspec.msgpack.decode(message, type=ServerFrame) for message in reader.feed(data)]
+    connection.join()
+    theirs.close()
+    assert [frame.info is not None for frame in found] == [True, False, False]
+    assert found[1].lora == LoraResult(3, None)
+    assert found[2].deltas == [TokenDelta(1, [5])]

@@ -1,0 +1,1 @@
+"""LoRA adapters loaded and unloaded while the server runs, in vLLM's form."""

@@ -1,0 +1,99 @@
+"""/v1/load_lora_adapter and /v1/unload_lora_adapter: adapters that come and go while the server runs, as in vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.one_shot import admitted
+from openai_bls.api.endpoint import one_shot
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline.service import Service
+
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+
+
+class LoadBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/load_lora_adapter."""
+
+    model: str | None = None
+    """The base model, where several are served."""
+    lora_name: _Text
+    lora_path: _Text
+    """Below the setting `lora_root`, to which it is relative unless it is absolute."""
+
+
+class UnloadBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/unload_lora_adapter."""
+
+    model: str | None = None
+    lora_name: _Text
+
+
+class LoraAnswer(msgspec.Struct, frozen=True):
+    """Answer of both."""
+
+    message: str
+
+
+async def load(service: Service, body: dict[str, Any]) -> LoraAnswer:
+    """Load an adapter; when the answer comes, it is served under its name.
+
+    Raises:
+        ApiError: it cannot be loaded.
+    """
+    request = convert(body, LoadBody)
+    root = _root(service)
+    target = service.models.find(request.model)
+    if target.lora_name is not None:
+        raise InvalidRequestError(f"{request.model!r} is an adapter, not a base model.", param="model")
+    if request.lora_name in service.models.names:
+        raise InvalidRequestError(f"{request.lora_name!r} is served already: unload it first.", param="lora_name")
+    with admitted(service, "load_lora_adapter", target):
+        folder = await asyncio.to_thread(_folder, root, request.lora_path)
+        await target.model.engine.update_lora(request.lora_name, folder)
+    return LoraAnswer(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
+
+
+async def unload(service: Service, body: dict[str, Any]) -> LoraAnswer:
+    """Unload an adapter: requests that run with it finish, further ones are a 404.
+
+    Raises:
+        ApiError: no such adapter is served.
+    """
+    request = convert(body, UnloadBody)
+    _root(service)
+    target = service.models.find(request.lora_name)
+    if target.lora_name is None or (request.model is not None and request.model not in target.model.names):
+        raise InvalidRequestError(f"{request.lora_name!r} is no adapter of that model.", param="lora_name")
+    with admitted(service, "unload_lora_adapter", target):
+        await target.model.engine.update_lora(request.lora_name, "")
+    return LoraAnswer(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
+
+
+def _folder(root: Path, path: str) -> str:
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # no path at all, or links that go round
+        folder = (root / path).resolve()
+        if root in folder.parents:
+            return str(folder)
+    raise InvalidRequestError(
+        "'lora_path' is not below the directory from which this server takes adapters (lora_root).", param="lora_path"
+    )
+
+
+def _root(service: Service) -> Path:
+    root = service.settings.lora_root
+    if not root:
+        raise InvalidRequestError(
+            "Adapters are not loaded at run time here: the parameter 'lora_root' of openai_bls names the directory "
+            "from which they may be."
+        )
+    return Path(root).resolve()
+
+
+ENDPOINTS = (one_shot("load_lora_adapter", load), one_shot("unload_lora_adapter", unload))

@@ -1,0 +1,160 @@
+"""LoRA adapters in PEFT's folders: adapter_config.json and the shapes of the tensors, read without torch."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openai_bls.core.engine import LoraError
+from openai_bls.core.engine_types import EngineInfo
+
+ADAPTER_NAME = re.compile(r"[\w.:-]{1,128}")
+"""Names that adapters may have; they are names of models."""
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+DEFAULT_MAX_RANK = 16
+"""Largest rank where neither a number nor an adapter is given at the build."""
+
+_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_MAX_HEADER_BYTES = 100_000_000
+# What changes more than the products of two matrices; by the names of adapter_config.json.
+_UNSUPPORTED = (
+    "alora_invocation_tokens", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias",
+    "megatron_config", "modules_to_save", "monteclora_config", "target_parameters", "trainable_token_indices",
+    "use_bdlora", "use_dora", "use_qalora",
+)  # fmt: skip
+# Values of `init_lora_weights` that leave the base model's weights as they are.
+_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
+
+
+class Module(msgspec.Struct, frozen=True):
+    """Sizes of an adapter's two matrices for one linear layer."""
+
+    rank: int
+    inputs: int
+    outputs: int
+
+
+class Adapter(msgspec.Struct, frozen=True):
+    """Contents of an adapter's folder, without its weights."""
+
+    folder: Path
+    config: dict[str, Any]
+    modules: dict[str, Module]
+    """Linear layers that it changes, by their paths in the base model (`model.layers.0.self_attn.q_proj`)."""
+
+    @property
+    def rank(self) -> int:
+        """Largest rank of all layers."""
+        return max(module.rank for module in self.modules.values())
+
+    def scaling(self, path: str) -> float:
+        """Factor of the product of the two matrices of the layer at `path`."""
+        rank = self.modules[path].rank
+        alphas = self.config.get("alpha_pattern") or {}
+        key = next((key for key in alphas if re.fullmatch(rf"(.*\.)?({key})", path)), None)
+        alpha = float(self.config.get("lora_alpha", 8) if key is None else alphas[key])
+        return alpha / math.sqrt(rank) if self.config.get("use_rslora") else alpha / rank
+
+
+def require_room(info: EngineInfo, name: str) -> None:
+    """Raise `LoraError` if the engine that `info` describes can load no adapter of this name."""
+    if not info.max_loras:
+        raise LoraError(f"the engine {info.engine} has no room for adapters: build it with --max-loras")
+    if not ADAPTER_NAME.fullmatch(name):
+        raise LoraError(f"{name!r} cannot name an adapter: letters, digits, - . _ and : are allowed, up to 128")
+    if name == info.model_name:
+        raise LoraError(f"{name} is the name of the model itself")
+    if name in info.lora_names:
+        raise LoraError(f"the adapter {name} is loaded already")
+    if len(info.lora_names) >= info.max_loras:
+        raise LoraError(
+            f"the engine holds {info.max_loras} adapters at a time (--max-loras): unload one of "
+            f"{', '.join(info.lora_names)} first"
+        )
+
+
+def require_loaded(info: EngineInfo, name: str) -> None:
+    """Raise `LoraError` if the engine that `info` describes has no adapter of this name."""
+    if name not in info.lora_names:
+        raise LoraError(f"no adapter is called {name}")
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """The adapter in `folder`.
+
+    Raises:
+        LoraError: there is none, or it is of a kind that no engine here applies.
+    """
+    if not folder.is_dir():
+        raise LoraError(f"there is no folder {folder.name} with an adapter")
+    config = _config(folder / CONFIG_FILE)
+    kind = config.get("peft_type")
+    if kind not in (None, "LORA"):
+        raise LoraError(f"the adapter is of PEFT's type {kind}: only LORA can be applied")
+    for field in _UNSUPPORTED:
+        if config.get(field):
+            hint = ": merge it into the checkpoint (merge_and_unload)" if field == "modules_to_save" else ""
+            raise LoraError(f"{field} in {CONFIG_FILE} is not supported{hint}")
+    if config.get("bias", "none") != "none":
+        raise LoraError(f"bias in {CONFIG_FILE} is {config['bias']!r}: only 'none' is supported")
+    if config.get("init_lora_weights") not in _INITS:
+        raise LoraError(
+            f"init_lora_weights in {CONFIG_FILE} is {config['init_lora_weights']!r}, which changes the base model's "
+            "weights too: save the adapter converted to plain LoRA"
+        )
+    adapter = Adapter(folder, config, _modules(_shapes(folder / WEIGHTS_FILE)))
+    try:
+        for path in adapter.modules:
+            adapter.scaling(path)
+    except (TypeError, ValueError, AttributeError, re.error):
+        raise LoraError(f"lora_alpha or alpha_pattern in {CONFIG_FILE} is no number, or no pattern") from None
+    return adapter
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        raise LoraError(f"the folder {path.parent.name} is no adapter: it has no {CONFIG_FILE}") from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise LoraError(f"{CONFIG_FILE} cannot be read: {error}") from None
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
+    """Shape of each tensor of a safetensors file, from its header."""
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            if size > _MAX_HEADER_BYTES:
+                raise ValueError("its header is too long")
+            header = msgspec.json.decode(file.read(size), type=dict[str, dict[str, Any]])
+        return {name: list(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    except FileNotFoundError:
+        raise LoraError(f"the adapter has no {WEIGHTS_FILE}") from None
+    except (OSError, ValueError, struct.error, msgspec.DecodeError, KeyError, TypeError) as error:
+        raise LoraError(f"{WEIGHTS_FILE} cannot be read: {error}") from None
+
+
+def _modules(shapes: dict[str, list[int]]) -> dict[str, Module]:
+    found: dict[str, dict[str, list[int]]] = {}
+    for name, shape in shapes.items():
+        match = _TENSOR.fullmatch(name)
+        if match is None or len(shape) != 2:
+            raise LoraError(
+                f"the tensor {name} is not one of a linear layer's LoRA matrices, and no others are supported"
+            )
+        found.setdefault(match[1], {})[match[2]] = shape
+    if not found:
+        raise LoraError(f"{WEIGHTS_FILE} holds no LoRA matrices")
+    modules = {}
+    for path, pair in found.items():
+        if len(pair) != 2 or pair["A"][0] != pair["B"][1] or not pair["A"][0]:
+            raise LoraError(f"the LoRA matrices of {path} do not belong together")
+        modules[path] = Module(pair["A"][0], pair["A"][1], pair["B"][0])
+    return modules

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.api.lora.endpoints import load, unload
+from openai_bls.core.errors import ApiError, InvalidRequestError, ModelNotFoundError
+from tests.unit.core_support import Bench, engine_info
+
+
+def bench_in(root: Path) -> Bench:
+    return Bench(engine_info(lora_names=("poet",), max_loras=2), lora_root=str(root))
+
+
+async def test_an_adapter_is_loaded_and_unloaded(tmp_path: Path) -> None:
+    bench = bench_in(tmp_path)
+    answers = [
+        await load(bench.service, {"lora_name": "clerk", "lora_path": "team/clerk"}),
+        await load(bench.service, {"lora_name": "judge", "lora_path": str(tmp_path / "judge"), "model": "openai_bls"}),
+        await unload(bench.service, {"lora_name": "poet"}),
+    ]
+    assert [answer.message for answer in answers] == [
+        "Success: LoRA adapter 'clerk' added successfully.",
+        "Success: LoRA adapter 'judge' added successfully.",
+        "Success: LoRA adapter 'poet' removed successfully.",
+    ]
+    assert bench.engine.lora_updates == [
+        ("clerk", str(tmp_path / "team/clerk")),
+        ("judge", str(tmp_path / "judge")),
+        ("poet", ""),
+    ]
+    assert [record.endpoint for record in bench.records] == ["load_lora_adapter"] * 2 + ["unload_lora_adapter"]
+
+
+NEW = {"lora_name": "clerk", "lora_path": "clerk"}
+
+
+@pytest.mark.parametrize(
+    ("what", "body", "param", "said"),
+    [
+        (load, NEW | {"lora_path": "../outside"}, "lora_path", "is not below the directory"),
+        (load, NEW | {"lora_path": "/etc"}, "lora_path", "is not below the directory"),
+        (load, NEW | {"lora_path": "link"}, "lora_path", "is not below the directory"),
+        (load, NEW | {"lora_path": "."}, "lora_path", "is not below the directory"),
+        (load, NEW | {"lora_path": "a\0b"}, "lora_path", "is not below the directory"),
+        (load, NEW | {"lora_path": ""}, "lora_path", "Invalid value"),
+        (load, NEW | {"lora_name": "poet"}, "lora_name", "'poet' is served already"),
+        (load, NEW | {"lora_name": "openai_bls"}, "lora_name", "'openai_bls' is served already"),
+        (load, NEW | {"model": "poet"}, "model", "'poet' is an adapter, not a base model"),
+        (load, NEW | {"load_inplace": True}, "load_inplace", "Unknown parameter"),
+        (unload, {"lora_name": "openai_bls"}, "lora_name", "is no adapter of that model"),
+        (unload, {"lora_name": "poet", "model": "poet"}, "lora_name", "is no adapter of that model"),
+    ],
+)
+async def test_refused(tmp_path: Path, what: Any, body: dict[str, Any], param: str, said: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path)
+    bench = bench_in(root)
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        await what(bench.service, body)
+    assert caught.value.param == param
+    assert str(tmp_path) not in caught.value.message
+    assert bench.engine.lora_updates == []
+
+
+async def test_off_unless_there_is_a_directory_and_404_for_what_is_not_there(tmp_path: Path) -> None:
+    bench = Bench(engine_info(lora_names=("poet",), max_loras=2))
+    for what, body in ((load, NEW), (unload, {"lora_name": "poet"})):
+        with pytest.raises(ApiError, match="the parameter 'lora_root' of openai_bls"):
+            await what(bench.service, body)
+    with pytest.raises(ModelNotFoundError):
+        await unload(bench_in(tmp_path).service, {"lora_name": "nobody"})
