@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import json
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,9 @@ from openai_bls.engines.embedded.parameter_count import meta_model
 
 _SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _HALF_TYPES = {"F16": "float16", "BF16": "bfloat16"}
+_MOST_OF_FLOAT16 = 65504
+_STRETCH = 1 << 22
+"""Values that are checked and converted at once."""
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -79,14 +83,15 @@ class GgufWeights:
         if _has_newer_reader(kind):
             return
         self._processor = of_transformers.TENSOR_PROCESSORS.get(kind, of_transformers.TensorProcessor)(config.to_dict())
-        held = {tensor.name for tensor in reader.tensors}
+        # Parameters with all experts of a layer have no suffix.
+        held = {re.sub(r"(_exps)\.weight$", r"\1", tensor.name) for tensor in reader.tensors}
         # The names of most models follow from those of the whole; a look into each of its modules takes seconds.
         whole = SimpleNamespace(config=config, state_dict=model.state_dict, named_children=dict)
         for one in (whole, model):
             self._names = of_transformers.get_gguf_hf_weights_map(one, self._processor)
             if held <= self._names.keys():
                 break
-        if any("_exps." in name for name in held):
+        if any(name.endswith("_exps") for name in held):
             self._streamed = False
         _refuse_what_is_dropped(file, reader, kind, held - self._names.keys())
         missing = self._shapes.keys() - {self._names[name] for name in held & self._names.keys()}
@@ -147,16 +152,23 @@ class GgufWeights:
                         f"{self._file}: {tensor.name} is {list(values.shape)} where {name} is "
                         f"{list(self._shapes[name])}"
                     )
-                if not np.isfinite(values).all() or (dtype == "float16" and abs(values).max(initial=0) > 65504):
-                    raise EngineLoadError(f"{self._file}: {tensor.name} has values that {dtype} does not hold")
-                file.write(_as(values, dtype).data)
+                for start in range(0, values.size, _STRETCH):
+                    stretch = values.reshape(-1)[start : start + _STRETCH]
+                    if not np.isfinite(stretch).all() or (dtype == "float16" and abs(stretch).max() > _MOST_OF_FLOAT16):
+                        raise EngineLoadError(f"{self._file}: {tensor.name} has values that {dtype} does not hold")
+                    file.write(_as(stretch, dtype).data)
+                del values, stretch  # before the next tensor takes its memory
 
     def _values(self, tensor: Any) -> npt.NDArray[np.float32]:
         """A tensor as transformers reads it, in float32."""
         from gguf import dequantize
 
+        weights = np.empty(tuple(map(int, reversed(tensor.shape))), np.float32)
+        # A few rows at a time: the package takes three times the result's memory.
+        step = max(1, _STRETCH // weights.shape[-1]) if weights.ndim > 1 else weights.size
         try:
-            weights = dequantize(tensor.data, tensor.tensor_type)
+            for start in range(0, len(weights), step):
+                weights[start : start + step] = dequantize(tensor.data[start : start + step], tensor.tensor_type)
         except NotImplementedError:
             raise EngineLoadError(
                 f"{self._file}: {tensor.name} is {tensor.tensor_type.name}, which the package gguf cannot read"
@@ -178,7 +190,8 @@ class GgufWeights:
                 model.config.__dict__.pop("quantization_config", None)
                 model.save_pretrained(target)
         except Exception as error:  # transformers' own, those of gguf, and that accelerate is not installed
-            raise EngineLoadError(f"transformers cannot read {self._file}: {first_line(error)}") from None
+            shapes = "its tensors have other shapes than its configuration" if "mismatched" in str(error) else ""
+            raise EngineLoadError(f"transformers cannot read {self._file}: {shapes or first_line(error)}") from None
         if missing:
             raise EngineLoadError(f"{self._file} has no tensor for {len(missing)} parameters, such as {missing[0]}")
 

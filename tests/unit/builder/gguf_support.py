@@ -12,6 +12,8 @@ from tests.unit.core_support import CHAT_TEMPLATE, tiny_tokenizer
 
 WIDTH, LAYERS, HEADS, KV_HEADS = 256, 2, 4, 2
 MAX_MODEL_LEN = 256
+# The width is the only one that transformers' reader knows.
+EXPERTS, EXPERT_WIDTH = 4, 768
 
 
 def write_gguf(
@@ -41,6 +43,11 @@ def write_gguf(
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_vocab_size(size)
+    if kind == "qwen3moe":
+        writer.add_key_length(WIDTH // HEADS)
+        writer.add_expert_count(EXPERTS)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(EXPERT_WIDTH)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     tokens = [str(tokenizer.id_to_token(number)) for number in range(size)]
@@ -78,7 +85,16 @@ def write_gguf(
             if kind == "qwen2" and name != "attn_output":
                 vector(f"blk.{layer}.{name}.bias", rows)
         for name in ("ffn_gate", "ffn_up", "ffn_down"):
-            matrix(f"blk.{layer}.{name}.weight", WIDTH, WIDTH)
+            if kind == "qwen3moe":
+                shape = (WIDTH, EXPERT_WIDTH) if name == "ffn_down" else (EXPERT_WIDTH, WIDTH)
+                experts = random.normal(0, 0.3, (EXPERTS, *shape)).astype(np.float16)
+                writer.add_tensor(f"blk.{layer}.{name}_exps.weight", experts)
+            else:
+                matrix(f"blk.{layer}.{name}.weight", WIDTH, WIDTH)
+        if kind == "qwen3moe":
+            matrix(f"blk.{layer}.ffn_gate_inp.weight", EXPERTS, WIDTH)
+            for name in ("attn_q_norm", "attn_k_norm"):
+                vector(f"blk.{layer}.{name}.weight", WIDTH // HEADS)
         for name in ("attn_norm", "ffn_norm"):
             vector(f"blk.{layer}.{name}.weight", WIDTH)
     if extra:

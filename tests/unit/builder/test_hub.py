@@ -80,3 +80,12 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\n" not in said
         assert "(Name or service not known): without a network give a directory, or set HF_HUB_OFFLINE=1" in said
         assert caught.value.__suppress_context__
+
+
+def test_a_gguf_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its path; without one a repository of such files is refused with the hint."""
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda repository, file: f"/{repository}/{file}")
+    assert find_source("someone/model/q4/model.gguf", print) == Path("/someone/model/q4/model.gguf")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+    with pytest.raises(EngineLoadError, match=r"give one of them: someone/model/NAME\.gguf"):
+        find_source("someone/model", print)
