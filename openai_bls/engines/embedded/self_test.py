@@ -8,9 +8,11 @@ runner's log-probabilities are the pass's. What differs is told in words.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import random
+import statistics
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -31,9 +33,10 @@ _SEED = 20
 _REPLAYED_PROMPTS = 3
 # Windows of attention that prompts go beyond, in tokens: more would take a laptop more than seconds.
 _LONGEST_WINDOW = {"cpu": 512, "cuda": 1024}
-# Largest difference of log-probabilities in units of the logits' standard deviation, which says how much rounding there
-# is; and the share of tokens that may differ more, since rounding sends a token to another expert now and then.
-_TOLERANCES = {torch.float32: (2e-3, 0.0), torch.float16: (0.1, 0.1), torch.bfloat16: (0.25, 0.1)}
+# Difference of log-probabilities in units of the logits' standard deviation, which says how much rounding there is: of
+# every token in float32, else of the median, since rounding sends a token to another expert now and then. In bfloat16
+# tiny random models of 120 architectures have up to 0.18, and wrong runners 0.5 and more.
+_TOLERANCES = {torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
 # Largest difference of log-probabilities in a replay, where no logits are known.
 _REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 _STEPS = 16
@@ -225,17 +228,18 @@ def reference(model: Any, sample: Sample) -> Reference:
 
 def difference(samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype) -> str | None:
     """The worst difference between answers and the plain passes over them, in words; None if they are equal."""
-    allowed, share = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
-    worst, words, beyond, total = 0.0, "", 0, 0
+    allowed = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
+    worst, words = 0.0, ""
+    errors: list[list[float]] = []
     for sample, right in samples:
+        errors.append([])
         for i, (token_id, best) in enumerate(zip(sample.answer, right.best, strict=True)):
             found = best[1] - right.logprobs[i][0]
             for own, wanted in zip(sample.logprobs[i], right.logprobs[i], strict=False):
                 if own != wanted:  # both may be -inf
                     found = max(found, torch.inf if math.isnan(own) else abs(own - wanted))
             found /= right.spreads[i]
-            total += 1
-            beyond += found > allowed
+            errors[-1].append(found)
             if found > worst:
                 worst = found
                 said = f" (log-probability {sample.logprobs[i][0]:.4f})" if sample.logprobs[i] else ""
@@ -243,26 +247,42 @@ def difference(samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype) 
                     f"after a prompt of {len(sample.prompt)} tokens, token {i + 1} is {token_id}{said}, while the "
                     f"model's plain forward pass gives that {right.logprobs[i][0]:.4f}, and {best[0]} {best[1]:.4f}"
                 )
-    return f"its answers are wrong: {words}" if beyond > share * total else None
+    if dtype == torch.float32:
+        wrong = worst > allowed
+    else:
+        # What is wrong with long prompts alone, say, has not the median of all tokens.
+        medians = [statistics.median(own) for own in errors]
+        wrong = any(median > 2 * allowed for median in medians) or (
+            statistics.median(itertools.chain(*errors)) > allowed if errors else False
+        )
+    return f"its answers are wrong: {words}" if wrong else None
 
 
 def changed_answer(samples: Sequence[Sample], record: SelfTestRecord, dtype: torch.dtype) -> str | None:
-    """The first difference between answers and the recorded ones, in words; None if they are equal.
+    """A difference between answers and the recorded ones, in words; None if they are equal.
 
-    A comparison ends where one token of a tie took the place of another, and where an answer was cut short.
+    Where rounding sends tokens to another expert now and then, that is not so if one answer of three differs.
     """
-    allowed = _REPLAY_TOLERANCES.get(dtype, _REPLAY_TOLERANCES[torch.bfloat16])
-    for sample, answer, logprobs in zip(samples, record.token_ids, record.logprobs, strict=True):
-        for i, (token_id, wanted, logprob) in enumerate(zip(sample.answer, answer, logprobs, strict=False)):
-            found = dict(zip(sample.token_ids[i], sample.logprobs[i], strict=True))
-            now = found.get(wanted, -torch.inf)
-            if not (abs(now - logprob) <= allowed and found[token_id] - now <= allowed):
-                return (
-                    f"after a prompt of {len(sample.prompt)} tokens, token {i + 1} is {token_id} (log-probability "
-                    f"{found[token_id]:.4f}), and was {wanted} ({logprob:.4f})"
-                )
-            if token_id != wanted:
-                break
+    changes = [
+        change
+        for sample, answer, logprobs in zip(samples, record.token_ids, record.logprobs, strict=True)
+        if (change := _change(sample, answer, logprobs, _REPLAY_TOLERANCES.get(dtype, 0.5))) is not None
+    ]
+    return changes[0] if len(changes) > (0 if dtype == torch.float32 else len(samples) // 2) else None
+
+
+def _change(sample: Sample, answer: Sequence[int], logprobs: Sequence[float], allowed: float) -> str | None:
+    """The first difference, up to where one token of a tie took the place of another, or the answer was cut short."""
+    for i, (token_id, wanted, logprob) in enumerate(zip(sample.answer, answer, logprobs, strict=False)):
+        found = dict(zip(sample.token_ids[i], sample.logprobs[i], strict=True))
+        now = found.get(wanted, -torch.inf)
+        if not (abs(now - logprob) <= allowed and found[token_id] - now <= allowed):
+            return (
+                f"after a prompt of {len(sample.prompt)} tokens, token {i + 1} is {token_id} (log-probability "
+                f"{found[token_id]:.4f}), and was {wanted} ({logprob:.4f})"
+            )
+        if token_id != wanted:
+            break
     return None
 
 

@@ -55,6 +55,8 @@ def test_many_differences_are_no_rounding() -> None:
     assert found.startswith("its answers are wrong: after a prompt of 2 tokens, token ")
     nans = SAMPLE._replace(logprobs=[[torch.nan] * 3] * 20)
     assert difference([(nans, reference())], torch.bfloat16) is not None
+    long = [(SAMPLE, reference())] * 3 + [(SAMPLE._replace(logprobs=[[-2.0] * 3] * 20), reference())]
+    assert difference(long, torch.bfloat16) is not None, "one of four prompts alone"
     silent = SAMPLE._replace(logprobs=[[]] * 20)
     assert difference([(silent, reference())], torch.float32) is None
 
@@ -88,6 +90,16 @@ def stored(token_ids: list[int], logprobs: list[float]) -> SelfTestRecord:
 def test_changed_answer(token_ids: list[int], logprobs: list[float], same: bool) -> None:
     now = Sample([1, 2], [[7, 7, 3, 8], [3, 3, 7, 8]], [[-0.5, -0.5, -1.5, -0.502], [-0.1, -0.1, -3.0, -4.0]])
     assert (changed_answer([now], stored(token_ids, logprobs), torch.float32) is None) == same
+
+
+@pytest.mark.parametrize(("wrong", "same"), [(0, True), (1, True), (2, False)])
+def test_one_of_three_answers_may_be_rounded_otherwise(wrong: int, same: bool) -> None:
+    now = Sample([1, 2], [[7, 7, 3], [3, 3, 7]], [[-0.5, -0.5, -1.5], [-0.1, -0.1, -3.0]])
+    found = msgspec.structs.replace(
+        stored([], []), token_ids=[[7, 9]] * wrong + [[7, 3]] * (3 - wrong), logprobs=[[-0.5, -0.1]] * 3
+    )
+    assert (changed_answer([now] * 3, found, torch.bfloat16) is None) == same
+    assert (changed_answer([now] * 3, found, torch.float32) is None) == (wrong == 0)
 
 
 def blind(monkeypatch: Patch) -> None:
