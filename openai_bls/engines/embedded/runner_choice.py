@@ -40,9 +40,9 @@ class RunnerChoice:
     """Sequences share forward passes; False only after that has failed."""
 
     def __str__(self) -> str:
-        slower = ", slower than continuous_batching," if self.runner == "dynamic_cache" else ""
+        slower = ", slower than continuous_batching" if self.runner == "dynamic_cache" else ""
         shared = "" if self.shared_steps else " and a pass for each sequence"
-        return f"{self.runner}{slower} with attention {self.attention}{shared} ({self.reason})"
+        return f"{self.runner} with attention {self.attention}{shared}{slower} ({self.reason})"
 
 
 def candidates(
