@@ -54,6 +54,8 @@ _NEW_TOKENS = 40
 _SLACK = 1.5
 """Times the mean distance of a plain pass, up to which a runner's is rounding."""
 _FLOAT32_DISTANCE = 1e-4
+_WRONG = "this model cannot be served here"
+"""Beginning of a refusal by the self-test."""
 
 
 @dataclass
@@ -70,8 +72,8 @@ class Distance:
 
     @property
     def good(self) -> bool:
-        """No further off than rounding explains, or refused."""
-        return self.mean <= _SLACK * self.plain + _FLOAT32_DISTANCE
+        """No further off than rounding explains, or refused for what it is and not by the self-test."""
+        return self.mean <= _SLACK * self.plain + _FLOAT32_DISTANCE and not self.refused.startswith(_WRONG)
 
 
 @dataclass

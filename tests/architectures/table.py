@@ -37,14 +37,9 @@ nanochat nemotron olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phim
 qwen3_5_text qwen3_5_moe_text qwen3_moe qwen3_next recurrent_gemma rwkv seed_oss smollm3 solar_open stablelm starcoder2
 vaultgemma xglm youtu
 """
-_DECODERS = (
-    "bert bert-generation big_bird camembert electra megatron-bert rembert roberta roberta-prelayernorm roformer"
-)
-"""Model types of encoders that `is_decoder` makes decoders."""
 _SECOND_HALVES = "bart bigbird_pegasus blenderbot mbart pegasus prophetnet trocr"
 """Model types of encoders with decoders, whose decoder stands alone."""
 CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVES}".split()} | {
-    **{name: Case(name, {"is_decoder": True}) for name in _DECODERS.split()},
     "bailing_hybrid": Case("bailing_hybrid", {"layer_group_size": 2}),
     "bamba": Case("bamba", {"attn_layer_indices": [1, 3], "mamba_n_heads": 8}, seed=1),
     "bloom": Case("bloom", seed=6),

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
@@ -56,6 +57,18 @@ def test_many_differences_are_no_rounding() -> None:
     assert difference([(nans, reference())], torch.bfloat16) is not None
     silent = SAMPLE._replace(logprobs=[[]] * 20)
     assert difference([(silent, reference())], torch.float32) is None
+
+
+def test_the_steps_of_a_number_format_are_no_differences() -> None:
+    """Most of a vocabulary may be as good as equally likely, in a type whose steps are larger than its spread."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=4096, max_position_embeddings=64, **sizes)).eval()
+    with torch.no_grad():
+        model.lm_head.weight[1:] *= 1e-3
+        model.lm_head.weight[0] *= 40
+    sample = Sample([2, 3], [[1], [4]], [[0.0], [0.0]])
+    exact, coarse = (self_test.reference(model.to(dtype), sample) for dtype in (torch.float32, torch.bfloat16))
+    assert all(now > 5 * before for now, before in zip(coarse.spreads, exact.spreads, strict=True))
 
 
 def stored(token_ids: list[int], logprobs: list[float]) -> SelfTestRecord:
