@@ -236,6 +236,7 @@ def test_auto(
     found = engine_py.parse([])
     assert found.options.engine == engine
     assert found.reason == f"engine {engine}: {said}"
+    assert engine_py.parse(["--model", "smollm2"]).options.engine == "transformers"  # a GGUF file
 
 
 def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
