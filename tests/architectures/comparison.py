@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.embedded import engine as embedded_engine
+from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import Recorder, request, run_all
 
@@ -137,10 +137,11 @@ class _Log(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: re.Match[str] | None = None
+        self._choice: RunnerChoice | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._found = re.match(r"runner: (\w+) .*?\((.*)\); the model's", record.getMessage()) or self._found
+        for argument in record.args or ():
+            self._choice = argument if isinstance(argument, RunnerChoice) else self._choice
 
     def __enter__(self) -> None:
         embedded_engine.logger.addHandler(self)
@@ -150,6 +151,6 @@ class _Log(logging.Handler):
         embedded_engine.logger.removeHandler(self)
 
     def result(self) -> Result:
-        assert self._found is not None, "the log does not say which runner runs the model"
-        outcome = RUNNERS[self._found[1]]
-        return Result(outcome, self._found[2] if outcome == "slower" else "")
+        assert self._choice is not None, "the log does not say which runner runs the model"
+        outcome = RUNNERS[self._choice.runner]
+        return Result(outcome, self._choice.reason if outcome == "slower" else "")

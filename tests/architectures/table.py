@@ -37,7 +37,7 @@ nanochat nemotron olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phim
 qwen3_5_text qwen3_5_moe_text qwen3_moe qwen3_next recurrent_gemma rwkv seed_oss smollm3 solar_open stablelm starcoder2
 vaultgemma xglm youtu
 """
-_SECOND_HALVES = "bart bigbird_pegasus blenderbot mbart pegasus prophetnet trocr"
+_SECOND_HALVES = "bart bigbird_pegasus blenderbot mbart pegasus prophetnet"
 """Model types of encoders with decoders, whose decoder stands alone."""
 CASES: dict[str, Case] = {name: Case(name) for name in f"{_PLAIN} {_SECOND_HALVES}".split()} | {
     "bailing_hybrid": Case("bailing_hybrid", {"layer_group_size": 2}),
