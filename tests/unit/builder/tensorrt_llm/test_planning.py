@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.tensorrt_llm.gpus import GIB, find_gpu
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
 from openai_bls.builder.tensorrt_llm.planning import Plan, Request, as_gpu, described, gpu_for, plan
@@ -99,7 +100,6 @@ def test_options_of_both_flows(own: TensorRtLlmOptions, said: str) -> None:
     [
         ({"pipeline_parallel_size": 2}, {}, "1.2.1", "(NGram) does not go with --pp-size"),
         ({"max_beam_width": 2}, {}, "1.2.1", "does not go with --max-beam-width"),
-        ({"lora": {"law": Path("law")}}, {}, "1.2.1", "does not go with --lora-dir"),
         ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.0.0", "grammars from 1.1 on"),
         ({"settings": TensorRtLlmSettings(guided_decoding_backend="xgrammar")}, {}, "1.1.0", ""),
         ({}, {"decoding_type": "Medusa"}, "1.2.1", "decoding_type in --extra-llm-api-options is 'Medusa' (it is for"),
@@ -112,6 +112,13 @@ def test_speculative_decoding(options: dict[str, Any], values: dict[str, Any], v
     problems = plan_of(own=own, version=version).problems
     assert len(problems) == bool(said)
     assert said in "".join(problems)
+
+
+def test_speculative_decoding_with_adapters() -> None:
+    drafter = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2}
+    request = asked(DEMO, TensorRtLlmOptions(extra_llm_api_options={"speculative_config": drafter}))
+    found = plan_of(request=msgspec.structs.replace(request, lora=LoraOptions(max_loras=2, max_lora_rank=8)))
+    assert "does not go with --lora-dir" in "".join(found.problems)
 
 
 @pytest.mark.parametrize(
