@@ -36,7 +36,7 @@ def thinker(thinking: RunningServer) -> Iterator[openai.OpenAI]:
 def body(messages: Any, **options: Any) -> dict[str, Any]:
     """A request whose answer begins with a thought."""
     (begin,), (end,) = load_reference().ids("<think>"), load_reference().ids("</think>")
-    bias = {str(begin): 10, str(end): 10}
+    bias = {str(begin): 15, str(end): 15}
     return {"model": "openai_bls", "messages": messages, "temperature": 0, "logit_bias": bias, **options}
 
 
