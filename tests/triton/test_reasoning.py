@@ -34,10 +34,10 @@ def thinker(thinking: RunningServer) -> Iterator[openai.OpenAI]:
 
 
 def body(messages: Any, **options: Any) -> dict[str, Any]:
-    """A request whose answer begins with a thought."""
+    """A request whose answer begins with a thought; the demo takes one marker for the other, and a penalty decides."""
     (begin,), (end,) = load_reference().ids("<think>"), load_reference().ids("</think>")
-    bias = {str(begin): 15, str(end): 15}
-    return {"model": "openai_bls", "messages": messages, "temperature": 0, "logit_bias": bias, **options}
+    choice = {"temperature": 0, "logit_bias": {str(begin): 15, str(end): 14}, "presence_penalty": 2}
+    return {"model": "openai_bls", "messages": messages, **choice, **options}
 
 
 def streamed(client: openai.OpenAI, request: dict[str, Any]) -> tuple[str, str, list[str]]:
