@@ -158,13 +158,6 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
 
 
-def test_reload_of_a_server_without_model_control(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reload", "--grpc-port", str(server.ports.grpc), "tensorrt_llm"]) == 2
-    assert "the server takes no model control: start it with " in capsys.readouterr().err
-    assert main(["reload", "--grpc-port", "1", "tensorrt_llm"]) == 2
-    assert "no server answers on 127.0.0.1:1 (" in capsys.readouterr().err
-
-
 def test_without_v1(repository: Path) -> None:
     """Port 0 turns /v1 off; Triton's endpoints answer all the same."""
     with run_server(repository, env={**SLOW_NULL, "OPENAI_BLS_HTTP_PORT": "0"}, wait_openai=False) as server:

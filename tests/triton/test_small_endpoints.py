@@ -12,6 +12,7 @@ import openai
 import pytest
 import torch
 
+from openai_bls.__main__ import main
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS, TOOL_CHATS, Golden
 from tests.triton.metrics import find, scrape
@@ -140,3 +141,10 @@ def test_tritons_endpoints(server: RunningServer, reference: Reference) -> None:
         with pytest.raises(TritonError) as caught:
             ask({"tokens": json.dumps(ids)})
         assert "'endpoint'" in caught.value.body["error"]["message"]
+
+
+def test_reload_of_a_server_without_model_control(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reload", "--grpc-port", str(server.ports.grpc), "tensorrt_llm"]) == 2
+    assert "the server takes no model control: start it with " in capsys.readouterr().err
+    assert main(["reload", "--grpc-port", "1", "tensorrt_llm"]) == 2
+    assert "no server answers on 127.0.0.1:1 (" in capsys.readouterr().err
