@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openai_bls.core.checkpoint import require_content
 from openai_bls.core.manifest import Dtype, EngineLoadError, first_line
 from openai_bls.engines.embedded.parameter_count import meta_model
 
@@ -28,7 +29,6 @@ _HALF_TYPES = {"F16": "float16", "BF16": "bfloat16"}
 _MOST_OF_FLOAT16 = 65504
 _STRETCH = 1 << 22
 """Values that are checked and converted at once."""
-_LFS_POINTER = b"version https://git-lfs"
 
 
 def read_header(file: Path) -> Any:
@@ -37,12 +37,10 @@ def read_header(file: Path) -> Any:
     Raises:
         EngineLoadError: it is not, or the package gguf is not installed.
     """
+    require_content(file)
     with file.open("rb") as opened:
-        head = opened.read(len(_LFS_POINTER))
-    if head == _LFS_POINTER:
-        raise EngineLoadError(f"{file} is a Git LFS pointer, not the file: run `git lfs pull` in its folder")
-    if not head.startswith(b"GGUF"):
-        raise EngineLoadError(f"{file} is no GGUF file: it does not begin with GGUF")
+        if opened.read(4) != b"GGUF":
+            raise EngineLoadError(f"{file} is no GGUF file: it does not begin with GGUF")
     if importlib.util.find_spec("gguf") is None:
         raise EngineLoadError(f"{file} is a GGUF file: run `pip install gguf` to have it read")
     try:
@@ -116,7 +114,8 @@ class GgufWeights:
             sizes[tensor.tensor_type.name] += tensor.n_bytes
         quantized = [name for name, _ in sizes.most_common() if name not in ("F32", "F16", "BF16")]
         size = sum(map(math.prod, self._shapes.values())) * (4 if dtype == "float32" else 2)
-        exact = "which holds each value exactly" if dtype == self.choose_dtype("auto") else "rounded"
+        is_exact = dtype == "float32" or dtype == self.choose_dtype("auto")
+        exact = "which holds each value exactly" if is_exact else "rounded"
         how = f"{', '.join(quantized)} dequantized to {dtype}" if quantized else f"as {dtype}"
         return f"{how}, {exact} ({size / 1e6:,.0f} MB)"
 

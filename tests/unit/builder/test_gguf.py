@@ -62,6 +62,12 @@ def test_tokenizer_and_template_come_along(tmp_path: Path, repository: Path) -> 
     assert generation["eos_token_id"] == [tokenizer.token_to_id(token) for token in ("<|endoftext|>", "<|im_end|>")]
 
 
+def test_float32_holds_every_value_of_a_half_type(tmp_path: Path, repository: Path) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf", weights="F16")
+    lines = run(file, repository, dtype="float32", self_test=False)[1]
+    assert any("as float32, which holds each value exactly" in line for line in lines)
+
+
 def test_dtype_and_a_second_run(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / "downloaded"
     folder.mkdir()
