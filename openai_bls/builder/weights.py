@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ from openai_bls.builder.checkpoint_files import (
     SAFETENSORS,
     TOKENIZER_FILES,
     TOKENIZER_SOURCES,
-    Tensors,
     check_tokenizer,
     read_headers,
     weight_files,
 )
 from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.model_kind import causal_lm, quantized
-from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint, read_json
+from openai_bls.core.checkpoint import CheckpointFacts, Tensors, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, first_line
 
 # Larger files are linked where the file system can, not copied. Small ones are copied even so: a training run that
@@ -59,15 +58,12 @@ def place_weights(
         return
     whole = not quantized(source) and not trust_remote_code
     if trust_remote_code:
-        for path in source.glob("*.py"):
-            place(path, target / path.name)
-    names = weight_names(source)
-    if tensors := read_headers(source, names):
+        _place_code(source, target)
+    names, tensors = find_weights(source)
+    if tensors:
         if whole:
             _require_whole(source, tensors)
-        for number, name in enumerate(names, 1):
-            report(f"weights {number}/{len(names)}: {name}")
-            place(source / name, target / name)
+        _place_files(source, target, names, report)
     else:
         report("weights: converting PyTorch files to safetensors")
         _convert(source, target, trust_remote_code=trust_remote_code)
@@ -80,16 +76,23 @@ def place_as_it_is(source: Path, target: Path, report: Callable[[str], None], *,
         EngineLoadError: there are none, or some are missing.
     """
     if trust_remote_code:
-        for path in source.glob("*.py"):
-            place(path, target / path.name)
-    names = weight_names(source)
+        _place_code(source, target)
+    _place_files(source, target, find_weights(source)[0], report)
+
+
+def _place_code(source: Path, target: Path) -> None:
+    for path in source.glob("*.py"):
+        place(path, target / path.name)
+
+
+def _place_files(source: Path, target: Path, names: Sequence[str], report: Callable[[str], None]) -> None:
     for number, name in enumerate(names, 1):
         report(f"weights {number}/{len(names)}: {name}")
         place(source / name, target / name)
 
 
-def weight_names(source: Path) -> list[str]:
-    """Names of the files with the weights of the checkpoint in `source`, as safetensors or PyTorch's own.
+def find_weights(source: Path) -> tuple[list[str], Tensors]:
+    """Names of the files with the weights of the checkpoint in `source`, and their tensors; {} for PyTorch's own files.
 
     Raises:
         EngineLoadError: there are none, or some are missing, cut off or damaged.
@@ -103,8 +106,7 @@ def weight_names(source: Path) -> list[str]:
         raise EngineLoadError(
             f"{source} has no weights ({SAFETENSORS}, {PYTORCH}, or their parts with an index){beside}"
         )
-    read_headers(source, names)
-    return names
+    return names, read_headers(source, names)
 
 
 def place_tokenizer(source: Path, target: Path, report: Callable[[str], None], *, trust_remote_code: bool) -> None:

@@ -1,4 +1,4 @@
-"""Facts of a Hugging Face checkpoint, read from its JSON files."""
+"""Facts of a Hugging Face checkpoint, read from its JSON files and the headers of its weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any, TypeGuard
 import msgspec
 
 from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import EngineLoadError, first_line
+
+Tensors = dict[str, tuple[str, tuple[int, ...]]]
+"""Name of a tensor → its type in safetensors' words (`BF16`) and its shape."""
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True):
@@ -162,6 +165,25 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise EngineLoadError(f"{path} is not a JSON object")
     return value
+
+
+def safetensors_header(path: Path) -> Tensors:
+    """Tensors of a safetensors file; their values are not read.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is cut off or damaged.
+    """
+    # The Triton models read JSON files here, and have no use for it.
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # Maps the file and holds its length against the offsets in its header.
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    except SafetensorError as error:
+        raise ValueError(first_line(error)) from None
 
 
 def _token_ids(value: object, vocab_size: int) -> tuple[int, ...]:

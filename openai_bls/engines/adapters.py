@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from openai_bls.core.checkpoint import safetensors_header
 from openai_bls.core.engine import LoraError
 from openai_bls.core.engine_types import EngineInfo
 
@@ -21,7 +22,6 @@ DEFAULT_MAX_RANK = 16
 """Largest rank where neither a number nor an adapter is given at the build."""
 
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-_MAX_HEADER_BYTES = 100_000_000
 # What changes more than the products of two matrices; by the names of adapter_config.json.
 _UNSUPPORTED = (
     "alora_invocation_tokens", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias",
@@ -85,6 +85,12 @@ def require_loaded(info: EngineInfo, name: str) -> None:
         raise LoraError(f"no adapter is called {name}")
 
 
+def require_rank(adapter: Adapter, max_rank: int) -> None:
+    """Raise `LoraError` if an engine that is set up for ranks up to `max_rank` cannot apply an adapter."""
+    if adapter.rank > max_rank:
+        raise LoraError(f"the adapter's rank is {adapter.rank}: this engine takes up to {max_rank} (--max-lora-rank)")
+
+
 def read_adapter(folder: Path) -> Adapter:
     """The adapter in `folder`.
 
@@ -126,23 +132,18 @@ def _config(path: Path) -> dict[str, Any]:
         raise LoraError(f"{CONFIG_FILE} cannot be read: {error}") from None
 
 
-def _shapes(path: Path) -> dict[str, list[int]]:
-    """Shape of each tensor of a safetensors file, from its header."""
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shape of each tensor of a safetensors file."""
     try:
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            if size > _MAX_HEADER_BYTES:
-                raise ValueError("its header is too long")
-            header = msgspec.json.decode(file.read(size), type=dict[str, dict[str, Any]])
-        return {name: list(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        return {name: shape for name, (_, shape) in safetensors_header(path).items()}
     except FileNotFoundError:
         raise LoraError(f"the adapter has no {WEIGHTS_FILE}") from None
-    except (OSError, ValueError, struct.error, msgspec.DecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise LoraError(f"{WEIGHTS_FILE} cannot be read: {error}") from None
 
 
-def _modules(shapes: dict[str, list[int]]) -> dict[str, Module]:
-    found: dict[str, dict[str, list[int]]] = {}
+def _modules(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Module]:
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         match = _TENSOR.fullmatch(name)
         if match is None or len(shape) != 2:

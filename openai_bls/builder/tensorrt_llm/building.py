@@ -28,7 +28,7 @@ from openai_bls.builder.tensorrt_llm.progress import LogReader, Progress, Step
 from openai_bls.builder.tensorrt_llm.quantization import QUANTIZATIONS
 from openai_bls.builder.tensorrt_llm.survey import log_file, survey
 from openai_bls.builder.tensorrt_llm.worker import encode
-from openai_bls.builder.weights import place_as_it_is, weight_names
+from openai_bls.builder.weights import find_weights, place_as_it_is
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, FileRecord, Manifest, TensorRtLlmRecord, record
 from openai_bls.engines.tensorrt_llm.interface import BuildSpec, Flow, Version
@@ -48,7 +48,7 @@ class TensorRtLlmRecipe:
     ) -> None:
         self._options, self._source, self._report = options, source, report
         self._own = options.tensorrt_llm
-        weight_names(source)
+        find_weights(source)
         self._survey = survey(self._own.extra_llm_api_options)
         gpus = self._survey.gpus
         self._config = read_config(source)

@@ -26,7 +26,7 @@ import transformers
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.engine import EngineStats, LoraError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir
+from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir, first_line
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
@@ -155,9 +155,9 @@ class TransformersEngine:
         try:
             batcher: Runner = runner(model, config, self._before_step, self._on_outputs)
         except ValueError as error:
-            return f"the KV cache cannot be set up: {str(error).splitlines()[0]}"
+            return f"the KV cache cannot be set up: {first_line(error)}"
         except (MemoryError, torch.OutOfMemoryError) as error:
-            raise EngineLoadError(f"the KV cache cannot be set up: {str(error).splitlines()[0]}") from None
+            raise EngineLoadError(f"the KV cache cannot be set up: {first_line(error)}") from None
         if batcher.capacity < self._info.max_model_len:
             raise EngineLoadError(
                 f"the KV cache holds {batcher.capacity} tokens, fewer than max_model_len {self._info.max_model_len}: "

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from openai_bls.core.engine import LoraError
-from openai_bls.engines.adapters import Adapter
+from openai_bls.engines.adapters import Adapter, require_rank
 
 _PROBE_TOKENS = 7
 
@@ -59,10 +59,7 @@ class LoraLayers:
 
     def check(self, adapter: Adapter) -> None:
         """Raise `LoraError` if an adapter does not fit the model, or the slots."""
-        if adapter.rank > self._rank:
-            raise LoraError(
-                f"the adapter's rank is {adapter.rank}: this engine takes up to {self._rank} (--max-lora-rank)"
-            )
+        require_rank(adapter, self._rank)
         for path, found in adapter.modules.items():
             layer = self._layers.get(path)
             if layer is None:

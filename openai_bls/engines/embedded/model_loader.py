@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
-from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.core.manifest import EngineLoadError, Manifest, first_line
 from openai_bls.engines.embedded import attention_cpu, attention_eager
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
@@ -82,8 +82,7 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
         return model.to(device).eval()
     except Exception as error:
         logger.exception("loading the checkpoint failed")
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EngineLoadError(f"the checkpoint does not load: {reason}") from None
+        raise EngineLoadError(f"the checkpoint does not load: {first_line(error)}") from None
 
 
 def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
@@ -120,7 +119,7 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
         try:
             model.set_attn_implementation(kind)
         except (ValueError, ImportError) as error:
-            return f"attention {kind} cannot be used: {str(error).splitlines()[0]}"
+            return f"attention {kind} cannot be used: {first_line(error)}"
     if options.fused_ops or (options.fused_ops is None and kind == "paged"):
         logger.info("fused operations: %s", fused_layers.fuse(model))
     return None

@@ -211,15 +211,15 @@ def reference(model: Any, sample: Sample) -> Reference:
             f"the model computes NaN or infinity in {_name(model.dtype)}: its weights are corrupt ({_REMEDY}), or this "
             "data type is too narrow for it (build with --dtype float32)"
         )
-    spreads = [float(row[~out].std(correction=0)) for row, out in zip(logits, ruled_out, strict=True)]
-    if not all(spreads):
-        raise EngineLoadError(f"the model finds all tokens equally likely, so its weights are empty: {_REMEDY}")
     # Logits come in the model's type, whose steps may be larger than what most of a vocabulary differs by.
     step = _STEPS * torch.finfo(model.dtype).eps
-    spreads = [
-        max(spread, step * float(row[~out].abs().max()))
-        for spread, row, out in zip(spreads, logits, ruled_out, strict=True)
-    ]
+    spreads = []
+    for row, out in zip(logits, ruled_out, strict=True):
+        ruled_in = row[~out]
+        spread = float(ruled_in.std(correction=0))
+        if not spread:
+            raise EngineLoadError(f"the model finds all tokens equally likely, so its weights are empty: {_REMEDY}")
+        spreads.append(max(spread, step * float(ruled_in.abs().max())))
     logprobs = logits.log_softmax(dim=-1)
     best = logprobs.max(dim=-1)
     compared = logprobs.gather(-1, torch.tensor(sample.token_ids, device=logits.device))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
+from openai_bls.core.checkpoint import read_json, text_config
 from openai_bls.core.engine import LoraError
-from openai_bls.engines.adapters import Adapter, read_adapter
+from openai_bls.core.manifest import EngineLoadError
+from openai_bls.engines.adapters import Adapter, read_adapter, require_rank
 
 _MODULES = {
     "q_proj": "attn_q",
@@ -84,8 +83,7 @@ def read(folder: Path, checkpoint: Path, modules: tuple[str, ...], max_rank: int
     """
     adapter = read_adapter(folder)
     _require_scaling(adapter)
-    if adapter.rank > max_rank:
-        raise LoraError(f"the adapter's rank is {adapter.rank}: this engine takes up to {max_rank} (--max-lora-rank)")
+    require_rank(adapter, max_rank)
     missing = sorted(part for part in _names(adapter) if _MODULES.get(part) not in modules)
     if missing:
         here = ", ".join(part for part, module in _MODULES.items() if module in modules)
@@ -105,10 +103,9 @@ def _require_scaling(adapter: Adapter) -> None:
 
 def _require_shapes(adapter: Adapter, checkpoint: Path) -> None:
     try:
-        config = msgspec.json.decode((checkpoint / "config.json").read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
+        text = text_config(read_json(checkpoint / "config.json"))
+    except EngineLoadError:
         return
-    text = config.get("text_config") or config
     hidden, layers = text.get("hidden_size"), text.get("num_hidden_layers")
     for path, module in adapter.modules.items():
         part = path.rpartition(".")[2]

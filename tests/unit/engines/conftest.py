@@ -43,12 +43,12 @@ def version_dir(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def start(version_dir: Path) -> Iterator[EngineFactory]:
-    """Start an engine with overrides: `engine, recorder = start(engine="null")`."""
+    """Start an engine with overrides: `engine, recorder = start(engine="null")`; in `folder`, if that is given."""
     started: list[tuple[Engine, Recorder]] = []
 
-    def start_one(**overrides: str) -> tuple[Engine, Recorder]:
+    def start_one(folder: Path = version_dir, **overrides: str) -> tuple[Engine, Recorder]:
         recorder = Recorder()
-        engine = create_engine(version_dir, recorder, {"num_threads": "1"} | overrides)
+        engine = create_engine(folder, recorder, {"num_threads": "1"} | overrides)
         started.append((engine, recorder))
         return engine, recorder
 

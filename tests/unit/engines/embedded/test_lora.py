@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.embedded.gpu import fused_layers
 from openai_bls.engines.embedded.lora_layers import LoraLayers
 from openai_bls.engines.registry import create_engine
+from tests.unit.engines.conftest import EngineFactory
 from tests.unit.engines.embedded.adapters import (
     EVERYTHING,
     QUERIES,
@@ -56,22 +58,16 @@ def expected(reference: Reference) -> dict[tuple[str | None, int], tuple[list[in
 
 
 @pytest.fixture
-def start(version_dir: Path, tmp_path: Path) -> Iterator[Start]:
+def start(start: EngineFactory, version_dir: Path, tmp_path: Path) -> Start:
     """Start an engine with adapters built in."""
-    started: list[tuple[Engine, Recorder]] = []
+    numbers = itertools.count()
 
     def start_one(adapters: dict[str, Path], overrides: dict[str, str] | None = None, **settings: Any) -> Any:
         settings = {"max_loras": 2, "max_lora_rank": 8} | settings
-        folder = with_adapters(version_dir, tmp_path / f"engine-{len(started)}", adapters, **settings)
-        recorder = Recorder()
-        engine = create_engine(folder, recorder, {"num_threads": "1"} | (overrides or {}))
-        started.append((engine, recorder))
-        return engine, recorder
+        folder = with_adapters(version_dir, tmp_path / f"engine-{next(numbers)}", adapters, **settings)
+        return start(folder, **(overrides or {}))
 
-    yield start_one
-    for engine, recorder in started:
-        engine.close()
-        assert recorder.breaches == []
+    return start_one
 
 
 @pytest.mark.parametrize("runner", ["continuous_batching", "as on a GPU", "dynamic_cache"])

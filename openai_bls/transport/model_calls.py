@@ -1,0 +1,60 @@
+"""Calls of other Triton models of this server: one request of tensors, and one response or a stream of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+"""Tensors by name. BYTES tensors are arrays of `object` that hold `bytes`."""
+
+
+class ModelCallError(Exception):
+    """A call that failed; the message is the model's own, or one sentence about it."""
+
+
+class ModelUnavailableError(ModelCallError):
+    """The model is not loaded, or is being unloaded."""
+
+
+class ModelTimeoutError(ModelCallError):
+    """The model has not answered before the deadline."""
+
+
+class ModelCalls(Protocol):
+    """Calls of models by name; every method belongs to the event loop's thread."""
+
+    async def call(
+        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
+    ) -> Arrays:
+        """The one response of a model that answers once. Cancelling this stops waiting, not the model.
+
+        Args:
+            model: its name; the version is the one that Triton's policy chooses.
+            inputs: tensors by name.
+            outputs: names of the tensors wanted.
+            timeout_s: seconds until the deadline.
+
+        Raises:
+            ModelCallError: it failed, is not there, or the deadline has passed.
+        """
+        ...
+
+    def stream(
+        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
+    ) -> AsyncIterator[Arrays]:
+        """The responses of a decoupled model, in order. Closing the iterator cancels the request.
+
+        Args:
+            model: its name.
+            inputs: tensors by name.
+            outputs: names of the tensors wanted.
+            timeout_s: seconds until the last response.
+
+        Raises:
+            ModelCallError: as for `call`; also in the middle of a stream.
+        """
+        ...
