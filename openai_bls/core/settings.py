@@ -59,6 +59,11 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
     engine_grpc_url: str = ""
     """Host and port of this server's gRPC front end, for `grpc`; empty reads tritonserver's command line."""
+    preprocessing_transport: Literal["auto", "exchange", "bls"] = "auto"
+    """Transport to `preprocessing`: `exchange` to our own model.py, `bls` to any other by its tensors, `auto` by
+    whether the model.py serves the exchange."""
+    preprocessing_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """Seconds until a `preprocessing` that is called by BLS must have answered."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
     api_key: str = ""
