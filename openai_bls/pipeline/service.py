@@ -16,6 +16,7 @@ from openai_bls.pipeline.metrics import Metrics
 from openai_bls.pipeline.model_registry import Models, Target
 from openai_bls.pipeline.prepare import WriterT, prepare
 from openai_bls.pipeline.sequence import Writer
+from openai_bls.transport.model_calls import ModelCalls
 
 T = TypeVar("T")
 
@@ -38,14 +39,20 @@ class Service:
     Args:
         models: that are served.
         settings: of the model `openai_bls`.
+        model_calls: calls of other models of this server.
         on_busy: called with the number of requests in progress whenever it changes.
     """
 
     def __init__(
-        self, models: Models, settings: OpenAiBlsSettings, on_busy: Callable[[int], None] = lambda busy: None
+        self,
+        models: Models,
+        settings: OpenAiBlsSettings,
+        model_calls: ModelCalls,
+        on_busy: Callable[[int], None] = lambda busy: None,
     ) -> None:
         self.models = models
         self.settings = settings
+        self.model_calls = model_calls
         self._on_busy = on_busy
         self.metrics = Metrics(self)
         self.on_end: Callable[[RequestRecord], None] = self.metrics.ended
