@@ -12,7 +12,7 @@ from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
+from openai_bls.api.http.handlers import Api, Handler
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
@@ -22,7 +22,7 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any]) -> Endpoint:
         async def generate(request: Request) -> Response:
             valid = parse_json(name, await api.body(request))
             if not valid.stream:
-                return JsonResponse(await unless_disconnected(request, serving.answer(api.service, valid)))
+                return await api.answered(request, serving.answer(api.service, valid))
             stream = api.event_stream()
             return await api.streamed(request, stream, await serving.stream(api.service, valid, stream))
 

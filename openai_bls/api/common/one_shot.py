@@ -16,6 +16,7 @@ from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.usage import Usage
+from openai_bls.pipeline.guards import guarded_request
 from openai_bls.pipeline.model_registry import Target
 from openai_bls.pipeline.prepare import check
 from openai_bls.pipeline.service import Service
@@ -48,22 +49,24 @@ def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]
         EngineError: the block failed unexpectedly; the log says how.
     """
     service.check_admission()
-    began_at = time.monotonic()
+    guarded = guarded_request.get()
+    began_at = time.monotonic() if guarded is None else guarded.began_at
     tally = Tally()
 
     def ended(outcome: Outcome) -> None:
-        service.on_end(
-            RequestRecord(
-                endpoint=endpoint,
-                model=target.name,
-                outcome=outcome,
-                finish_reasons=[],
-                usage=Usage.of(tally.prompt_tokens, 0),
-                began_at=began_at,
-                first_token_at=None,
-                ended_at=time.monotonic(),
-            )
+        record = RequestRecord(
+            endpoint=endpoint,
+            model=target.name,
+            outcome=outcome,
+            finish_reasons=[],
+            usage=Usage.of(tally.prompt_tokens, 0),
+            began_at=began_at,
+            first_token_at=None,
+            ended_at=time.monotonic(),
         )
+        service.on_end(record)
+        if guarded is not None:
+            guarded.ended(record)
 
     service.count(1)
     try:
