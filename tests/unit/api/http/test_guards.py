@@ -21,13 +21,13 @@ from tests.unit.core_support import WAIT_S, Answered, Bench, ask, events, usage_
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 CHAT_PATH = "/v1/chat/completions"
 # Path and body of every endpoint that generates.
-GENERATING = {
+GENERATING: dict[str, tuple[str, dict[str, Any]]] = {
     "chat.completions": (CHAT_PATH, CHAT),
     "completions": ("/v1/completions", {"prompt": "hi"}),
     "responses": ("/v1/responses", {"input": "hi"}),
     "messages": ("/v1/messages", {"model": "tiny", "messages": CHAT["messages"], "max_tokens": 9}),
 }
-OTHERS = {
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "embeddings": ("/v1/embeddings", {"input": "hi"}),
     "tokenize": ("/v1/tokenize", {"prompt": "hi"}),
     "detokenize": ("/v1/detokenize", {"tokens": [1]}),
