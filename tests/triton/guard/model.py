@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from example import TritonPythonModel as Example
+from example import TritonPythonModel as Example  # type: ignore[import-not-found]
 
 FOLDER = Path(__file__).parent
 
