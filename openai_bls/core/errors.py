@@ -10,6 +10,7 @@
         ├── AuthenticationError  401  a missing or wrong API key
         ├── RefusedByGuardError  4xx  a guard refuses the request or its answer
         ├── OverloadedError      503  the server takes no more work just now
+        ├── DeadlineError        504  another model has not answered in time
         └── EngineError          500  the engine failed; the client did nothing wrong
 
 Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
@@ -116,6 +117,14 @@ class OverloadedError(ApiError):
     status = 503
     type = "server_error"
     default_code = "server_overloaded"
+
+
+class DeadlineError(ApiError):
+    """504: another model has not answered in time."""
+
+    status = 504
+    type = "server_error"
+    default_code = "timeout"
 
 
 class EngineError(ApiError):

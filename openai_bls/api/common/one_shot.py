@@ -17,7 +17,6 @@ from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.guards import guarded_request
-from openai_bls.pipeline.model_registry import Target
 from openai_bls.pipeline.prepare import check
 from openai_bls.pipeline.service import Service
 
@@ -36,13 +35,13 @@ class Tally:
 
 
 @contextmanager
-def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]:
+def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
     """One request in progress for as long as the block lasts.
 
     Args:
         service: takes the request.
         endpoint: its name in the metrics.
-        target: the model that it is for.
+        model: that it is for, as the metrics call it.
 
     Raises:
         OverloadedError: the server takes no more.
@@ -56,7 +55,7 @@ def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]
     def ended(outcome: Outcome) -> None:
         record = RequestRecord(
             endpoint=endpoint,
-            model=target.name,
+            model=model,
             outcome=outcome,
             finish_reasons=[],
             usage=Usage.of(tally.prompt_tokens, 0),
@@ -102,7 +101,7 @@ async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: st
     """
     target = service.models.find(request.model)
     check(request, target.model, service.settings)
-    with admitted(service, endpoint, target):
+    with admitted(service, endpoint, target.name):
         assert request.prompt is not None
         result = await target.model.tokenize(request.prompt)
     (tokens,) = result.prompt_token_ids
