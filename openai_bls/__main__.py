@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> int:
         return serve(
             ServeOptions(
                 repository=options.model_repository,
-                further_repositories=options.further_repositories,
+                further_repositories=tuple(options.further_repositories),
                 ports=ports,
                 host=host,
                 log_file=options.log_file,

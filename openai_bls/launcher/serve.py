@@ -53,7 +53,6 @@ class ServeOptions:
     """Options of `python -m openai_bls serve`."""
 
     repository: Path = Path("model_repository")
-    further_repositories: Sequence[Path] = ()
     ports: Ports = field(default_factory=Ports)
     host: str = "127.0.0.1"
     log_file: Path | None = None
@@ -61,6 +60,7 @@ class ServeOptions:
     verbose: bool = False
     ranks: RankOptions = field(default_factory=RankOptions)
     dry_run: bool = False
+    further_repositories: Sequence[Path] = ()
     extra: Sequence[str] = ()
 
 

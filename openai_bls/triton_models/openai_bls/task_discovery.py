@@ -40,6 +40,8 @@ class TaskDiscovery:
         self._interval_s = interval_s
         self._others: list[str] = []
         """Ready models without a task; the one that was asked longest ago comes first."""
+        self._wanted: set[str] = set()
+        """Names that requests ask for."""
         self._lock = asyncio.Lock()
         self._begun = 0
         self._finished = 0
@@ -53,9 +55,15 @@ class TaskDiscovery:
             # The front end opens a moment after the models are loaded.
             await asyncio.sleep(self._interval_s if self._finished else min(_START_RETRY_S, self._interval_s))
 
-    async def look(self) -> None:
-        """Look now. Requests that ask at the same time share one look, which began after they asked."""
+    async def look(self, name: str | None = None) -> None:
+        """Look now. Requests that ask at the same time share one look, which began after they asked.
+
+        Args:
+            name: a model to ask for, even if it has declared no task so far.
+        """
         asked_at = self._begun
+        if name is not None:
+            self._wanted.add(name)
         async with self._lock:
             if self._finished > asked_at:
                 return
@@ -73,7 +81,8 @@ class TaskDiscovery:
 
     async def _look(self) -> None:
         ready = await self._index.ready()
-        others = [name for name in self._others if name in ready]
+        wanted, self._wanted = self._wanted, set()
+        others = [name for name in self._others if name in ready and name not in wanted]
         # All that are new or have a task, and one that has none.
         asked = [name for name in ready if name not in others] + others[:1]
         configs = await self._index.configs(asked)

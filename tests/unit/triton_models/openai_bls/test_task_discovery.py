@@ -76,6 +76,10 @@ async def test_a_reload_gives_a_model_a_task() -> None:
         await discovery.look()
     assert names(models) == ["model_3"]
     assert [len(asked) for asked in index.asked] == [4, 1, 1, 1, 1]
+    # One that a request names is asked at once.
+    index.loaded["model_2"] = config("chat", "model_2")
+    await models.look_for("model_2")
+    assert names(models) == ["model_2", "model_3"]
     # The date is that of the first sight.
     task = models.tasks.get("model_3")
     await discovery.look()
