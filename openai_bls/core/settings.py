@@ -59,6 +59,10 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
     engine_grpc_url: str = ""
     """Host and port of this server's gRPC front end, for `grpc`; empty reads tritonserver's command line."""
+    task_models_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    """Seconds between two looks for other Triton models of this server with an `openai_task`; 0 serves none of them."""
+    task_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """Seconds that such a model may take for a request; its own `openai_timeout_s` goes before."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
     api_key: str = ""

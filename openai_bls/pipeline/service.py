@@ -108,6 +108,7 @@ class Service:
         Raises:
             ApiError: the request cannot be honoured; the writer has not been called.
         """
+        await self.models.look_for(request.model)
         target = self.models.find(request.model)
         self.check_admission()
         began_at = time.monotonic()

@@ -31,8 +31,10 @@ from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
+from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
+from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository import Backend
 
 if TYPE_CHECKING:
@@ -222,6 +224,7 @@ class Runtime:
         further = [engine.model for engine in self._engines[1:] if engine.model is not None]
         service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
         self._service.set_result(service)
+        self._discover_tasks(service.models)
         if self._listener is not None:
             self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
@@ -231,6 +234,16 @@ class Runtime:
                 self._settings.http_port,
                 ", ".join(service.models.names),
             )
+
+    def _discover_tasks(self, models: Models) -> None:
+        if not self._settings.task_models_interval_s:
+            return
+        index = model_index(self._owner)
+        if index is None:
+            logger.info("tritonserver has neither HTTP nor gRPC to be asked: models with an openai_task are not served")
+            return
+        discovery = TaskDiscovery(index, models, self._settings.task_models_interval_s)
+        self._tasks.append(self._loop.create_task(discovery.run()))
 
     def _on_drain(self) -> None:
         service = self._service.result()
