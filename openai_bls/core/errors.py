@@ -9,6 +9,7 @@
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
         ├── OverloadedError      503  the server takes no more work just now
+        ├── ModelTimedOutError   504  another Triton model has not answered within its time
         └── EngineError          500  the engine failed; the client did nothing wrong
 
 Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
@@ -88,6 +89,14 @@ class OverloadedError(ApiError):
     status = 503
     type = "server_error"
     default_code = "server_overloaded"
+
+
+class ModelTimedOutError(ApiError):
+    """504: another Triton model has not answered within its time."""
+
+    status = 504
+    type = "server_error"
+    default_code = "model_timeout"
 
 
 class EngineError(ApiError):

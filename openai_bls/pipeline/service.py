@@ -11,11 +11,13 @@ from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.pipeline.chat_models import ChatModels
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.metrics import Metrics
 from openai_bls.pipeline.model_registry import Models, Target
 from openai_bls.pipeline.prepare import WriterT, prepare
 from openai_bls.pipeline.sequence import Writer
+from openai_bls.transport.model_calls import ModelCalls
 
 T = TypeVar("T")
 
@@ -38,14 +40,21 @@ class Service:
     Args:
         models: that are served.
         settings: of the model `openai_bls`.
+        model_calls: calls of other models of this server.
         on_busy: called with the number of requests in progress whenever it changes.
     """
 
     def __init__(
-        self, models: Models, settings: OpenAiBlsSettings, on_busy: Callable[[int], None] = lambda busy: None
+        self,
+        models: Models,
+        settings: OpenAiBlsSettings,
+        model_calls: ModelCalls,
+        on_busy: Callable[[int], None] = lambda busy: None,
     ) -> None:
         self.models = models
         self.settings = settings
+        self.model_calls = model_calls
+        self.chat_models = ChatModels(model_calls, settings.chat_models_timeout_s)
         self._on_busy = on_busy
         self.metrics = Metrics(self)
         self.on_end: Callable[[RequestRecord], None] = self.metrics.ended
@@ -143,7 +152,8 @@ class Service:
         Raises:
             OverloadedError: the server is draining, or full.
         """
-        if self.draining:
+        # A chat model that is at work may need the answer.
+        if self.draining and not self.chat_models.in_progress:
             raise OverloadedError("The server is shutting down.")
         if self._in_progress >= self.settings.max_concurrent_requests:
             raise OverloadedError(

@@ -39,7 +39,7 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
             param="model",
             code="unsupported_endpoint",
         )
-    with admitted(service, "embeddings", target) as tally:
+    with admitted(service, "embeddings", target.name) as tally:
         await model.engine.ready()
         prompts = token_ids if token_ids else await _tokenize(request, texts, model)
         _check(prompts, model)

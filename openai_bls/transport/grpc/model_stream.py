@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import grpc
 import grpc.aio
@@ -43,7 +43,7 @@ class GrpcModelStreams:
 
     async def stream(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
-    ) -> AsyncIterator[Arrays]:
+    ) -> AsyncGenerator[Arrays, None]:
         """The responses of a model, in order; an end without tensors is none. Closing the iterator cancels the request.
 
         Args:
@@ -74,12 +74,12 @@ class GrpcModelStreams:
             # grpc raises it for the calls of a channel that is closed, too.
             if not self._closed:
                 raise
-            raise ModelUnavailableError("The server is shutting down.") from None
+            raise ModelUnavailableError("the server is shutting down") from None
         finally:
             # Harmless if the stream has ended.
             call.cancel()
         if not final:
-            raise ModelCallError(f"The stream of the model {model!r} broke off.")
+            raise ModelCallError("its stream broke off")
 
     async def close(self) -> None:
         """Hang up; streams that are open end with an error."""
@@ -89,14 +89,14 @@ class GrpcModelStreams:
 
 def _model_error(model: str, message: str) -> ModelCallError:
     if _NOT_LOADED.search(message) and repr(model) in message:
-        return ModelUnavailableError(f"The model {model!r} is not loaded.")
+        return ModelUnavailableError("it is not loaded")
     return ModelCallError(message)
 
 
 def _call_error(model: str, error: grpc.aio.AioRpcError, timeout_s: float) -> ModelCallError:
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ModelTimeoutError(f"The model {model!r} has not answered within {timeout_s:g} s.")
+        return ModelTimeoutError(f"its answer has not ended within {timeout_s:g} s")
     logger.warning("a stream of %s broke off: %s", model, error.details())
     if error.code() == grpc.StatusCode.UNAVAILABLE:
-        return ModelUnavailableError(f"The model {model!r} cannot be reached: the connection to Triton was lost.")
-    return ModelCallError(f"The stream of the model {model!r} broke off.")
+        return ModelUnavailableError("the connection to Triton's gRPC front end was lost")
+    return ModelCallError("its stream broke off")

@@ -120,11 +120,11 @@ async def test_many_requests_share_the_connection() -> None:
 @pytest.mark.parametrize(
     ("said", "kind", "message"),
     [
-        ("Request for unknown model: 'rag' is not found", ModelUnavailableError, "The model 'rag' is not loaded."),
+        ("Request for unknown model: 'rag' is not found", ModelUnavailableError, "it is not loaded"),
         (
             "Request for unknown model: 'rag' has no available versions",
             ModelUnavailableError,
-            "The model 'rag' is not loaded.",
+            "it is not loaded",
         ),
         # A model's own words, whatever they are.
         ("the document is not found", ModelCallError, "the document is not found"),
@@ -159,7 +159,7 @@ async def hang(*_: Any) -> AsyncIterator[Any]:
 
 async def test_a_model_that_hangs_meets_the_deadline() -> None:
     async with serving(hang) as (triton, streams):
-        with pytest.raises(ModelTimeoutError, match=r"'rag' has not answered within 0\.2 s"):
+        with pytest.raises(ModelTimeoutError, match=r"not ended within 0\.2 s"):
             await soon(read(streams, timeout_s=0.2))
         await soon(triton.cancelled.wait())
 
@@ -200,7 +200,7 @@ async def test_closing_ends_open_streams_with_an_error() -> None:
 async def test_a_server_that_is_not_there() -> None:
     streams = GrpcModelStreams("127.0.0.1:1")
     try:
-        with pytest.raises(ModelUnavailableError, match="cannot be reached"):
+        with pytest.raises(ModelUnavailableError, match="front end was lost"):
             await soon(read(streams))
     finally:
         await streams.close()
