@@ -29,6 +29,7 @@ from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
+from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.model_index import model_index
@@ -131,6 +132,7 @@ class Runtime:
         settings: the model's.
         backends: of the engines to serve, the default one first.
         owner: process id of the tritonserver.
+        call_model: makes one BLS call.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
@@ -138,11 +140,14 @@ class Runtime:
         ValueError: a tokenizer is not one, or a setting names a format that does not exist.
     """
 
-    def __init__(self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int) -> None:
+    def __init__(
+        self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int, call_model: BlockingCall
+    ) -> None:
         self._settings = settings
         self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._loop = uvloop.new_event_loop()
+        self._model_calls = BlsCalls(self._loop, call_model)
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._write_batcher = WriteBatcher(self._loop)
         self._senders = SenderThreads(settings.sender_threads, self._loop)
@@ -222,7 +227,9 @@ class Runtime:
     def _open(self, default: ServedModel) -> None:
         assert self._guard is not None
         further = [engine.model for engine in self._engines[1:] if engine.model is not None]
-        service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
+        service = Service(
+            Models([default, *further]), self._settings, self._model_calls, on_busy=self._guard.set_in_progress
+        )
         self._service.set_result(service)
         self._discover_tasks(service.models)
         if self._listener is not None:
@@ -305,6 +312,7 @@ class Runtime:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
+        self._model_calls.close()
         if self._http is not None:
             await self._http.stop()
         # Requests that wait for preprocessing or for the engine to load end with an error.
