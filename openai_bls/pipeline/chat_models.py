@@ -13,26 +13,16 @@ from contextlib import aclosing, contextmanager
 
 import numpy as np
 
-from openai_bls.core.errors import ApiError, EngineError, ModelTimedOutError, OverloadedError
+from openai_bls.core.errors import EngineError, OverloadedError
+from openai_bls.pipeline.task_calls import call_failure
 from openai_bls.pipeline.task_models import TaskModel
-from openai_bls.transport.model_calls import (
-    Array,
-    Arrays,
-    ModelCallError,
-    ModelCalls,
-    ModelTimeoutError,
-    ModelUnavailableError,
-    NoStreamsError,
-)
+from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, ModelCalls, NoStreamsError
 
 logger = logging.getLogger(__name__)
 
 # BLS calls of all chat models at a time, a third of those of all models (`triton_models.openai_bls.bls`): what a chat
 # model asks this server for while it answers, embeddings for example, gets its turn. Further ones go over gRPC.
 _MOST_BLS_CALLS = 8
-
-# In the message of an exception that the Python backend has caught.
-_TRACEBACK = "\nAt:\n"
 
 
 class ChatModels:
@@ -111,15 +101,19 @@ class ChatModels:
         return self._calls.stream(*_arguments(model, request), timeout_s=self._timeout(model))
 
     def _timeout(self, model: TaskModel) -> float:
-        return self._timeout_s if model.timeout_s is None else model.timeout_s
+        return model.timeout_s or self._timeout_s
 
     @contextmanager
     def _working(self, model: TaskModel) -> Iterator[None]:
         self.in_progress += 1
         try:
             yield
+        except NoStreamsError as error:
+            raise OverloadedError(
+                f"The model {model.name!r} cannot be used: {error}.", code="model_unavailable"
+            ) from None
         except ModelCallError as error:
-            raise _api_error(model, error) from None
+            raise call_failure(model.name, error, self._timeout(model)) from None
         finally:
             self.in_progress -= 1
 
@@ -137,16 +131,3 @@ def _text(model: TaskModel, response: Arrays) -> bytes:
     if len(values) != 1 or not isinstance(values[0], bytes):
         raise EngineError(f"The model {model.name!r} sent a response whose output {name!r} is not one text.")
     return values[0]
-
-
-def _api_error(model: TaskModel, error: ModelCallError) -> ApiError:
-    message = str(error)
-    if isinstance(error, ModelTimeoutError):
-        return ModelTimedOutError(f"The model {model.name!r} timed out: {message}.")
-    if isinstance(error, ModelUnavailableError):
-        return OverloadedError(f"The model {model.name!r} cannot be used: {message}.", code="model_unavailable")
-    if _TRACEBACK in message:
-        # An exception that the model did not expect.
-        logger.error("the model %s failed: %s", model.name, message)
-        message = "see the server's log."
-    return EngineError(f"The model {model.name!r} failed: {message}")

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 # Triton's words for a model that is not loaded, or is being unloaded.
 _NOT_LOADED = re.compile(r"unknown model|is not ready|no available versions|not found|unloading", re.IGNORECASE)
+_TRACEBACK = "\n\nAt:\n"
 
 
 class GrpcModelStreams:
@@ -79,7 +80,7 @@ class GrpcModelStreams:
             # Harmless if the stream has ended.
             call.cancel()
         if not final:
-            raise ModelCallError("its stream broke off")
+            raise ModelCallError(f"the stream of the model '{model}' broke off")
 
     async def close(self) -> None:
         """Hang up; streams that are open end with an error."""
@@ -89,14 +90,15 @@ class GrpcModelStreams:
 
 def _model_error(model: str, message: str) -> ModelCallError:
     if _NOT_LOADED.search(message) and repr(model) in message:
-        return ModelUnavailableError("it is not loaded")
-    return ModelCallError(message)
+        return ModelUnavailableError(f"the model '{model}' is not loaded")
+    # Below it stands the traceback of a Python model, which its own log has.
+    return ModelCallError(f"the model '{model}': {message.partition(_TRACEBACK)[0]}")
 
 
 def _call_error(model: str, error: grpc.aio.AioRpcError, timeout_s: float) -> ModelCallError:
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ModelTimeoutError(f"its answer has not ended within {timeout_s:g} s")
+        return ModelTimeoutError(f"the model '{model}' has not answered within {timeout_s:g} s")
     logger.warning("a stream of %s broke off: %s", model, error.details())
     if error.code() == grpc.StatusCode.UNAVAILABLE:
         return ModelUnavailableError("the connection to Triton's gRPC front end was lost")
-    return ModelCallError("its stream broke off")
+    return ModelCallError(f"the stream of the model '{model}' broke off")

@@ -120,14 +120,14 @@ async def test_many_requests_share_the_connection() -> None:
 @pytest.mark.parametrize(
     ("said", "kind", "message"),
     [
-        ("Request for unknown model: 'rag' is not found", ModelUnavailableError, "it is not loaded"),
+        ("Request for unknown model: 'rag' is not found", ModelUnavailableError, "the model 'rag' is not loaded"),
         (
             "Request for unknown model: 'rag' has no available versions",
             ModelUnavailableError,
-            "it is not loaded",
+            "the model 'rag' is not loaded",
         ),
         # A model's own words, whatever they are.
-        ("the document is not found", ModelCallError, "the document is not found"),
+        ("the document is not found", ModelCallError, "the model 'rag': the document is not found"),
     ],
 )
 async def test_errors_of_triton_and_of_the_model(said: str, kind: type[ModelCallError], message: str) -> None:
@@ -159,7 +159,7 @@ async def hang(*_: Any) -> AsyncIterator[Any]:
 
 async def test_a_model_that_hangs_meets_the_deadline() -> None:
     async with serving(hang) as (triton, streams):
-        with pytest.raises(ModelTimeoutError, match=r"not ended within 0\.2 s"):
+        with pytest.raises(ModelTimeoutError, match=r"'rag' has not answered within 0\.2 s"):
             await soon(read(streams, timeout_s=0.2))
         await soon(triton.cancelled.wait())
 
