@@ -50,6 +50,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(subparser=run)
     run.add_argument(
+        "--with",
+        type=Path,
+        action="append",
+        default=[],
+        dest="further_repositories",
+        metavar="FOLDER",
+        help="a further model repository, such as examples; may be given several times",
+    )
+    run.add_argument(
         "--log-file",
         type=Path,
         metavar="FILE",
@@ -214,6 +223,7 @@ def main(argv: list[str] | None = None) -> int:
         return serve(
             ServeOptions(
                 repository=options.model_repository,
+                further_repositories=options.further_repositories,
                 ports=ports,
                 host=host,
                 log_file=options.log_file,

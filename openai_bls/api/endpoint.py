@@ -33,6 +33,8 @@ class Smoke:
     """Check of the decoded answer: returns a short summary, raises AssertionError with a sentence."""
     optional: bool = False
     """A refusal by name passes: not every engine supports it."""
+    tasks: tuple[str, ...] = ()
+    """Asked of a task model with one of these, and of none if there is none; empty asks the served engine."""
 
 
 def expect(condition: object, sentence: str) -> None:

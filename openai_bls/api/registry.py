@@ -6,7 +6,7 @@ from importlib import import_module
 
 from openai_bls.api.endpoint import Endpoint, TritonEntry
 
-FOLDERS = ("chat", "responses", "messages", "embeddings", "tokenize", "lora", "models")
+FOLDERS = ("chat", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize", "lora", "models")
 """Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`."""
 
 

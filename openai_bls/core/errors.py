@@ -9,7 +9,7 @@
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
         ├── OverloadedError      503  the server takes no more work just now
-        ├── ModelTimedOutError   504  another Triton model has not answered within its time
+        ├── DeadlineError        504  another model has not answered in time
         └── EngineError          500  the engine failed; the client did nothing wrong
 
 Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
@@ -91,12 +91,12 @@ class OverloadedError(ApiError):
     default_code = "server_overloaded"
 
 
-class ModelTimedOutError(ApiError):
-    """504: another Triton model has not answered within its time."""
+class DeadlineError(ApiError):
+    """504: another model has not answered in time."""
 
     status = 504
     type = "server_error"
-    default_code = "model_timeout"
+    default_code = "timeout"
 
 
 class EngineError(ApiError):

@@ -53,6 +53,7 @@ class ServeOptions:
     """Options of `python -m openai_bls serve`."""
 
     repository: Path = Path("model_repository")
+    further_repositories: Sequence[Path] = ()
     ports: Ports = field(default_factory=Ports)
     host: str = "127.0.0.1"
     log_file: Path | None = None
@@ -69,7 +70,7 @@ def triton_flags(options: ServeOptions) -> list[str]:
         if has_flag(options.extra, flag):
             raise LaunchError(f"{flag} cannot stand after --: give {own} before it")
     return [
-        f"--model-repository={options.repository}",
+        *(f"--model-repository={path}" for path in (options.repository, *options.further_repositories)),
         f"--http-port={options.ports.http}",
         f"--grpc-port={options.ports.grpc}",
         f"--metrics-port={options.ports.metrics}",
@@ -97,8 +98,11 @@ def plan(options: ServeOptions) -> Start:
     """
     if options.ranks.mode == "orchestrator" or options.ranks.hosts or options.ranks.hostfile:
         # Other machines and the engine's workers need not have this working directory.
-        options = replace(options, repository=options.repository.absolute())
+        further = [path.absolute() for path in options.further_repositories]
+        options = replace(options, repository=options.repository.absolute(), further_repositories=further)
     checks.check_repository(options.repository)
+    for path in options.further_repositories:
+        checks.check_further_repository(path)
     names = expected_models(options.repository, options.extra)
     flags = triton_flags(options)
     if options.ranks.mode == "orchestrator":

@@ -17,6 +17,8 @@ from openai_bls.pipeline.metrics import Metrics
 from openai_bls.pipeline.model_registry import Models, Target
 from openai_bls.pipeline.prepare import WriterT, prepare
 from openai_bls.pipeline.sequence import Writer
+from openai_bls.pipeline.task_calls import TaskCall
+from openai_bls.pipeline.task_models import TaskModel
 from openai_bls.transport.model_calls import ModelCalls
 
 T = TypeVar("T")
@@ -145,6 +147,10 @@ class Service:
 
         prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
         return Generation(target.model.engine, sequences, writer, prompt_tokens, ended), writer
+
+    def task_call(self, model: TaskModel) -> TaskCall:
+        """One request's calls of a task model; its deadline begins now."""
+        return TaskCall(self.model_calls, model, self.settings.task_models_timeout_s)
 
     def check_admission(self) -> None:
         """Refuse a request that is one too many.

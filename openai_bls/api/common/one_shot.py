@@ -45,7 +45,7 @@ def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
     Args:
         service: takes the request.
         endpoint: its name in the metrics.
-        model: name of the model that it is for.
+        model: that it is for, as the metrics call it.
 
     Raises:
         OverloadedError: the server takes no more.

@@ -23,6 +23,7 @@ _TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 # Fields of the chat completion that a request becomes → the API's own.
