@@ -25,6 +25,8 @@ _STATUS = {
 }
 """OpenAI's type of an error → HTTP status, where the error does not say it; any other is 500."""
 
+_FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+
 # A JSON number may be larger than what a counter can hold.
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -115,9 +117,8 @@ def usage(answer: dict[str, Any]) -> Usage | None:
 def finish_reasons(answer: dict[str, Any]) -> Iterator[FinishReason]:
     """Finish reasons of the choices of an answer or a chunk, those that the metrics count."""
     for choice in answer["choices"]:
-        reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-        if reason in get_args(FinishReason):
-            yield reason
+        if isinstance(choice, dict):
+            yield from (reason for reason in _FINISH_REASONS if reason == choice.get("finish_reason"))
 
 
 def chunks(model: str, answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:

@@ -94,7 +94,7 @@ async def answer(service: Service, request: ChatModelRequest) -> msgspec.Raw:
         ApiError: the server takes no more, the model failed, or it answered with an error.
     """
     with admitted(service, ENDPOINT, request.model.name) as tally:
-        text, whole = await _whole(service, request)
+        text, whole = await _whole_answer(service, request)
         _count(tally, whole)
         return msgspec.Raw(text)
 
@@ -137,7 +137,7 @@ class StreamedAnswer:
     async def _chunks(self, tally: Tally) -> AsyncGenerator[bytes, None]:
         model = self._request.model
         if not model.decoupled:
-            _, whole = await _whole(self._service, self._request)
+            _, whole = await _whole_answer(self._service, self._request)
             _count(tally, whole)
             for chunk in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
                 yield chunk
@@ -172,7 +172,7 @@ class _Unread:
             raise OverloadedError("The answer was cut off: its client reads too slowly.", code="client_too_slow")
 
 
-async def _whole(service: Service, request: ChatModelRequest) -> tuple[bytes, dict[str, Any]]:
+async def _whole_answer(service: Service, request: ChatModelRequest) -> tuple[bytes, dict[str, Any]]:
     """The model's text and what it says."""
     text = await service.chat_models.answer(request.model, request.text)
     return text, model_answers.checked(request.model.name, text)
