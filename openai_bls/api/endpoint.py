@@ -12,14 +12,13 @@ from starlette.routing import Route
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, error_response
-from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
-Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Generation]]
-"""The whole answer as JSON text, or a generation that writes into the sink; raises ApiError."""
+Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Cancellable]]
+"""The whole answer as JSON text, or a streamed answer on its way into the sink; raises ApiError."""
 TritonEntry = Callable[[dict[str, Any]], Respond]
 """Triton entry: takes a request body, checks what needs no service; raises InvalidRequestError."""
 

@@ -65,6 +65,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Seconds between two looks for other Triton models of this server with an `openai_task`; 0 serves none of them."""
     task_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     """Seconds that such a model may take for a request; its own `openai_timeout_s` goes before."""
+    chat_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """The same for models with the task `chat`, until the end of their answer."""
     preprocessing_transport: Literal["auto", "exchange", "bls"] = "auto"
     """Transport to `preprocessing`: `exchange` to our own model.py, `bls` to any other by its tensors, `auto` by
     whether the model.py serves the exchange."""

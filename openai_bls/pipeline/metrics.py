@@ -182,7 +182,7 @@ class Metrics(Collector):
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)
         tokens = record.usage.completion_tokens
-        if record.first_token_at is not None and tokens > sequences:
+        if record.first_token_at is not None and tokens > sequences > 0:
             # They run side by side.
             gaps = (tokens - sequences) / sequences
             pace = (record.ended_at - record.first_token_at) / gaps

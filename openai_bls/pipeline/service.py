@@ -12,6 +12,7 @@ from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import Usage
+from openai_bls.pipeline.chat_models import ChatModels
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.guards import Guards, guarded_request
 from openai_bls.pipeline.metrics import Metrics
@@ -68,6 +69,7 @@ class Service:
         self.models = models
         self.settings = settings
         self.model_calls = model_calls
+        self.chat_models = ChatModels(model_calls, settings.chat_models_timeout_s)
         self._on_busy = on_busy
         self.metrics = Metrics(self)
         self.on_end: Callable[[RequestRecord], None] = self.metrics.ended
@@ -190,7 +192,8 @@ class Service:
         Raises:
             OverloadedError: the server is draining, or full.
         """
-        if self.draining:
+        # A chat model that is at work may need the answer.
+        if self.draining and not self.chat_models.in_progress:
             raise OverloadedError("The server is shutting down.")
         if self._in_progress >= self.settings.max_concurrent_requests:
             raise OverloadedError(

@@ -16,10 +16,10 @@ from starlette.responses import Response
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError
-from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.service import Service
 
@@ -173,7 +173,7 @@ class Api:
         return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
-        self, request: Request, stream: EventStream, generation: Generation, answer_error: ErrorAnswer = error_response
+        self, request: Request, stream: EventStream, generation: Cancellable, answer_error: ErrorAnswer = error_response
     ) -> Response:
         """The response that sends `stream`, into which `generation`, already started, writes.
 

@@ -35,6 +35,7 @@ from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
+from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
@@ -179,7 +180,8 @@ class Runtime:
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
-        self._model_calls = BlsCalls(self._loop, call_model)
+        self._streams = GrpcStreams(owner, settings.engine_grpc_url)
+        self._model_calls = BlsCalls(self._loop, call_model, self._streams.stream)
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._write_batcher = WriteBatcher(self._loop)
         self._senders = SenderThreads(settings.sender_threads, self._loop)
@@ -361,6 +363,7 @@ class Runtime:
         for engine in self._engines:
             await engine.close()
         self._model_calls.close()
+        await self._streams.close()
         if self._http is not None:
             await self._http.stop()
         # Requests that wait for preprocessing or for the engine to load end with an error.
