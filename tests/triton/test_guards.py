@@ -87,7 +87,7 @@ def place(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     shutil.copytree(ROOT / "examples" / "guard", copy / "guard")
     folder = copy / "guard" / "1"
     (folder / "model.py").rename(folder / "example.py")
-    shutil.copy(Path(__file__).parent / "guard" / "model.py", folder)
+    shutil.copy(Path(__file__).parent / "guard_model.py", folder / "model.py")
     with (
         run_server(copy, env=GUARDED, args=["--model-control-mode=explicit", "--load-model=*"]) as server,
         openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as client,

@@ -17,6 +17,7 @@ from openai_bls.transport.model_calls import Array, Arrays
 from tests.unit.api.http_support import application, given_up, until
 from tests.unit.api.responses.responses_support import call_text
 from tests.unit.core_support import WAIT_S, Answered, Bench, ask, events, usage_body
+from tests.unit.task_support import model
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
 CHAT_PATH = "/v1/chat/completions"
@@ -61,6 +62,10 @@ class Guard:
 
     def hooks(self) -> list[str]:
         return [question["hook"] for question in self.asked]
+
+
+def as_response(value: Any) -> Arrays:
+    return {"response": np.array([json.dumps(value).encode()], dtype=object)}
 
 
 class Place:
@@ -165,6 +170,34 @@ async def test_tool_calls_of_a_stream() -> None:
         assert choice["finish_reason"] == "tool_calls"
         (call,) = choice["message"]["tool_calls"]
         assert call["function"] == {"name": "weather", "arguments": '{"a": 1}'}
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+async def test_chat_models_are_guarded_like_engines(*, decoupled: bool) -> None:
+    """Models of users behind the same endpoint."""
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    message = {"role": "assistant", "content": "Paris"}
+    whole = {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+    chunks = [
+        {"id": "x", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Pa"}}]},
+        {"id": "x", "choices": [{"index": 0, "delta": {"content": "ris"}, "finish_reason": "stop"}], "usage": usage},
+    ]
+    policy = {"model_transaction_policy": {"decoupled": True}} if decoupled else {}
+    async with place() as at:
+        at.bench.service.models.tasks.replace([model("chat", "rag", max_batch_size=0, **policy)])
+        at.bench.model_calls.models["rag"] = lambda inputs: as_response(whole)
+        at.bench.model_calls.streams["rag"] = lambda inputs: [as_response(chunk) for chunk in chunks]
+        for stream in (True,) if decoupled else (False, True):
+            answered = await at.ask(CHAT_PATH, {**CHAT, "model": "rag", "stream": stream}, None)
+            assert answered.status == 200
+            await until(lambda: at.guard.hooks()[-1] == "after")
+            after = at.guard.asked[-1]
+            assert (after["stream"], after["outcome"], after["model"]) == (stream, "done", "rag")
+            assert after["usage"] == usage_body(3, 2)
+            assert after["answer"]["choices"] == whole["choices"]
+        assert at.guard.hooks() == ["before", "after"] * (1 if decoupled else 2)
+        at.guard.before = refusal(status=403)
+        assert (await at.ask(CHAT_PATH, {**CHAT, "model": "rag"}, None)).status == 403
 
 
 async def test_a_stream_does_not_wait_for_its_guard() -> None:
