@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from openai_bls.core.errors import ApiError, OverloadedError, RefusedByGuardErro
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.core.usage import Usage
+from openai_bls.pipeline.guard_answers import GuardError, Hook, read_answer
 from openai_bls.transport.model_calls import ModelCallError, ModelCalls, ModelTimeoutError
 
 logger = logging.getLogger(__name__)
@@ -29,41 +30,11 @@ INPUT = "request"
 OUTPUT = "response"
 """BYTES output of a guard, one element: the JSON object that it answers."""
 
-Hook = Literal["before", "after"]
 GuardOutcome = Literal["passed", "changed", "refused", "timeout", "failed", "cancelled"]
 T = TypeVar("T")
 
 
-class _Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error for the client."""
-
-    message: str
-    type: str | None = None
-    param: str | None = None
-    code: str | None = None
-    status: Annotated[int, msgspec.Meta(ge=400, le=499)] = 400
-
-
-class _Before(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a guard says of a request: a new body, an error, or nothing."""
-
-    changed: dict[str, Any] | None = msgspec.field(default=None, name="request")
-    error: _Refusal | None = None
-
-
-class _After(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a guard says of an answer: a new one, an error, or nothing."""
-
-    changed: dict[str, Any] | None = msgspec.field(default=None, name="answer")
-    error: _Refusal | None = None
-
-
-_DECODERS: dict[Hook, Any] = {"before": msgspec.json.Decoder(_Before), "after": msgspec.json.Decoder(_After)}
 _encode = msgspec.json.Encoder().encode
-
-
-class _GuardError(Exception):
-    """An answer that a guard may not give; the message is one sentence."""
 
 
 class CallObserver(Protocol):
@@ -158,7 +129,7 @@ class Guards:
             outcome = "timeout"
             self._give_up(hook, f"no answer within {self._timeout_s:g} s")
             return None
-        except (ModelCallError, _GuardError) as error:
+        except (ModelCallError, GuardError) as error:
             self._give_up(hook, str(error))
             return None
         finally:
@@ -197,23 +168,7 @@ class Guards:
         """The guard's change or its refusal, or neither."""
         inputs = {INPUT: np.array([question], dtype=np.object_)}
         arrays = await self._service.model_calls.call(self._models[hook], inputs, (OUTPUT,), timeout_s=self._timeout_s)
-        texts = arrays[OUTPUT].reshape(-1).tolist() if OUTPUT in arrays else []
-        if len(texts) != 1 or not isinstance(texts[0], bytes):
-            raise _GuardError(f"its output {OUTPUT!r} is not one element of BYTES")
-        try:
-            verdict: _Before | _After = _DECODERS[hook].decode(texts[0])
-            changed = None if verdict.changed is None else _encode(verdict.changed)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError) as error:
-            raise _GuardError(f"its answer is not one of a guard: {error}") from None
-        refused = verdict.error
-        if refused is None:
-            return changed, None
-        if changed is not None:
-            raise _GuardError("its answer has both a change and an error")
-        kind = {} if refused.type is None else {"kind": refused.type}
-        return None, RefusedByGuardError(
-            refused.message, status=refused.status, param=refused.param, code=refused.code, **kind
-        )
+        return read_answer(hook, arrays[OUTPUT].reshape(-1).tolist() if OUTPUT in arrays else [])
 
     def _give_up(self, hook: Hook, why: str) -> None:
         """Follow the policy for a guard that has failed; log the first of several failures."""

@@ -61,6 +61,7 @@ def test_pieces_are_joined() -> None:
 
 @pytest.mark.parametrize("odd", [None, 1, "text", [], {}, [None, 1, "text", []], {"index": []}, [{"index": {}}]])
 def test_whatever_a_model_puts_into_its_chunks(odd: Any) -> None:
-    deltas = [{name: value} for name in ("content", "tool_calls", "function", "role") for value in (odd, "a", [{}], {})]
+    values: list[Any] = [odd, "a", [{}], {}]
+    deltas = [{name: value} for name in ("content", "tool_calls", "function", "role") for value in values]
     chunks = [{"choices": [odd, {"delta": odd, "index": odd}, {"delta": delta}]} for delta in deltas]
     assert assemble(chunks)["object"] == "chat.completion"
