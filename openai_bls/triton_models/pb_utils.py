@@ -114,8 +114,10 @@ def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]]) -> Any:
 
 
 def request_parameters(request: Any) -> dict[str, Any]:
-    """The request's parameters: on HTTP every key of the body that names no input."""
+    """The request's parameters: on HTTP every key of the body that names no input, `id` among them; on gRPC too."""
     parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+    if request.request_id():
+        parameters["id"] = request.request_id()
     return parameters
 
 

@@ -279,6 +279,8 @@ class FakeSink:
         self.ends = 0
         self.errors: list[ApiError] = []
 
+    unread = 0
+
     def begin(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from openai_bls.api.common.bodies import json_object
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.api.registry import TRITON_ENTRIES
+from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
+from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.model_registry import Models, ServedModel
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
@@ -32,6 +35,7 @@ from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
+from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
@@ -174,8 +178,10 @@ class Runtime:
         self._settings = settings
         self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
+        self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
-        self._model_calls = BlsCalls(self._loop, call_model)
+        self._streams = GrpcStreams(owner, settings.engine_grpc_url)
+        self._model_calls = BlsCalls(self._loop, call_model, self._streams.stream)
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._write_batcher = WriteBatcher(self._loop)
         self._senders = SenderThreads(settings.sender_threads, self._loop)
@@ -299,7 +305,7 @@ class Runtime:
         endpoint = ""
         try:
             endpoint, body = assemble(tensors, parameters)
-            await self._answer_or_raise(endpoint, body, sender)
+            await self._answer_or_raise(endpoint, body, str(parameters.get("id", "")), sender)
         except ApiError as error:
             self._refuse(endpoint, error, sender)
         except asyncio.CancelledError:
@@ -314,13 +320,27 @@ class Runtime:
             self._service.result().on_refused(endpoint, error)
         sender.fail(error)
 
-    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], sender: ResponseSender) -> None:
+    async def _answer_or_raise(
+        self, endpoint: str, body: dict[str, Any], request_id: str, sender: ResponseSender
+    ) -> None:
+        guarded = None
+        if endpoint in self._guarded:
+            guarded = await self._admit(endpoint, body, request_id)
+            body = json_object(guarded.body)
         respond = TRITON_ENTRIES[endpoint](body)
-        answer = await respond(await self._ready_service(), sender)
+        answering = respond(await self._ready_service(), sender)
+        answer = await (answering if guarded is None else guarded.whole(answering))
         if isinstance(answer, bytes):
             sender.answer(answer)
         else:
             sender.when_cancelled(answer.cancel)
+
+    async def _admit(self, endpoint: str, body: dict[str, Any], request_id: str) -> GuardedRequest:
+        guards = (await self._ready_service()).guards
+        assert guards is not None
+        guarded = await guards.admit(endpoint, encode(body), request_id or new_id("req_"))
+        guarded_request.set(guarded)
+        return guarded
 
     async def _ready_service(self) -> Service:
         if not self._service.done():
@@ -336,11 +356,14 @@ class Runtime:
     async def _shut_down(self) -> None:
         if self._service.done():
             self._service.result().draining = True
+            if guards := self._service.result().guards:
+                guards.close()
         if self._guard is not None:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
         self._model_calls.close()
+        await self._streams.close()
         if self._http is not None:
             await self._http.stop()
         # Requests that wait for preprocessing or for the engine to load end with an error.
