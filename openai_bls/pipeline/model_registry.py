@@ -184,7 +184,7 @@ class Models:
     async def look_for(self, name: str | None) -> None:
         """Ask the server for its models if none of that name is known."""
         if name is not None and self.engine_target(name) is None and self.tasks.get(name) is None:
-            await self.tasks.look()
+            await self.tasks.look(name)
 
     def task_model(self, name: str | None) -> TaskModel | None:
         """The task model that a request's `model` names, if any."""

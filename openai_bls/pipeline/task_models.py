@@ -67,8 +67,8 @@ class TaskModels:
 
     def __init__(self) -> None:
         self._models: dict[str, TaskModel] = {}
-        self.look: Callable[[], Awaitable[None]] = _look_nowhere
-        """Ask the server now which models it has; set by whoever discovers them."""
+        self.look: Callable[[str | None], Awaitable[None]] = _look_nowhere
+        """Ask the server now which models it has, and for the one of that name; set by whoever discovers them."""
 
     def __iter__(self) -> Iterator[TaskModel]:
         return iter(self._models.values())
@@ -101,7 +101,7 @@ class TaskModels:
                 code="unsupported_endpoint",
             )
         if name not in self._models and (name is not None or not self._of(tasks, served)):
-            await self.look()
+            await self.look(name)
         model = self._only(tasks, served) if name is None else self._models.get(name)
         if model is None:
             raise ModelNotFoundError(
@@ -147,5 +147,5 @@ def wrong_endpoint(model: TaskModel) -> InvalidRequestError:
     )
 
 
-async def _look_nowhere() -> None:
+async def _look_nowhere(name: str | None) -> None:
     pass

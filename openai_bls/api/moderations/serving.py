@@ -34,8 +34,8 @@ async def moderate(service: Service, body: dict[str, Any]) -> ModerationsAnswer:
 
 def _moderation(model: TaskModel, row: Array, labels: Array | None) -> Moderation:
     names = model.labels if labels is None else [bytes(label).decode(errors="replace") for label in labels]
-    if len(names) != len(row):
-        raise EngineError(f"The model {model.name!r} answered with {len(row)} scores for {len(names)} classes.")
-    scores = dict(zip(names, row.tolist(), strict=True))
+    scores = dict(zip(names, row.tolist(), strict=False))
+    if not len(scores) == len(names) == len(row):
+        raise EngineError(f"The model {model.name!r} answered with {len(row)} scores for {len(set(names))} classes.")
     categories = {name: value >= model.threshold for name, value in scores.items()}
     return Moderation(any(categories.values()), categories, scores, {name: ["text"] for name in scores})
