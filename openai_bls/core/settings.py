@@ -65,6 +65,11 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Seconds that such a model may take for a request; its own `openai_timeout_s` goes before."""
     chat_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
     """The same for models with the task `chat`, until the end of their answer."""
+    preprocessing_transport: Literal["auto", "exchange", "bls"] = "auto"
+    """Transport to `preprocessing`: `exchange` to our own model.py, `bls` to any other by its tensors, `auto` by
+    whether the model.py serves the exchange."""
+    preprocessing_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """Seconds until a `preprocessing` that is called by BLS must have answered."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
     api_key: str = ""

@@ -34,6 +34,7 @@ from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_ad
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.model_index import model_index
+from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
@@ -41,6 +42,8 @@ from openai_bls.triton_models.repository import Backend
 
 if TYPE_CHECKING:
     from openai_bls.transport.grpc.client import GrpcEngineClient
+    from openai_bls.transport.model_calls import ModelCalls
+    from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +76,16 @@ class _Engine:
         self._aliases = settings.aliases if is_default else ()
         self._transport = backend.transport if settings.engine_door == "auto" else settings.engine_door
         self._grpc_url = settings.engine_grpc_url
+        self._prompt_transport = settings.preprocessing_transport
+        if self._prompt_transport == "auto":
+            self._prompt_transport = backend.prompt_transport
+        self._preprocessing = PreprocessingModel(backend.preprocessing_dir) if self._prompt_transport == "bls" else None
+        self._preprocessing_timeout_s = settings.preprocessing_timeout_s
         self.client: ExchangeClient | GrpcEngineClient | None = None
-        self.prompts: PromptExchangeClient | None = None
+        self.prompts: PromptExchangeClient | BlsPromptClient | None = None
         self.model: ServedModel | None = None
 
-    def connect(self, owner: int, on_engine: Callable[[_Engine], None]) -> None:
+    def connect(self, owner: int, model_calls: ModelCalls, on_engine: Callable[[_Engine], None]) -> None:
         """Begin to look for the engine; `on_engine` is called when it is there for the first time.
 
         Raises:
@@ -93,11 +101,30 @@ class _Engine:
             self.model = ServedModel(info, self.client, self.prompts, self._detokenizers, self._formats, self._aliases)
             on_engine(self)
 
-        self.prompts = PromptExchangeClient(address(self.backend.preprocessing, owner))
+        self.prompts = self._prompt_client(owner, model_calls)
         if self._transport == "grpc":
             self.client = self._grpc_client(owner, take)
         else:
             self.client = ExchangeClient(address(self.backend.engine, owner), take)
+
+    def _prompt_client(self, owner: int, model_calls: ModelCalls) -> PromptExchangeClient | BlsPromptClient:
+        model = self._preprocessing
+        if model is None:
+            return PromptExchangeClient(address(self.backend.preprocessing, owner))
+        # Not at the top: it is for renderers of chat templates, which most servers have in `preprocessing` alone.
+        from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient, OfficialPromptClient
+
+        logger.info("prompts of %s are prepared by BLS calls of %s", self.backend.engine, model.name)
+        if model.declares("PROMPT_REQUEST", "PROMPT_RESULT"):
+            return BlsPromptClient(model, model_calls, self._preprocessing_timeout_s)
+
+        def vocab_size() -> int:
+            assert self.model is not None
+            return self.model.info.vocab_size
+
+        return OfficialPromptClient(
+            model, model_calls, self._preprocessing_timeout_s, self.backend.tokenizer_dir, vocab_size
+        )
 
     def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
         engine = self.backend.engine
@@ -138,7 +165,8 @@ class Runtime:
     Raises:
         PortInUseError: /v1 cannot have its port.
         OSError: a tokenizer cannot be read.
-        ValueError: a tokenizer is not one, or a setting names a format that does not exist.
+        ValueError: a tokenizer is not one, a setting names a format that does not exist, or a `preprocessing` cannot be
+            called by BLS.
     """
 
     def __init__(
@@ -211,7 +239,7 @@ class Runtime:
         self._guard.start()
         for engine in self._engines:
             try:
-                engine.connect(self._owner, self._on_engine)
+                engine.connect(self._owner, self._model_calls, self._on_engine)
             except _UnreachableEngineError as error:
                 logger.error("%s", error)
                 if engine is self._engines[0]:
