@@ -57,7 +57,9 @@ def chat_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chat_server(repository: Path, chat_models: Path) -> Iterator[RunningServer]:
     args = [f"--model-repository={chat_models}", "--model-control-mode=explicit", "--load-model=*"]
-    with run_server(repository, args=args, env={"OPENAI_BLS_KEEP_ALIVE_INTERVAL_S": "0.2"}) as running:
+    with run_server(
+        repository, args=args, env={"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_KEEP_ALIVE_INTERVAL_S": "0.2"}
+    ) as running:
         yield running
 
 
