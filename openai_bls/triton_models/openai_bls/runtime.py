@@ -25,15 +25,17 @@ from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.ping import PingClient
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.repository import POSTPROCESSING, Backend
 
 if TYPE_CHECKING:
     from openai_bls.transport.grpc.client import GrpcEngineClient
@@ -114,6 +116,13 @@ class _Engine:
             ) from None
         return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
 
+    def add_to(self, readiness: Readiness) -> None:
+        """Have the engine and its preprocessing asked whether they answer; the C++ backend cannot be."""
+        if isinstance(self.client, ExchangeClient):
+            readiness.add(self.backend.engine, self.client)
+        if self.prompts is not None:
+            readiness.add(self.backend.preprocessing, self.prompts)
+
     async def close(self) -> None:
         """Hang up."""
         if self.client is not None:
@@ -153,6 +162,7 @@ class Runtime:
         """Resolved if the default engine will never be there."""
         self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
+        self._postprocessing: PingClient | None = None
         self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
 
     def start(self) -> None:
@@ -200,6 +210,7 @@ class Runtime:
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
+        self._postprocessing = PingClient(POSTPROCESSING, address(POSTPROCESSING, self._owner))
         for engine in self._engines:
             try:
                 engine.connect(self._owner, self._on_engine)
@@ -221,6 +232,10 @@ class Runtime:
         assert self._guard is not None
         further = [engine.model for engine in self._engines[1:] if engine.model is not None]
         service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
+        for engine in self._engines:
+            engine.add_to(service.readiness)
+        assert self._postprocessing is not None
+        service.readiness.add(POSTPROCESSING, self._postprocessing)
         self._service.set_result(service)
         if self._listener is not None:
             self._http = HttpServer(service, self._listener, self._write_batcher)
@@ -292,6 +307,8 @@ class Runtime:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
+        if self._postprocessing is not None:
+            await self._postprocessing.close()
         if self._http is not None:
             await self._http.stop()
         # Requests that wait for preprocessing or for the engine to load end with an error.
