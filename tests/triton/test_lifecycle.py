@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +138,16 @@ def docker_health(server: RunningServer) -> str:
 
 def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unloading the engine under a stream ends it with an error; after the reload requests are answered again."""
-    with run_server(repository, env=SLOW_NULL, args=["--model-control-mode=explicit", "--load-model=*"]) as server:
+    args = ["--model-control-mode=explicit", "--load-model=*"]
+    with ExitStack() as stack, run_server(repository, env=SLOW_NULL, args=args) as server:
         started = threading.Event()
         results: list[bytes] = []
         thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
         thread.start()
         assert started.wait(60)
+        inherited = stack.enter_context(socket.create_connection(("127.0.0.1", server.ports.http)))
+        inherited.settimeout(30)
+        assert ready(inherited) == b"HTTP/1.1 200 OK"
         command = ["reload", "--grpc-port", str(server.ports.grpc), "--http-port", str(server.ports.http)]
         assert main([*command, "tensorrt_llm"]) == 0
         assert capsys.readouterr().out.startswith("tensorrt_llm is loaded again (")
@@ -156,6 +161,22 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert triton_client.generate(server.http_url, "ensemble", {"text_input": "Hello", "max_tokens": 3})
         assert main([*command, "openai_bsl"]) == 2
         assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
+        # The new engine's process has let go of this client's connection: what the server closes is closed.
+        assert ready(inherited, "close") == b"HTTP/1.1 200 OK"
+        assert inherited.recv(1) == b""
+        assert server.process.stop() == 0
+
+
+def ready(connection: socket.socket, then: str = "keep-alive") -> bytes:
+    """First line of the answer of Triton's ready endpoint, the whole of which is read."""
+    request = f"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: {then}\r\n\r\n"
+    connection.sendall(request.encode())
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        piece = connection.recv(4096)
+        assert piece
+        received += piece
+    return received.partition(b"\r\n")[0]
 
 
 def test_without_v1(repository: Path) -> None:

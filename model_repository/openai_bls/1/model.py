@@ -19,6 +19,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Start the runtime; it waits for the engine by itself."""
+        stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
         metrics_directory.share(os.getppid())
         # Not at the top: it imports prometheus_client, and Triton first runs this file in a process of its own that

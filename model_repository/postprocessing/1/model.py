@@ -12,6 +12,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
+        stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
