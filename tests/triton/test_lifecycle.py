@@ -20,13 +20,14 @@ from openai_bls.__main__ import main
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
-from tests.triton.metrics import find, scrape
+from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
 
 pytestmark = pytest.mark.triton
 
 # Never set.
 PAUSE = threading.Event()
 HELLO: Any = [{"role": "user", "content": "Hello"}]
+CHAT_LABELS = str([("endpoint", "chat.completions"), ("model", "demo")])
 # A null engine that echoes its prompt at a steady pace: streams last as long as the test needs.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
 
@@ -53,6 +54,10 @@ def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) 
             assert find(scrape(server), "requests_total", endpoint="chat.completions", outcome="done") == 2 * count - 1
             answer = triton_client.chat(server.http_url, {**body, "messages": json.dumps(HELLO)})
             assert answer["usage"]["completion_tokens"] == 2
+        refused = httpx.post(f"{server.openai_url}/chat/completions", json={**body, "temperature": -1}, timeout=60)
+        assert refused.status_code == 400
+        assert len(on_triton(server)) > 50
+        wait_until_told(server, lambda: on_v1(server))
         events = [threading.Event() for _ in range(16)]
         with ThreadPoolExecutor(16) as pool:
             streams = [pool.submit(stream_bytes, server, 150, event) for event in events]
@@ -161,6 +166,12 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert triton_client.generate(server.http_url, "ensemble", {"text_input": "Hello", "max_tokens": 3})
         assert main([*command, "openai_bsl"]) == 2
         assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
+        # Triton's port has begun again from 0, as Prometheus expects of a counter; /v1's has gone on.
+        assert main([*command, "openai_bls"]) == 0
+        assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
+        tokens = ("counter", "openai_bls_generation_tokens_total", CHAT_LABELS)
+        wait_until_told(server, lambda: {**on_triton(server), tokens: 3})
+        assert on_v1(server)[tokens] > 3
         # The new engine's process has let go of this client's connection: what the server closes is closed.
         assert ready(inherited, "close") == b"HTTP/1.1 200 OK"
         assert inherited.recv(1) == b""

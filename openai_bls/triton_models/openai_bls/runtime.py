@@ -1,7 +1,7 @@
 """Runtime of one `openai_bls` instance: an event loop with the engine clients and /v1.
 
 Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
-Triton.
+Triton, and one tells its metrics port what has changed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
+from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
+from openai_bls.triton_models.openai_bls.server_process import (
+    NoGrpcError,
+    grpc_address,
+    is_listening,
+    shows_metrics,
+)
 from openai_bls.triton_models.repository import Backend
 
 if TYPE_CHECKING:
@@ -129,6 +135,7 @@ class Runtime:
         settings: the model's.
         backends: of the engines to serve, the default one first.
         owner: process id of the tritonserver.
+        metrics_port: where the metrics are shown beside /v1's page, unless the settings or the server say otherwise.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
@@ -136,8 +143,16 @@ class Runtime:
         ValueError: a tokenizer is not one, or a setting names a format that does not exist.
     """
 
-    def __init__(self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int) -> None:
+    def __init__(
+        self,
+        settings: OpenAiBlsSettings,
+        backends: Sequence[Backend],
+        owner: int,
+        metrics_port: MetricsPort | None = None,
+    ) -> None:
         self._settings = settings
+        self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
+        self._exporter: MetricsExporter | None = None
         self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._loop = uvloop.new_event_loop()
@@ -185,6 +200,8 @@ class Runtime:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
         self._senders.close()
+        if self._exporter is not None:
+            self._exporter.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -222,6 +239,9 @@ class Runtime:
         further = [engine.model for engine in self._engines[1:] if engine.model is not None]
         service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
         self._service.set_result(service)
+        if self._metrics_port is not None:
+            self._exporter = MetricsExporter(service.metrics, self._metrics_port)
+            self._exporter.start()
         if self._listener is not None:
             self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
