@@ -29,6 +29,7 @@ IMAGE_MODELS = Path(__file__).resolve().parent / "model_repository"
 _VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
 _LIBRARY_COMMANDS = ("serve", "install-server", "doctor", "render", "reload")
 _SCRIPTS = {"build": "engine.py", "verify": "verify.py"}
+_COMMANDS = (*_LIBRARY_COMMANDS, *_SCRIPTS, "prepare")
 
 
 class StartError(Exception):
@@ -141,7 +142,7 @@ def _run_program(program: str, arguments: list[str]) -> int:
     try:
         os.execvp(program, [program, *arguments])
     except OSError as error:
-        known = ", ".join([*_LIBRARY_COMMANDS, *_SCRIPTS, "prepare"])
+        known = ", ".join(_COMMANDS)
         print(f"error: cannot run {program} ({error.strerror}); the image's commands are {known}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
 
@@ -149,11 +150,12 @@ def _run_program(program: str, arguments: list[str]) -> int:
 def main(arguments: list[str]) -> int:
     """Run a command. Returns only where nothing is to be run, with the exit status."""
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command not in _COMMANDS and not command.startswith("-"):
+        return _run_program(command, rest)
     repository = _repository(rest)
     only_asks = not {"-h", "--help", "--dry-run"}.isdisjoint(rest)
-    if command in ("build", "prepare"):
-        # What is written is for the group too: another container may run as another user of group 0.
-        os.umask(0o002)
+    # What is written is for the group too: another container may run as another user of group 0.
+    os.umask(0o002)
     try:
         if command == "serve" and not only_asks:
             check_engine(repository)
@@ -174,9 +176,7 @@ def main(arguments: list[str]) -> int:
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if command in _LIBRARY_COMMANDS or command.startswith("-"):
-        _run("-m", "openai_bls", command, *rest)
-    return _run_program(command, rest)
+    _run("-m", "openai_bls", command, *rest)
 
 
 if __name__ == "__main__":
