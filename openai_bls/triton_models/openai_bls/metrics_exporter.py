@@ -82,7 +82,7 @@ class MetricsExporter:
         for _ in range(len(self._observations)):
             self._observe(self._observations.popleft())
         if self._leadership.have():
-            told = {key for family in self._metrics.shared() for key in self._carry(family)}
+            told = {key for family in self._metrics.shared() for key in self._carry(family, shared=True)}
             # Of a model that has been unloaded.
             for key in self._shared - told:
                 self._series.pop(key, None)
@@ -95,18 +95,26 @@ class MetricsExporter:
             except Exception as error:
                 self._warn("the metrics", error)
 
-    def _carry(self, family: Metric) -> list[_Key]:
-        """Bring a family of counters or gauges up to date; the keys of its series."""
+    def _carry(self, family: Metric, *, shared: bool = False) -> list[_Key]:
+        """Bring a family of counters or gauges up to date; the keys of its series.
+
+        Args:
+            family: with its values.
+            shared: what the port shows already counts: a leader whose process was killed has left it.
+        """
         keys = []
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
             keys.append(key)
             series = self._series.get(key)
             if series is not None and family.type == "counter" and sample.value < series.value:
-                # Of an engine that has been loaded again: another one takes its place, from 0.
+                # Of an engine that has been loaded again: another one takes its place, from 0, once this one has gone.
                 del self._series[key], series
             try:
-                self._of(key, family.type, family.documentation, sample.labels).carry(sample.value)
+                series = self._of(key, family.type, family.documentation, sample.labels)
+                if shared and series.is_new and series.metric.value() <= sample.value:
+                    series.value = series.metric.value()
+                series.carry(sample.value)
             except Exception as error:
                 self._warn(sample.name, error)
         return keys
@@ -143,14 +151,13 @@ class _Series:
         self.metric = metric
         self._kind = kind
         self.value = 0.0
-        # One that was left by a killed process keeps its value.
-        self._is_new = True
+        self.is_new = True
 
     def carry(self, value: float) -> None:
         """Show `value`."""
-        if self._kind == "gauge" and (self._is_new or value != self.value):
+        if self._kind == "gauge" and (self.is_new or value != self.value):
             self.metric.set(value)
         elif self._kind == "counter" and value != self.value:
             self.metric.increment(value - self.value)
         self.value = value
-        self._is_new = False
+        self.is_new = False

@@ -19,10 +19,11 @@ from tests.unit.pipeline.test_metrics import CHAT, line, of, record
 
 
 class Port:
-    """Triton's metrics port: metrics of the same name and labels are one, and gone with the last that holds it."""
+    """Triton's metrics port: a metric is gone when it is let go, unless a process was killed."""
 
-    def __init__(self, without: str = "") -> None:
+    def __init__(self, without: str = "", left: dict[str, float] | None = None) -> None:
         self.values: dict[str, float] = {}
+        self.left = left or {}
         self.updates = 0
         self.closed = False
         self.without = without
@@ -53,11 +54,14 @@ class PortMetric:
             self.keys = [line(self.name, **labels)]
         for key in self.keys:
             assert key not in port.values
-            port.values[key] = 0.0
+            port.values[key] = port.left.get(key, 0.0)
 
     def __del__(self) -> None:
         for key in self.keys:
             del self.port.values[key]
+
+    def value(self) -> float:
+        return self.port.values[self.keys[0]]
 
     def increment(self, value: float) -> None:
         assert self.kind == "counter"
@@ -135,6 +139,23 @@ def test_the_load_of_an_engine_that_is_loaded_again_and_unloaded() -> None:
     exporter.export()
     assert steps not in port.values
     assert port.values[line("engine_up", model="tiny")] == 0
+    exporter.close()
+
+
+@pytest.mark.parametrize(("now", "shown"), [(12, 12), (3, 12)])
+def test_what_a_killed_process_left_is_not_counted_twice(now: int, shown: int) -> None:
+    steps, requests = line("engine_steps_total", model="tiny"), line("requests_total", **CHAT, outcome="done")
+    # The engine has gone on, or was loaded again: then it counts from what is there, as nothing can be taken away.
+    bench, port = Bench(), Port(left={steps: 9, requests: 5, line("engine_up", model="tiny"): 0})
+    bench.engine.stats = EngineStats(0, 0, 0.0, now, 40)
+    bench.service.metrics.ended(record())
+    exporter = MetricsExporter(bench.service.metrics, port)
+    exporter.export()
+    exporter.export()
+    assert port.values[steps] == shown
+    # /v1's page goes on counting, too.
+    assert port.values[requests] == 6
+    assert port.values[line("engine_up", model="tiny")] == 1
     exporter.close()
 
 
