@@ -44,6 +44,12 @@ class Readiness:
             self._checking = asyncio.get_running_loop().create_task(self._check())
         await asyncio.shield(self._checking)
 
+    async def watch(self) -> None:
+        """Keep `states` up to date, for those who read them on other threads; until cancelled."""
+        while True:
+            await self.check()
+            await asyncio.sleep(_FRESH_S)
+
     @property
     def problem(self) -> str | None:
         """A model that should answer and does not, as a sentence; None if there is none.

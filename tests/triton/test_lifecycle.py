@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from openai_bls.__main__ import main
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
-from tests.triton.metrics import find, scrape
+from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
 
 pytestmark = pytest.mark.triton
 
 # Never set.
 PAUSE = threading.Event()
 HELLO: Any = [{"role": "user", "content": "Hello"}]
+CHAT_LABELS = str([("endpoint", "chat.completions"), ("model", "demo")])
 # A null engine that echoes its prompt at a steady pace: streams last as long as the test needs.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
 
@@ -55,6 +57,10 @@ def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) 
             assert find(scrape(server), "requests_total", endpoint="chat.completions", outcome="done") == 2 * count - 1
             answer = triton_client.chat(server.http_url, {**body, "messages": json.dumps(HELLO)})
             assert answer["usage"]["completion_tokens"] == 2
+        refused = httpx.post(f"{server.openai_url}/chat/completions", json={**body, "temperature": -1}, timeout=60)
+        assert refused.status_code == 400
+        assert len(on_triton(server)) > 50
+        wait_until_told(server, lambda: on_v1(server))
         events = [threading.Event() for _ in range(16)]
         with ThreadPoolExecutor(16) as pool:
             streams = [pool.submit(stream_bytes, server, 150, event) for event in events]
@@ -186,12 +192,16 @@ def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str])
 
 def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unloading the engine under a stream ends it with an error; after the reload requests are answered again."""
-    with run_server(repository, env=SLOW_NULL, args=["--model-control-mode=explicit", "--load-model=*"]) as server:
+    args = ["--model-control-mode=explicit", "--load-model=*"]
+    with ExitStack() as stack, run_server(repository, env=SLOW_NULL, args=args) as server:
         started = threading.Event()
         results: list[bytes] = []
         thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
         thread.start()
         assert started.wait(60)
+        inherited = stack.enter_context(socket.create_connection(("127.0.0.1", server.ports.http)))
+        inherited.settimeout(30)
+        assert ready(inherited) == b"HTTP/1.1 200 OK"
         command = ["reload", "--grpc-port", str(server.ports.grpc), "--http-port", str(server.ports.http)]
         assert main([*command, "tensorrt_llm"]) == 0
         assert capsys.readouterr().out.startswith("tensorrt_llm is loaded again (")
@@ -207,6 +217,28 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         capsys.readouterr()
         assert main([*command, "openai_bsl"]) == 2
         assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
+        # Triton's port has begun again from 0, as Prometheus expects of a counter; /v1's has gone on.
+        assert main([*command, "openai_bls"]) == 0
+        assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
+        tokens = ("counter", "openai_bls_generation_tokens_total", CHAT_LABELS)
+        wait_until_told(server, lambda: {**on_triton(server), tokens: 3})
+        assert on_v1(server)[tokens] > 3
+        # The new engine's process has let go of this client's connection: what the server closes is closed.
+        assert ready(inherited, "close") == b"HTTP/1.1 200 OK"
+        assert inherited.recv(1) == b""
+        assert server.process.stop() == 0
+
+
+def ready(connection: socket.socket, then: str = "keep-alive") -> bytes:
+    """First line of the answer of Triton's ready endpoint, the whole of which is read."""
+    request = f"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: {then}\r\n\r\n"
+    connection.sendall(request.encode())
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        piece = connection.recv(4096)
+        assert piece
+        received += piece
+    return received.partition(b"\r\n")[0]
 
 
 def test_without_v1(repository: Path) -> None:

@@ -1,7 +1,7 @@
 """Runtime of one `openai_bls` instance: an event loop with the engine clients and /v1.
 
 Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
-Triton.
+Triton, and one tells its metrics port what has changed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,15 @@ from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_ad
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.model_index import model_index
+from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
+from openai_bls.triton_models.openai_bls.server_process import (
+    NoGrpcError,
+    grpc_address,
+    is_listening,
+    shows_metrics,
+)
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository import POSTPROCESSING, Backend
 
@@ -174,6 +180,7 @@ class Runtime:
         backends: of the engines to serve, the default one first.
         owner: process id of the tritonserver.
         call_model: makes one BLS call.
+        metrics_port: where the metrics are shown beside /v1's page, unless the settings or the server say otherwise.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
@@ -183,9 +190,16 @@ class Runtime:
     """
 
     def __init__(
-        self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int, call_model: BlockingCall
+        self,
+        settings: OpenAiBlsSettings,
+        backends: Sequence[Backend],
+        owner: int,
+        call_model: BlockingCall,
+        metrics_port: MetricsPort | None = None,
     ) -> None:
         self._settings = settings
+        self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
+        self._exporter: MetricsExporter | None = None
         self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
@@ -237,6 +251,8 @@ class Runtime:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
         self._senders.close()
+        if self._exporter is not None:
+            self._exporter.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -282,6 +298,10 @@ class Runtime:
         service.readiness.add(POSTPROCESSING, self._postprocessing)
         self._service.set_result(service)
         self._discover_tasks(service.models)
+        if self._metrics_port is not None:
+            self._exporter = MetricsExporter(service.metrics, self._metrics_port)
+            self._exporter.start()
+            self._tasks.append(self._loop.create_task(service.readiness.watch()))
         if self._listener is not None:
             self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
