@@ -163,7 +163,7 @@ class Runtime:
         self,
         tensors: Mapping[str, Sequence[bytes]],
         parameters: Mapping[str, Any],
-        reply: Reply,
+        reply: Reply[bytes],
     ) -> None:
         """Take a request of Triton's endpoints; returns at once. From any thread.
 
@@ -238,7 +238,7 @@ class Runtime:
             logger.info("shutting down: %d requests in progress end first", service.in_progress)
             service.draining = True
 
-    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
+    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply[bytes]) -> None:
         sender = self._senders.sender_for(reply)
         task = self._loop.create_task(self._answer(tensors, parameters, sender))
         sender.when_cancelled(functools.partial(_cancel, task))
@@ -246,7 +246,7 @@ class Runtime:
         task.add_done_callback(self._answers.discard)
 
     async def _answer(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender[bytes]
     ) -> None:
         endpoint = ""
         try:
@@ -261,12 +261,12 @@ class Runtime:
             logger.exception("a request failed")
             self._refuse(endpoint, EngineError("The server had an error; see its log."), sender)
 
-    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender) -> None:
+    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender[bytes]) -> None:
         if self._service.done():
             self._service.result().on_refused(endpoint, error)
         sender.fail(error)
 
-    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], sender: ResponseSender) -> None:
+    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], sender: ResponseSender[bytes]) -> None:
         respond = TRITON_ENTRIES[endpoint](body)
         answer = await respond(await self._ready_service(), sender)
         if isinstance(answer, bytes):
