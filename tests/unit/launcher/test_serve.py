@@ -177,8 +177,24 @@ def test_triton_flags() -> None:
     ]
 
 
+def test_v1_alone_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--model-repository", str(tmp_path), "--host", "0.0.0.0")
+    (tmp_path / "a").mkdir()
+    monkeypatch.delenv("OPENAI_BLS_HTTP_HOST", raising=False)
+    for given in ([], ["--triton-host", "127.0.0.1"]):
+        if not given:
+            monkeypatch.setenv("OPENAI_BLS_TRITON_HOST", "127.0.0.1")
+        *changes, command = run_dry(capsys, *where, *given)
+        monkeypatch.delenv("OPENAI_BLS_TRITON_HOST", raising=False)
+        assert "export OPENAI_BLS_HTTP_HOST=0.0.0.0" in changes
+        assert {f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")} < set(shlex.split(command))
+    text = examples("10.0.0.1", PORTS, ["openai_bls"], "demo", "127.0.0.1")
+    assert "http://127.0.0.1:1/v2" in text
+    assert "http://10.0.0.1:4/v1" in text
+
+
 def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="give --host before it"):
+    with pytest.raises(LaunchError, match="give --triton-host before it"):
         triton_flags(ServeOptions(extra=["--http-address", "::"]))
     assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
