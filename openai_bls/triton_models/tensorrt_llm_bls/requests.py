@@ -18,6 +18,7 @@ import numpy as np
 from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.model_registry import PromptClient
+from openai_bls.triton_models import word_tensors
 from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
 from openai_bls.triton_models.tensors import LLMAPI_NAMES, PASSED_THROUGH
@@ -135,7 +136,7 @@ def _official_names(arrays: Arrays) -> tuple[dict[str, np.ndarray[Any, Any]], di
 def _prompts(arrays: Arrays) -> list[str]:
     if "text_input" not in arrays:
         raise InvalidRequestError("'text_input' is missing.", param="text_input")
-    return [_text(value, "text_input") for value in arrays["text_input"].reshape(-1).tolist()]
+    return [word_tensors.text(value, "text_input") for value in arrays["text_input"].reshape(-1).tolist()]
 
 
 def _stop(arrays: Arrays) -> tuple[tuple[str, ...], bool]:
@@ -148,35 +149,18 @@ def _stop(arrays: Arrays) -> tuple[tuple[str, ...], bool]:
 
 def _words(arrays: Arrays, name: str) -> list[str]:
     """The words that all rows share; empty ones, which guides send, are none."""
-    if name not in arrays:
-        return []
-    return [word for value in _shared_row(arrays, name) if (word := _text(value, name))]
-
-
-def _shared_row(arrays: Arrays, name: str) -> list[Any]:
-    rows: list[list[Any]] = arrays[name].reshape(len(arrays["text_input"]), -1).tolist()
-    if any(row != rows[0] for row in rows[1:]):
-        raise InvalidRequestError(f"'{name}' must be the same for all rows.", param=name)
-    return rows[0]
+    return [word for word in word_tensors.words(arrays, name, len(arrays["text_input"])) if word]
 
 
 async def _bias(arrays: Arrays, prompts: PromptClient) -> np.ndarray[Any, Any] | None:
-    """FP32 [1, n]: the weight of each word for each of its tokens, added up."""
+    """FP32 [1, n]: `word_tensors.bias_row`."""
     names = ("embedding_bias_words", "embedding_bias_weights")
-    words, weights = (_shared_row(arrays, name) if name in arrays else [] for name in names)
-    if len(words) != len(weights):
-        raise InvalidRequestError(
-            f"'{names[0]}' has {len(words)} elements and '{names[1]}' {len(weights)}; each word needs one weight.",
-            param=names[1],
-        )
-    if not words:
+    weighted = word_tensors.weighted_words(arrays, *names, len(arrays["text_input"]))
+    if not weighted:
         return None
-    texts = [_text(word, names[0]) for word in words]
-    tokens = (await _prepare(prompts, PromptRequest(prompts=texts, add_special_tokens=False))).prompt_token_ids
-    row = np.zeros(max((max(ids, default=-1) for ids in tokens), default=-1) + 1, dtype=np.float32)
-    for ids, weight in zip(tokens, weights, strict=True):
-        np.add.at(row, ids, np.float32(weight))
-    return row[np.newaxis]
+    words, weights = zip(*weighted, strict=True)
+    result = await _prepare(prompts, PromptRequest(prompts=list(words), add_special_tokens=False))
+    return word_tensors.bias_row(zip(result.prompt_token_ids, weights, strict=True))[np.newaxis]
 
 
 async def _prepare(prompts: PromptClient, request: PromptRequest) -> PromptResult:
@@ -188,10 +172,3 @@ async def _prepare(prompts: PromptClient, request: PromptRequest) -> PromptResul
 
 def _flag(arrays: Arrays, name: str) -> bool:
     return name in arrays and bool(arrays[name].any())
-
-
-def _text(value: Any, name: str) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError:
-        raise InvalidRequestError(f"'{name}' is not UTF-8.", param=name) from None
