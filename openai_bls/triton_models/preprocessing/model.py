@@ -12,6 +12,7 @@ import numpy as np
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.triton_models import word_tensors
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -40,7 +41,7 @@ class Preprocessing:
             return {"PROMPT_RESULT": self._result(arrays["PROMPT_REQUEST"])}
         if "QUERY" not in arrays:
             raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
-        texts = [_text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
+        texts = [word_tensors.text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
         rows = [self._encoder.encode(text) for text in texts]
         if not all(rows):
             raise InvalidRequestError("'QUERY' holds an empty prompt.", param="QUERY")
@@ -80,41 +81,16 @@ class Preprocessing:
         """Shape [batch, 2, n], the same list for every row."""
         if name not in arrays:
             return np.zeros((batch, 2, 0), dtype=np.int32)
-        words = [_text(word, name) for word in _shared_row(arrays, name, batch)]
-        encoded = word_lists.encode(self._encoder.encode_words(words))
+        encoded = word_lists.encode(self._encoder.encode_words(word_tensors.words(arrays, name, batch)))
         return np.repeat(encoded[np.newaxis], batch, axis=0)
 
     def _bias(self, arrays: Arrays, batch: int) -> np.ndarray[Any, Any]:
-        """FP32 of shape [batch, n], the same for every row: the weight of each word for each of its tokens, added up.
-        n is just enough for the highest of their ids."""
-        names = ("EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS")
-        words, weights = (_shared_row(arrays, name, batch) if name in arrays else [] for name in names)
-        if len(words) != len(weights):
-            raise InvalidRequestError(
-                f"'{names[0]}' has {len(words)} elements and '{names[1]}' {len(weights)}; each word needs one weight.",
-                param=names[1],
-            )
-        bias: dict[int, float] = {}
-        for word, weight in zip(words, weights, strict=True):
-            for token in self._encoder.encode(_text(word, names[0]), add_special_tokens=False):
-                bias[token] = bias.get(token, 0.0) + weight
-        row = np.zeros(max(bias, default=-1) + 1, dtype=np.float32)
-        row[list(bias)] = list(bias.values())
+        """FP32 of shape [batch, n], the same for every row."""
+        weighted = word_tensors.weighted_words(arrays, "EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS", batch)
+        row = word_tensors.bias_row(
+            (self._encoder.encode(word, add_special_tokens=False), weight) for word, weight in weighted
+        )
         return np.repeat(row[np.newaxis], batch, axis=0)
-
-
-def _shared_row(arrays: Arrays, name: str, batch: int) -> list[Any]:
-    rows: list[list[Any]] = arrays[name].reshape(batch, -1).tolist()
-    if any(row != rows[0] for row in rows[1:]):
-        raise InvalidRequestError(f"'{name}' must be the same for all rows.", param=name)
-    return rows[0]
-
-
-def _text(value: Any, name: str) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError:
-        raise InvalidRequestError(f"'{name}' is not UTF-8.", param=name) from None
 
 
 def _column(value: int, batch: int) -> np.ndarray[Any, Any]:
