@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
+
+from openai_bls.core.memory import trim
 
 
 def keep_torch_out() -> None:
@@ -28,10 +29,7 @@ def settle() -> None:
     malloc keeps freed memory; after a tokenizer of 150,000 tokens that is 5 to 30 MB.
     """
     gc.collect()
-    # Only the GNU C library has it.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim()
 
 
 def release() -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError
+from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, TooLargeError
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
@@ -60,6 +63,10 @@ class Api:
         self._write_batcher = write_batcher
         self._shared: dict[Any, Any] = {}
 
+    @functools.cached_property
+    def _bodies(self) -> BodyBudget:
+        return BodyBudget(self.service.settings.max_body_bytes_in_flight)
+
     def shared(self, make: Callable[[Api], T]) -> T:
         """The application's single object made by `make`, shared by several endpoints."""
         if make not in self._shared:
@@ -93,12 +100,17 @@ class Api:
             response = await answer(request, request_id)
             response.headers["x-request-id"] = request_id
             response.headers[id_header] = request_id
+            if response.status_code == 413 or (response.status_code >= 400 and "expect" in request.headers):
+                # The rest of it is not worth reading, or will never be sent.
+                response.headers["connection"] = "close"
             return response
 
         async def answer(request: Request, request_id: str) -> Response:
             try:
+                # By the head alone: nothing of the body has been asked for.
                 _authenticate(request, self.service.settings.api_key)
-                return await handler(request)
+                with self._body_reserved(request):
+                    return await handler(request)
             except ApiError as error:
                 self.service.on_refused(endpoint, error)
                 return answer_error(error, request)
@@ -112,11 +124,31 @@ class Api:
 
         return guard
 
+    @contextmanager
+    def _body_reserved(self, request: Request) -> Iterator[None]:
+        """Room for the body for as long as the block lasts: what its head declares, or what `body` reads.
+
+        Raises:
+            TooLargeError: it is too large.
+            OverloadedError: there is no room.
+        """
+        limit = self.service.settings.max_request_bytes
+        declared = int(request.headers.get("content-length", "0"))
+        if declared > limit:
+            raise TooLargeError(limit)
+        self._bodies.take(declared)
+        request.state.body_bytes = declared
+        try:
+            yield
+        finally:
+            self._bodies.give_back(request.state.body_bytes)
+
     async def body(self, request: Request) -> bytes:
         """The request's body.
 
         Raises:
-            InvalidRequestError: it is too large (413).
+            TooLargeError: it is too large.
+            OverloadedError: there is no room for it.
             ClientDisconnect: the client has gone.
         """
         limit = self.service.settings.max_request_bytes
@@ -125,9 +157,11 @@ class Api:
         async for chunk in request.stream():
             size += len(chunk)
             if size > limit:
-                error = InvalidRequestError(f"The request body is larger than {limit} bytes.")
-                error.status = 413
-                raise error
+                raise TooLargeError(limit)
+            reserved = request.state.body_bytes
+            if size > reserved:
+                self._bodies.take(size - reserved, reserved)
+                request.state.body_bytes = size
             chunks.append(chunk)
         return b"".join(chunks)
 

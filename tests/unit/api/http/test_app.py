@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import PromptResult
-from tests.unit.api.http_support import asked, until
+from tests.unit.api.http_support import asked, over_socket, until
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, events, free_port
 
 USER = {"role": "user", "content": "hi"}
@@ -213,18 +212,6 @@ def test_an_error_before_the_first_token_has_its_own_status(invalid: bool, statu
 # --- over a socket ---
 
 
-@asynccontextmanager
-async def served(bench: Bench) -> AsyncIterator[int]:
-    port = free_port()
-    listener = SharedListener("127.0.0.1", port, owner=1)
-    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
-    server.start()
-    try:
-        yield port
-    finally:
-        await server.stop()
-
-
 async def post(port: int, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     payload = json.dumps(body).encode()
@@ -245,14 +232,6 @@ def content_of(received: bytes) -> list[str]:
         body = body[int(size, 16) + 2 :]
     chunks = [json.loads(event) for event in events(whole) if event != "[DONE]"]
     return [choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"]]
-
-
-@asynccontextmanager
-async def over_socket(**settings: Any) -> AsyncIterator[tuple[Bench, int]]:
-    bench = Bench(**settings)
-    async with asyncio.timeout(WAIT_S), served(bench) as port:
-        yield bench, port
-        await until(lambda: bench.service.in_progress == 0)
 
 
 async def test_chunks_arrive_as_they_are_made() -> None:
