@@ -71,6 +71,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Host and port of this server's gRPC front end, for `grpc`; empty reads tritonserver's command line."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
+    cors_origins: str = ""
+    """Origins of web pages that may use /v1, separated by commas, such as `https://chat.example.com`; `*` is every
+    page. Empty is none."""
     api_key: str = ""
     """Key that /v1 requires as `Authorization: Bearer <key>`; empty requires none. Set by OPENAI_BLS_API_KEY only."""
 
@@ -78,6 +81,11 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def aliases(self) -> tuple[str, ...]:
         """`model_aliases`, split."""
         return tuple(name.strip() for name in self.model_aliases.split(",") if name.strip())
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """`cors_origins`, split."""
+        return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
     @staticmethod
     def format_for(setting: str, engine: str) -> str:

@@ -19,7 +19,7 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, TooLargeError
+from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, TooLargeError
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.service import Service
 
@@ -109,6 +109,7 @@ class Api:
             try:
                 # By the head alone: nothing of the body has been asked for.
                 _authenticate(request, self.service.settings.api_key)
+                _check_origin(request)
                 with self._body_reserved(request):
                     return await handler(request)
             except ApiError as error:
@@ -193,6 +194,15 @@ def _authenticate(request: Request, api_key: str) -> None:
         given = request.headers.get("x-api-key", "")
     if not hmac.compare_digest(given.strip().encode(), api_key.encode()):
         raise AuthenticationError("Incorrect or missing API key: send it as 'Authorization: Bearer <key>'.")
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse what a browser sends for any web page without asking first: JSON that is not declared as such."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and "origin" in request.headers and kind != "application/json":
+        error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
+        error.status = 415
+        raise error
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

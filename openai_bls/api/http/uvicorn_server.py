@@ -8,6 +8,7 @@ import resource
 
 import msgspec
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 
 from openai_bls.api.http.app import create_app
 from openai_bls.api.http.listener import SharedListener
@@ -29,8 +30,13 @@ class HttpServer:
 
     def __init__(self, service: Service, listener: SharedListener, write_batcher: WriteBatcher) -> None:
         self._listener = listener
+        app = create_app(service, write_batcher)
+        if service.settings.origins:
+            app.add_middleware(
+                CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["*"], allow_headers=["*"]
+            )
         config = uvicorn.Config(
-            create_app(service, write_batcher),
+            app,
             # A class is what it usually is, and called is all it is.
             http=functools.partial(StreamConnection, settings=_within_open_files(service.settings)),  # type: ignore[arg-type]
             ws="none",
