@@ -175,7 +175,8 @@ def plain_logprobs(checkpoint: Path, asked: list[tuple[list[int], list[int]]], d
     from transformers import AutoModelForCausalLM
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype).to(device).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, attn_implementation="eager")
+    model = model.to(device).eval()
     rows = []
     with torch.no_grad():
         for prompt, output in asked:

@@ -27,6 +27,7 @@ from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
 
 _REPOSITORY_VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
 _HOST_VARIABLE = "OPENAI_BLS_HTTP_HOST"
+_TRITON_HOST_VARIABLE = "OPENAI_BLS_TRITON_HOST"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,6 +50,15 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Flags after -- go to tritonserver as they are: serve -- --log-verbose=1",
     )
     run.set_defaults(subparser=run)
+    run.add_argument(
+        "--with",
+        type=Path,
+        action="append",
+        default=[],
+        dest="further_repositories",
+        metavar="FOLDER",
+        help="a further model repository, such as examples; may be given several times",
+    )
     run.add_argument(
         "--log-file",
         type=Path,
@@ -126,6 +136,13 @@ def _place_options() -> argparse.ArgumentParser:
         default=os.environ.get(_HOST_VARIABLE),
         help="the address all ports are bound to, 0.0.0.0 for every network interface"
         f" (default: http_host in openai_bls/config.pbtxt, 127.0.0.1; {_HOST_VARIABLE})",
+    )
+    options.add_argument(
+        "--triton-host",
+        default=os.environ.get(_TRITON_HOST_VARIABLE, ""),
+        metavar="HOST",
+        help="the address of Triton's own ports, 127.0.0.1 to open /v1 alone"
+        f" (default: that of --host; {_TRITON_HOST_VARIABLE})",
     )
     defaults = Ports()
     for name, (label, flag, variable) in PORT_SETTINGS.items():
@@ -208,14 +225,16 @@ def main(argv: list[str] | None = None) -> int:
         host, openai_port = _v1_address(options)
         ports = Ports(options.http_port, options.grpc_port, options.metrics_port, openai_port)
         if options.command == "reload":
-            return _reload(f"{local_host(host)}:{options.grpc_port}", options.models)
+            return _reload(f"{local_host(options.triton_host or host)}:{options.grpc_port}", options.models)
         if options.command == "doctor":
-            return doctor(Console(), options.model_repository, ports, host)
+            return doctor(Console(), options.model_repository, ports, host, options.triton_host)
         return serve(
             ServeOptions(
                 repository=options.model_repository,
+                further_repositories=tuple(options.further_repositories),
                 ports=ports,
                 host=host,
+                triton_host=options.triton_host,
                 log_file=options.log_file,
                 exit_timeout=options.exit_timeout,
                 verbose=options.verbose,

@@ -126,8 +126,14 @@ def check_runtime(server: Server) -> list[str]:
     return [check_platform(), check_python(server), check_numpy(server), check_shm()]
 
 
-def check_ports(ports: Ports, host: str = "127.0.0.1") -> str:
-    """Every port is free, and no two are the same."""
+def check_ports(ports: Ports, host: str = "127.0.0.1", triton_host: str = "") -> str:
+    """Every port is free, and no two are the same.
+
+    Args:
+        ports: of the server.
+        host: address of /v1.
+        triton_host: address of Triton's own ports; empty is that of /v1.
+    """
     owners: dict[int, str] = {}
     for name, (label, flag, variable) in PORT_SETTINGS.items():
         port = getattr(ports, name)
@@ -138,15 +144,16 @@ def check_ports(ports: Ports, host: str = "127.0.0.1") -> str:
         if port in owners:
             raise LaunchError(f"port {port} is given to both {owners[port]} and {label}: change {flag}")
         owners[port] = label
-        if not is_free(port, host):
+        address = host if name == "openai" else triton_host or host
+        if not is_free(port, address):
             raise LaunchError(
-                f"port {port} ({label}) is taken on {host}: stop what listens there, or choose"
+                f"port {port} ({label}) is taken on {address}: stop what listens there, or choose"
                 f" another with {flag} or {variable}"
             )
     return "ports " + ", ".join(f"{port} ({label})" for port, label in owners.items())
 
 
-def doctor(console: Console, repository: Path, ports: Ports, host: str) -> int:
+def doctor(console: Console, repository: Path, ports: Ports, host: str, triton_host: str = "") -> int:
     """Run all checks, whatever the others say; 0 if every one passed."""
     todo: list[Callable[[], str | None]] = [check_platform, check_shm]
     failures = 0
@@ -161,7 +168,7 @@ def doctor(console: Console, repository: Path, ports: Ports, host: str) -> int:
     todo += [
         lambda: check_repository(repository),
         lambda: check_engine(repository),
-        lambda: check_ports(ports, host),
+        lambda: check_ports(ports, host, triton_host),
     ]
     for check in todo:
         try:
@@ -202,6 +209,14 @@ def check_repository(repository: Path) -> str:
         if unfit is not None and any((repository / name).glob("*/model.py")):
             raise LaunchError(f"Triton cannot start the Python model {name!r}, since its name has a {unfit}: rename it")
     return f"models {', '.join(names)} in {repository}"
+
+
+def check_further_repository(repository: Path) -> None:
+    """Models of your own: their folder, not that of one of them."""
+    if (repository / "config.pbtxt").is_file():
+        raise LaunchError(f"--with takes a folder of models, and {repository} is a model: give the folder above it")
+    if not repository.is_dir() or not model_names(repository):
+        raise LaunchError(f"--with {repository}: there are no models")
 
 
 def check_engine(repository: Path) -> str | None:

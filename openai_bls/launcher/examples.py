@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 _QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
-def examples(host: str, ports: Ports, names: Sequence[str], model: str) -> str:
-    """Commands for what this repository serves; `model` is the name for OpenAI clients."""
-    address = local_host(host)
-    triton = f"http://{address}:{ports.http}/v2"
-    base = f"http://{address}:{ports.openai}/v1"
+def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_host: str = "") -> str:
+    """Commands for what this repository serves.
+
+    Args:
+        host: address of /v1.
+        ports: of the server.
+        names: of the models in the repository.
+        model: name for OpenAI clients.
+        triton_host: address of Triton's own ports; empty is that of /v1.
+    """
+    triton = f"http://{local_host(triton_host or host)}:{ports.http}/v2"
+    base = f"http://{local_host(host)}:{ports.openai}/v1"
     parts = []
     if OPENAI_MODEL in names:
         # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.

@@ -23,6 +23,7 @@ from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProc
 from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
 from openai_bls.launcher.server import Server, has_flag, prepare
+from openai_bls.launcher.server_release import closed_shared_memory, exposure_warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,9 +41,9 @@ _OWN_FLAGS = {
     "--http-port": "--http-port",
     "--grpc-port": "--grpc-port",
     "--metrics-port": "--metrics-port",
-    "--http-address": "--host",
-    "--grpc-address": "--host",
-    "--metrics-address": "--host",
+    "--http-address": "--triton-host",
+    "--grpc-address": "--triton-host",
+    "--metrics-address": "--triton-host",
     "--exit-timeout-secs": "--exit-timeout",
     "--log-file": "--log-file",
 }
@@ -55,12 +56,21 @@ class ServeOptions:
     repository: Path = Path("model_repository")
     ports: Ports = field(default_factory=Ports)
     host: str = "127.0.0.1"
+    """Address of /v1."""
+    triton_host: str = ""
+    """Address of Triton's own ports; empty is that of /v1."""
     log_file: Path | None = None
     exit_timeout: int = DEFAULT_EXIT_TIMEOUT_SECONDS
     verbose: bool = False
     ranks: RankOptions = field(default_factory=RankOptions)
     dry_run: bool = False
+    further_repositories: Sequence[Path] = ()
     extra: Sequence[str] = ()
+
+    @property
+    def triton_address(self) -> str:
+        """Address of Triton's own ports."""
+        return self.triton_host or self.host
 
 
 def triton_flags(options: ServeOptions) -> list[str]:
@@ -69,11 +79,11 @@ def triton_flags(options: ServeOptions) -> list[str]:
         if has_flag(options.extra, flag):
             raise LaunchError(f"{flag} cannot stand after --: give {own} before it")
     return [
-        f"--model-repository={options.repository}",
+        *(f"--model-repository={path}" for path in (options.repository, *options.further_repositories)),
         f"--http-port={options.ports.http}",
         f"--grpc-port={options.ports.grpc}",
         f"--metrics-port={options.ports.metrics}",
-        *(f"--{name}-address={options.host}" for name in ("http", "grpc", "metrics")),
+        *(f"--{name}-address={options.triton_address}" for name in ("http", "grpc", "metrics")),
         f"--exit-timeout-secs={options.exit_timeout}",
         *options.extra,
     ]
@@ -97,10 +107,13 @@ def plan(options: ServeOptions) -> Start:
     """
     if options.ranks.mode == "orchestrator" or options.ranks.hosts or options.ranks.hostfile:
         # Other machines and the engine's workers need not have this working directory.
-        options = replace(options, repository=options.repository.absolute())
+        further = [path.absolute() for path in options.further_repositories]
+        options = replace(options, repository=options.repository.absolute(), further_repositories=further)
     checks.check_repository(options.repository)
+    for path in options.further_repositories:
+        checks.check_further_repository(path)
     names = expected_models(options.repository, options.extra)
-    flags = triton_flags(options)
+    flags = [*triton_flags(options), *closed_shared_memory(options.extra)]
     if options.ranks.mode == "orchestrator":
         flags += orchestrator_flags(options.extra)
     server, command, environment = prepare(flags)
@@ -123,9 +136,11 @@ def serve(options: ServeOptions) -> int:
         return 0
     checks.check_runtime(start.server)
     checks.check_engine(options.repository)
-    checks.check_ports(options.ports, options.host)
+    checks.check_ports(options.ports, options.host, options.triton_address)
     log_path = _log_path(options)
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
+    if warning := exposure_warning(start.server.release, options.triton_address):
+        console.step(warning)
     if start.job is not None:
         console.step(start.job.summary())
     with _stop_requests() as stops:
@@ -234,7 +249,9 @@ class _Foreground:
 
     def _look_for_readiness(self) -> None:
         options = self._options
-        missing = not_ready(options.host, options.ports, self._names, openai=self._openai)
+        missing = not_ready(
+            options.triton_address, options.ports, self._names, openai=self._openai, openai_host=options.host
+        )
         if not missing:
             self._ready = True
             self._announce()
@@ -245,7 +262,8 @@ class _Foreground:
     def _announce(self) -> None:
         host, ports = self._options.host, self._options.ports
         models = served_models(host, ports.openai, self._engines) if self._openai else []
-        text = examples(host, ports, self._names, models[0] if models else checks.OPENAI_MODEL)
+        model = models[0] if models else checks.OPENAI_MODEL
+        text = examples(host, ports, self._names, model, self._options.triton_address)
         self._console.step("ready")
         if text:
             self._console.line(f"\n{text}\n")

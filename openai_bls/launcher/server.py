@@ -36,6 +36,9 @@ THREAD_POOL_VARIABLE = "OPENAI_BLS_THREAD_POOL_SIZE"
 
 _STUB = "triton_python_backend_stub"
 
+_WHEEL_RELEASES = {"0.7.0": "24.10"}
+"""Version of nvidia-pytriton → release of the server inside."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -44,25 +47,33 @@ class Server:
     kind: Literal["image", "wheel"]
     binary: Path
     version: str
+    release: str = "unknown"
+    """Of the NGC container that it comes from, such as `24.10`."""
 
 
 def find_server() -> Server:
     """The image's server where there is one, else one on PATH, else the wheel's."""
     if is_executable(NGC_SERVER):
-        return Server("image", NGC_SERVER, os.environ.get("TRITON_SERVER_VERSION", "unknown"))
+        return _image_server(NGC_SERVER)
     for folder in os.get_exec_path():
         candidate = Path(folder) / "tritonserver"
         if is_executable(candidate) and not is_shim(candidate):
-            version = os.environ.get("TRITON_SERVER_VERSION", "unknown")
-            return Server("image", candidate.resolve(), version)
+            return _image_server(candidate.resolve())
     root = wheel_root()
     if root is None:
         raise LaunchError(
             "no tritonserver: run inside an NGC image (nvcr.io/nvidia/tritonserver), or"
             " pip install 'openai_bls[server]'"
         )
-    version = f"nvidia-pytriton {metadata.version('nvidia-pytriton')}"
-    return Server("wheel", root / "bin" / "tritonserver", version)
+    version = metadata.version("nvidia-pytriton")
+    release = _WHEEL_RELEASES.get(version, "unknown")
+    return Server("wheel", root / "bin" / "tritonserver", f"nvidia-pytriton {version}", release)
+
+
+def _image_server(binary: Path) -> Server:
+    # Variables of NVIDIA's images.
+    version = os.environ.get("TRITON_SERVER_VERSION", "unknown")
+    return Server("image", binary, version, os.environ.get("NVIDIA_TRITON_SERVER_VERSION", "unknown"))
 
 
 def is_executable(path: Path) -> bool:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
@@ -275,10 +277,22 @@ def test_the_plain_command_from_another_folder(repository: Path, tmp_path: Path)
                 os.kill(pid, signal.SIGKILL)
 
 
+def shared_memory_is_closed(ports: Ports) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", ports.http)
+    connection.request("GET", "/v2/systemsharedmemory/status")
+    assert connection.getresponse().status == 403
+    connection.close()
+    with InferenceServerClient(f"127.0.0.1:{ports.grpc}") as client:
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.register_system_shared_memory("region", "/dev/shm/region", 64)
+        assert client.is_server_ready()
+
+
 def test_serve_drains_on_ctrl_c(start: Callable[..., Launcher], tmp_path: Path) -> None:
     launcher = start()
     launcher.read_until(r"Listening: .*\n")
     mark = launcher.mark()
+    shared_memory_is_closed(launcher.ports)
     connection = post(launcher.ports.http, f"wait:{tmp_path}")
     wait_until((tmp_path / "begun").exists)
     launcher.process.send_signal(signal.SIGINT)

@@ -41,6 +41,8 @@ def _attention(
     else:  # 5.17
         indices = {name: kwargs[name] for name in ("read_index", "write_index")}
     key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
+    if key.dim() == 3:  # 5.17: [tokens, heads, size]
+        key, value = key.transpose(0, 1)[None], value.transpose(0, 1)[None]
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = torch.tanh(query @ key.transpose(2, 3) * (scaling / cap)) * cap

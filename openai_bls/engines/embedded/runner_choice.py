@@ -18,6 +18,8 @@ RunnerName = Literal["continuous_batching", "dynamic_cache"]
 
 _PAGED_LAYERS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers for which continuous batching has a cache."""
+_UNCAPPED = ("sdpa", "paged", "varlen")
+"""Attentions that take a cap of the scores and do nothing with it."""
 _VARIES = "each layer has its own"
 _UNDECLARED = {
     "diffllama": "its layers call attention more than once",
@@ -71,6 +73,11 @@ def candidates(
     text = config.get_text_config(decoder=True)
     problem = batching_problem(model_class, text, max_model_len)
     found: list[RunnerChoice] = []
+    if _caps_scores(text) and options.attention in _UNCAPPED:
+        raise EngineLoadError(
+            f"attention {options.attention} cannot run {name}: it caps its attention scores; eager can, and is the "
+            "default here"
+        )
     if options.runner == "continuous_batching" and problem is not None:
         raise EngineLoadError(
             f"runner continuous_batching cannot run {name}: {problem}; dynamic_cache can, and is the default here"
@@ -89,8 +96,10 @@ def candidates(
                 )
         else:
             reason = "asked for" if options.runner == "dynamic_cache" else problem or "continuous batching failed"
-            found.append(RunnerChoice("dynamic_cache", options.attention, reason))
-            found.append(RunnerChoice("dynamic_cache", options.attention, "shared passes failed", shared_steps=False))
+            # The model's own default may be sdpa all the same.
+            kind: Attention = "eager" if options.attention == "auto" and _caps_scores(text) else options.attention
+            found.append(RunnerChoice("dynamic_cache", kind, reason))
+            found.append(RunnerChoice("dynamic_cache", kind, "shared passes failed", shared_steps=False))
     return found
 
 
@@ -134,6 +143,10 @@ def batching_problem(model_class: Any, config: Any, max_model_len: int) -> str |
     return next((reason for reason, holds in reasons.items() if holds), _UNDECLARED.get(config.model_type))
 
 
+def _caps_scores(config: Any) -> bool:
+    return bool(getattr(config, "attn_logit_softcapping", None))
+
+
 def _value(config: Any, name: str) -> Any:
     """A field of a configuration; None if it has none, `_VARIES` if each layer has its own."""
     try:
@@ -155,7 +168,7 @@ def _unscaled_length(config: Any) -> int:
 
 def _batched_attentions(model_class: Any, config: Any, *, on_gpu: bool, flash_installed: bool) -> dict[Attention, str]:
     """Attentions for continuous batching, the best first, each with its reason."""
-    if getattr(config, "attn_logit_softcapping", None):
+    if _caps_scores(config):
         return {"eager": "it caps its attention scores"}
     if not getattr(model_class, "_supports_sdpa", False):
         return {"eager": "its class has no sdpa"}

@@ -52,6 +52,19 @@ class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Preparing it raised something that was not the request's fault."""
 
 
+def encode_request(request: PromptRequest) -> bytes:
+    """`request` in MessagePack.
+
+    Raises:
+        InvalidRequestError: it holds a value that cannot be passed on.
+    """
+    try:
+        return msgspec.msgpack.encode(request)
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+        # JSON text knows larger integers and half surrogate pairs.
+        raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
+
+
 class PromptExchangeClient:
     """Has prompts prepared. Belongs to the event loop's thread.
 
@@ -74,11 +87,7 @@ class PromptExchangeClient:
             OverloadedError: preprocessing is not there.
             EngineError: it failed.
         """
-        try:
-            payload = msgspec.msgpack.encode(request)
-        except (OverflowError, UnicodeEncodeError, RecursionError) as error:
-            # JSON text knows larger integers and half surrogate pairs.
-            raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
+        payload = encode_request(request)
         if len(payload) <= _LONG_BYTES:
             return await self._call(payload)
         async with self._long:

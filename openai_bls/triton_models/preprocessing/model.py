@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from openai_bls.core import word_lists
+from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError, TooLargeError
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import PreprocessingSettings
@@ -48,11 +50,13 @@ class Preprocessing:
         Raises:
             InvalidRequestError: an input is bad.
         """
-        if "QUERY" not in arrays:
-            raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
         limit = self._settings.max_request_bytes
         if sum(len(text) for array in arrays.values() if array.dtype == object for text in array.flat) > limit:
             raise TooLargeError(limit)
+        if "PROMPT_REQUEST" in arrays:
+            return {"PROMPT_RESULT": self._result(arrays["PROMPT_REQUEST"])}
+        if "QUERY" not in arrays:
+            raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
         texts = [_text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
         if max(map(len, texts)) > _SHORT_TEXT:
             context = self._context_length()
@@ -91,6 +95,18 @@ class Preprocessing:
             return load_manifest(self._engine_dir).max_model_len if self._engine_dir is not None else None
         except EngineLoadError:
             return None
+
+    def _result(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A packed `PromptResult` for a packed `PromptRequest`."""
+        try:
+            (payload,) = array.reshape(-1).tolist()
+            request = msgspec.msgpack.decode(payload, type=PromptRequest)
+        except (ValueError, TypeError, msgspec.DecodeError, RecursionError):
+            raise InvalidRequestError("'PROMPT_REQUEST' is not one request.", param="PROMPT_REQUEST") from None
+        if request.chat_template:
+            # Unlike the exchange's socket this is open to all clients of the server.
+            raise InvalidRequestError("'chat_template' is not taken from tensors.", param="chat_template")
+        return np.array([[msgspec.msgpack.encode(self.prepare(request))]], dtype=np.object_)
 
     def _words(self, arrays: Arrays, name: str, batch: int) -> np.ndarray[Any, Any]:
         """Shape [batch, 2, n], the same list for every row."""

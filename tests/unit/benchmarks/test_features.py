@@ -89,7 +89,9 @@ def test_the_command(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         "plain", "logprobs 5", "frequency_penalty", "JSON"
     }  # fmt: skip
     assert set(rates["half JSON"]) == set(rates["plain beside JSON"]) == {"2"}
-    assert all(rate > 0 for by_count in rates.values() for measured in by_count.values() for rate in measured)
+    # Halves are measured while both run, which two tokens each may not do.
+    halves = {"half JSON", "plain beside JSON"}
+    assert all(rate > 0 for name in rates.keys() - halves for measured in rates[name].values() for rate in measured)
     assert (tmp_path / "features.md").read_text(encoding="utf-8") in capsys.readouterr().out
 
 

@@ -91,7 +91,18 @@ def test_the_server_reads_what_the_builder_writes() -> None:
     assert server["volumes"] == [f"repository:{folder}:ro", f"huggingface:{cache}"]
     assert COMPOSE["volumes"].keys() == {"repository", "huggingface"}
     assert tuple(builder["entrypoint"]) == (*words("runtime", "ENTRYPOINT"), "build")
-    assert (server["environment"], builder["environment"]) == (["OPENAI_BLS_API_KEY"], ["HF_TOKEN"])
+    assert (server["environment"], builder["environment"]) == (
+        ["OPENAI_BLS_API_KEY", "OPENAI_BLS_TRITON_HOST=0.0.0.0"],
+        ["HF_TOKEN"],
+    )
+
+
+@pytest.mark.parametrize("name", ["openai_bls", "demo"])
+def test_tritons_ports_are_published_on_loopback(name: str) -> None:
+    """They ask for no key."""
+    service = SERVICES[name]
+    assert "OPENAI_BLS_TRITON_HOST=0.0.0.0" in service["environment"], "published, but not open inside"
+    assert [port.startswith("127.0.0.1:") for port in service["ports"]] == [False, True, True, True]
 
 
 def test_the_page_names_what_there_is() -> None:

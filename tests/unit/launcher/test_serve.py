@@ -177,8 +177,44 @@ def test_triton_flags() -> None:
     ]
 
 
+def test_further_repositories(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = capture(monkeypatch, "--with", "mine", "--with", "examples")
+    assert triton_flags(options)[:3] == [
+        "--model-repository=model_repository",
+        "--model-repository=mine",
+        "--model-repository=examples",
+    ]
+    monkeypatch.undo()
+    (tmp_path / "repository" / "m" / "1").mkdir(parents=True)
+    where = ("--model-repository", str(tmp_path / "repository"))
+    (tmp_path / "mine").mkdir()
+    assert cli.main(["serve", "--dry-run", *where, "--with", str(tmp_path / "mine")]) == 2
+    assert "there are no models" in capsys.readouterr().err
+    (tmp_path / "mine" / "config.pbtxt").touch()
+    assert cli.main(["serve", "--dry-run", *where, "--with", str(tmp_path / "mine")]) == 2
+    assert "is a model: give the folder above it" in capsys.readouterr().err
+
+
+def test_v1_alone_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--model-repository", str(tmp_path), "--host", "0.0.0.0")
+    (tmp_path / "a").mkdir()
+    monkeypatch.delenv("OPENAI_BLS_HTTP_HOST", raising=False)
+    for given in ([], ["--triton-host", "127.0.0.1"]):
+        if not given:
+            monkeypatch.setenv("OPENAI_BLS_TRITON_HOST", "127.0.0.1")
+        *changes, command = run_dry(capsys, *where, *given)
+        monkeypatch.delenv("OPENAI_BLS_TRITON_HOST", raising=False)
+        assert "export OPENAI_BLS_HTTP_HOST=0.0.0.0" in changes
+        assert {f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")} < set(shlex.split(command))
+    text = examples("10.0.0.1", PORTS, ["openai_bls"], "demo", "127.0.0.1")
+    assert "http://127.0.0.1:1/v2" in text
+    assert "http://10.0.0.1:4/v1" in text
+
+
 def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="give --host before it"):
+    with pytest.raises(LaunchError, match="give --triton-host before it"):
         triton_flags(ServeOptions(extra=["--http-address", "::"]))
     assert cli.main(["serve", "--model-repository", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -226,7 +262,8 @@ def models_port() -> Iterator[int]:
 
 def models_page(*cards: tuple[str, str, str | None]) -> tuple[int, bytes]:
     """Cards: id, root, parent."""
-    data = [{"id": name, "root": root, "parent": parent} for name, root, parent in cards]
+    data = [{"id": name, "root": root, "parent": parent, "task": "generate"} for name, root, parent in cards]
+    data.append({"id": "vectors", "root": "vectors", "parent": None, "task": "embeddings"})
     return 200, json.dumps({"data": data}).encode()
 
 

@@ -33,6 +33,8 @@
 - {{ include "openai-bls.repository" . }}
 - --host
 - 0.0.0.0
+- --triton-host
+- 0.0.0.0
 - --openai-port
 - {{ .Values.ports.openai | quote }}
 - --http-port

@@ -52,7 +52,8 @@ def names(found: list[RunnerChoice]) -> list[str]:
 )
 def test_continuous_batching_comes_first(model_type: str, gpu: bool, flash: bool, attentions: list[str]) -> None:
     found = choices(model_type, gpu=gpu, flash=flash)
-    assert names(found) == [*(f"continuous_batching {attention}" for attention in attentions), "dynamic_cache auto"]
+    last = "dynamic_cache eager" if model_type == "gemma2" else "dynamic_cache auto"
+    assert names(found) == [*(f"continuous_batching {attention}" for attention in attentions), last]
     assert (found[-1].runner, found[-1].shared_steps) == ("dynamic_cache", False)
 
 
@@ -106,3 +107,9 @@ def test_options_leave_out_all_others(options: dict[str, Any], wanted: list[str]
 def test_attention_of_the_other_runner() -> None:
     with pytest.raises(EngineLoadError, match="runner dynamic_cache is asked for"):
         choices("qwen2", gpu=True, runner="dynamic_cache", attention="paged")
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "paged", "varlen"])
+def test_attentions_that_cannot_cap_scores(attention: str) -> None:
+    with pytest.raises(EngineLoadError, match=rf"attention {attention} cannot run Gemma2.* caps .*; eager can"):
+        choices("gemma2", gpu=True, attention=attention)

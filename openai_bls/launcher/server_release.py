@@ -1,0 +1,59 @@
+"""Release of a tritonserver, and what its published vulnerabilities mean for the addresses that it listens on."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from openai_bls.launcher.server import flag_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIXED_RELEASE = (26, 7)
+"""NVIDIA's newest security bulletin for Triton that is known here (5875) names this release."""
+
+# Header and values of a restriction are told to nobody, so that the API is closed.
+_KEY = "openai-bls-closed"
+_RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
+_SHARED_MEMORY = "shared-memory"
+
+
+def exposure_warning(release: str, host: str) -> str | None:
+    """A sentence for the operator if a server with published vulnerabilities listens on more than loopback.
+
+    Args:
+        release: of the NGC container, such as `24.10`; `unknown` counts as an old one.
+        host: address of Triton's HTTP and gRPC ports.
+    """
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", release)
+    if _is_loopback(host) or (numbers and (int(numbers[1]), int(numbers[2])) >= FIXED_RELEASE):
+        return None
+    fixed = "{}.{:02}".format(*FIXED_RELEASE)
+    return (
+        f"WARNING: Triton's own ports are open on {host}, and release {release} of tritonserver has published "
+        f"vulnerabilities, fixed in {fixed}: let nobody reach them whom you do not trust, or open /v1 alone with "
+        "--triton-host 127.0.0.1 (SECURITY.md)"
+    )
+
+
+def closed_shared_memory(extra: Sequence[str]) -> list[str]:
+    """Flags that close the registration of shared memory on HTTP and gRPC, which none of our models needs.
+
+    Args:
+        extra: flags of the user, whose own restriction of it counts.
+    """
+    return [
+        f"{flag}={_SHARED_MEMORY}:{_KEY}={secrets.token_urlsafe(24)}"
+        for flag in _RESTRICTIONS
+        if not any(_SHARED_MEMORY in value.partition(":")[0].split(",") for value in flag_values(extra, flag))
+    ]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
