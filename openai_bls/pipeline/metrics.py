@@ -23,6 +23,7 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
 from openai_bls.pipeline.model_registry import Models
+from openai_bls.pipeline.readiness import Readiness
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,6 +46,7 @@ class ServiceLoad(Protocol):
     """Source of the engines' load, read at each scrape."""
 
     models: Models
+    readiness: Readiness
 
 
 class Metrics(Collector):
@@ -163,6 +165,7 @@ class Metrics(Collector):
 
     async def scrape(self) -> bytes:
         """The metrics of all instances together, in Prometheus's text format."""
+        await self._service.readiness.check()
         # Thousands of series take a while to be read and written; the event loop goes on with tokens.
         return await asyncio.to_thread(generate_latest, self)
 
@@ -202,6 +205,15 @@ class Metrics(Collector):
             if stats is not None:
                 loads[model.info.model_name] = stats
         yield up
+        parts = GaugeMetricFamily(
+            _PREFIX + "model_up",
+            "1 if the Triton model answers, 0 if it has died or does not answer; none for one that is not loaded.",
+            labels=("triton_model",),
+        )
+        for name, state in self._service.readiness.states.items():
+            if state != "absent":
+                parts.add_metric((name,), float(state == "up"))
+        yield parts
         for name, (field, kind, documentation) in _LOAD.items():
             family = kind(_PREFIX + name, documentation, labels=("model",))
             for model_name, stats in loads.items():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -95,8 +98,7 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
     """An engine that dies ends every stream with an error event and [DONE], and later requests with a 5xx."""
     env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_NULL_CRASH_AT_STEP": "30"}
     with run_server(repository, env=env) as server:
-        health = server.openai_url.removesuffix("/v1") + "/health"
-        assert httpx.get(health).status_code == 200
+        wait_for_health(server, "ok")
         assert docker_health(server) == ""
         received = stream_bytes(server, 1000, threading.Event())
         assert b'data: {"error":' in received
@@ -107,13 +109,7 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
         with pytest.raises(triton_client.TritonError):
             triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
-        # Told about once a second.
-        for _ in range(600):
-            found = httpx.get(health)
-            if found.status_code != 200:
-                break
-            PAUSE.wait(0.1)
-        assert (found.status_code, found.json()) == (503, {"status": "engine failed"})
+        wait_for_health(server, "engine failed")
         assert "engine failed" in docker_health(server)
 
 
@@ -135,6 +131,59 @@ def docker_health(server: RunningServer) -> str:
     return done.stdout
 
 
+def stub(server: RunningServer, model: str) -> int:
+    """Process id of the model's stub."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+            parent = int((entry.parent / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        is_stub = words[0].endswith(b"triton_python_backend_stub")
+        if is_stub and parent == server.process.pid and words[1].endswith(f"/{model}/1/model.py".encode()):
+            return int(entry.parent.name)
+    raise AssertionError(f"no stub of {model}")
+
+
+def health(server: RunningServer) -> dict[str, Any]:
+    """What /health says."""
+    response = httpx.get(server.openai_url.removesuffix("/v1") + "/health", timeout=60)
+    answer: dict[str, Any] = response.json()
+    assert response.status_code == (200 if answer["status"] == "ok" else 503)
+    return answer
+
+
+def wait_for_health(server: RunningServer, status: str) -> dict[str, Any]:
+    """What /health says once it says `status`."""
+    deadline = time.monotonic() + 60
+    while (answer := health(server))["status"] != status:
+        assert time.monotonic() < deadline, answer
+        PAUSE.wait(0.1)
+    return answer
+
+
+def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str]) -> None:
+    """/health, the metrics and the image's health check say which, although Triton calls every model ready."""
+    models = {"tensorrt_llm": "up", "preprocessing": "up", "postprocessing": "up"}
+    assert wait_for_health(server, "ok")["models"] == models
+    stopped = stub(server, "preprocessing")
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        found = wait_for_health(server, "preprocessing does not answer")
+        assert found["models"] == models | {"preprocessing": "silent"}
+        assert "preprocessing does not answer" in docker_health(server)
+        assert find(scrape(server), "model_up", triton_model="preprocessing") == 0
+        assert find(scrape(server), "model_up", triton_model="tensorrt_llm") == 1
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_for_health(server, "ok")
+    os.kill(stub(server, "postprocessing"), signal.SIGKILL)
+    assert wait_for_health(server, "postprocessing has died")["models"] == models | {"postprocessing": "lost"}
+    assert main([*reload, "postprocessing"]) == 0
+    assert wait_for_health(server, "ok")["models"] == models
+    assert docker_health(server) == ""
+
+
 def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unloading the engine under a stream ends it with an error; after the reload requests are answered again."""
     with run_server(repository, env=SLOW_NULL, args=["--model-control-mode=explicit", "--load-model=*"]) as server:
@@ -154,6 +203,8 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
         assert response.status_code == 200
         assert triton_client.generate(server.http_url, "ensemble", {"text_input": "Hello", "max_tokens": 3})
+        stopped_and_dead_models_are_missed(server, command)
+        capsys.readouterr()
         assert main([*command, "openai_bsl"]) == 2
         assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
 

@@ -17,8 +17,8 @@ import msgspec
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc.frames import Frames, pack
-from openai_bls.transport.ipc.link import Link
+from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
+from openai_bls.transport.ipc.link import Link, PartState
 from openai_bls.transport.ipc.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,9 @@ _SHORT_BYTES = 8 * 1024
 _LONG_BYTES = 64 * 1024
 # Nice value added to their thread's: the CPU is the others' first.
 _LONG_NICE = 5
+
+# Prepared for a client that only wants to know whether that works.
+_PROBE = PromptRequest(prompts=["ready"])
 
 
 class PromptCall(msgspec.Struct, frozen=True):
@@ -78,6 +81,15 @@ class PromptExchangeClient:
         # The others' bytes wait here, where giving up is easiest.
         self._long = asyncio.Semaphore(1)
         self._link = Link("preprocessing model", address, PromptAnswer, self._take, self._lost)
+
+    @property
+    def connected(self) -> bool:
+        """True while preprocessing is connected."""
+        return self._link.open
+
+    async def check(self, timeout_s: float) -> PartState:
+        """Have preprocessing prepare a word."""
+        return await self._link.check(timeout_s)
 
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`.
@@ -225,16 +237,24 @@ class _PromptConnection:
     def close(self) -> None:
         """Hang up."""
         with contextlib.suppress(OSError):
+            self._send(GOODBYE)
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _run(self) -> None:
         decoder = msgspec.msgpack.Decoder(PromptCall)
         try:
-            self._send(PromptAnswer(0))
+            self._answer_with(PromptAnswer(0))
             frames = Frames()
             while data := self._socket.recv(65536):
-                self._take([decoder.decode(message) for message in frames.feed(data)])
+                messages = frames.feed(data)
+                calls = [decoder.decode(message) for message in messages if message != PING]
+                if len(calls) < len(messages):
+                    self._answer_ping()
+                self._take(calls)
+                # Not held until the next ones come: each may be large.
+                del messages, calls
         except (OSError, RuntimeError, msgspec.DecodeError) as error:
             logger.info("an openai_bls instance hung up: %s", error)
         for waiting in list(self._waiting.values()):
@@ -243,6 +263,14 @@ class _PromptConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._sending:
             self._socket.close()
+
+    def _answer_ping(self) -> None:
+        try:
+            self._prepare(_PROBE)
+        except Exception:
+            logger.exception("prompts cannot be prepared")
+            return
+        self._send(PING)
 
     def _take(self, calls: list[PromptCall]) -> None:
         # Requests that arrive together are prepared in parallel.
@@ -271,9 +299,11 @@ class _PromptConnection:
             answer = PromptAnswer(call_id, failed=True)
         # Unless the client has gone meanwhile.
         with contextlib.suppress(OSError):
-            self._send(answer)
+            self._answer_with(answer)
 
-    def _send(self, answer: PromptAnswer) -> None:
-        frame = pack(msgspec.msgpack.encode(answer))
+    def _answer_with(self, answer: PromptAnswer) -> None:
+        self._send(msgspec.msgpack.encode(answer))
+
+    def _send(self, message: bytes) -> None:
         with self._sending:
-            self._socket.sendall(frame)
+            self._socket.sendall(pack(message))

@@ -28,9 +28,11 @@ from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.ping import PingClient
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
@@ -41,7 +43,7 @@ from openai_bls.triton_models.openai_bls.preprocessing_model import Preprocessin
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.repository import POSTPROCESSING, Backend
 
 if TYPE_CHECKING:
     from openai_bls.transport.grpc.client import GrpcEngineClient
@@ -148,6 +150,14 @@ class _Engine:
             ) from None
         return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
 
+    def add_to(self, readiness: Readiness) -> None:
+        """Have the engine and its preprocessing asked whether they answer, where the exchange leads to them."""
+        if isinstance(self.client, ExchangeClient):
+            readiness.add(self.backend.engine, self.client)
+        # A model that is called by BLS is not asked beside: a request to a stopped one costs the server.
+        if isinstance(self.prompts, PromptExchangeClient):
+            readiness.add(self.backend.preprocessing, self.prompts)
+
     async def close(self) -> None:
         """Hang up."""
         if self.client is not None:
@@ -194,6 +204,7 @@ class Runtime:
         """Resolved if the default engine will never be there."""
         self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
+        self._postprocessing: PingClient | None = None
         self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
 
     def start(self) -> None:
@@ -241,6 +252,7 @@ class Runtime:
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
+        self._postprocessing = PingClient(POSTPROCESSING, address(POSTPROCESSING, self._owner))
         for engine in self._engines:
             try:
                 engine.connect(self._owner, self._model_calls, self._on_engine)
@@ -264,6 +276,10 @@ class Runtime:
         service = Service(
             Models([default, *further]), self._settings, self._model_calls, on_busy=self._guard.set_in_progress
         )
+        for engine in self._engines:
+            engine.add_to(service.readiness)
+        assert self._postprocessing is not None
+        service.readiness.add(POSTPROCESSING, self._postprocessing)
         self._service.set_result(service)
         self._discover_tasks(service.models)
         if self._listener is not None:
@@ -366,6 +382,8 @@ class Runtime:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
+        if self._postprocessing is not None:
+            await self._postprocessing.close()
         self._model_calls.close()
         await self._streams.close()
         if self._http is not None:
