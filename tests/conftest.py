@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import ssl
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,14 @@ if not Path("/dev/nvidiactl").exists():
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+# Clients of httpx and openai read all of the machine's certificates as they are made: 25 ms, more than the one request
+# that many are made for. Here they share what has been read.
+ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
+
 TRITON = Path(__file__).parent / "triton"
 
 
-class Scheduling(LoadFileScheduling):
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
     """Work units of parallel runs: a file each, but those that talk to the session's server are one.
 
     So one worker starts that server, loads the reference, and keeps both to the end of these files, which come early;
