@@ -92,6 +92,11 @@ class ResponseSender:
         self._ended = False
         thread.open.add(self)
 
+    @property
+    def unread(self) -> int:
+        """Responses that wait for the server."""
+        return len(self._items)
+
     def begin(self, encoder: TextEncoder) -> None:
         """Write text with `encoder`."""
         self._encoder = encoder
