@@ -142,7 +142,8 @@ def call_failure(name: str, error: ModelCallError, timeout_s: float) -> ApiError
         return OverloadedError(f"The model {name!r} is not loaded (any more).", code="model_unavailable")
     if _UNEXPECTED in str(error):
         return EngineError(f"The model {name!r} failed; see the server's log.")
-    return EngineError(f"The model {name!r} failed: {error}")
+    said = str(error).removeprefix(f"the model '{name}': ")
+    return EngineError(f"The model {name!r} failed: {said}")
 
 
 def _tensor(spec: TensorSpec, rows: Sequence[Array], *, batched: bool) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, ModelTimeoutError, ModelUnavailableError
@@ -40,7 +40,7 @@ class FakeModelCalls:
 
     async def stream(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
-    ) -> AsyncIterator[Arrays]:
+    ) -> AsyncGenerator[Arrays, None]:
         self.called.append((model, dict(inputs)))
         responses: Any = _find(self.streams, model)(inputs)
         try:

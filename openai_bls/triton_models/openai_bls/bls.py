@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from openai_bls.transport.model_calls import (
@@ -17,6 +17,7 @@ from openai_bls.transport.model_calls import (
     ModelCallError,
     ModelTimeoutError,
     ModelUnavailableError,
+    NoStreamsError,
 )
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class StreamingCall(Protocol):
 
     def __call__(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
-    ) -> AsyncIterator[Arrays]:
+    ) -> AsyncGenerator[Arrays, None]:
         """The responses of a decoupled model."""
         ...
 
@@ -116,10 +117,10 @@ class BlsCalls:
 
     def stream(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
-    ) -> AsyncIterator[Arrays]:
+    ) -> AsyncGenerator[Arrays, None]:
         """The responses of a decoupled model; see `ModelCalls.stream`."""
         if self._streaming_call is None:
-            raise ModelUnavailableError("models that stream cannot be called here")
+            raise NoStreamsError("models that stream cannot be called here")
         return self._streaming_call(model, inputs, outputs, timeout_s=timeout_s)
 
     def close(self) -> None:
