@@ -13,7 +13,11 @@ import openai
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
+from openai_bls.api.registry import ENDPOINTS
 from openai_bls.launcher.readiness import get
+from openai_bls.launcher.smoke.check import run
+from openai_bls.launcher.smoke.registry_checks import CHECKS
+from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.triton_models.openai_bls.model_index import GrpcModelIndex, HttpModelIndex
 from tests.triton.conftest import ROOT
@@ -201,6 +205,15 @@ def test_on_tritons_port(example_server: RunningServer, sdk: openai.OpenAI) -> N
         assert ask("score", {"text_1": "pears", "text_2": "pears"})["data"][0]["score"] == 1.0
         assert ask("moderations", {"input": EXCLAMATION})["results"][0]["flagged"]
         assert len(ask("embeddings", {"model": "embedding", "input": "x"})["data"][0]["embedding"]) == 256
+
+
+def test_smoke_checks_find_their_models(example_server: RunningServer) -> None:
+    of_tasks = {endpoint.name: endpoint.paths[0] for endpoint in ENDPOINTS if endpoint.smoke and endpoint.smoke.tasks}
+    wanted = {f"POST {path}" for path in of_tasks.values()} | {f"generate, {name}" for name in of_tasks}
+    checks = [check for check in CHECKS if check.name in wanted]
+    outcomes = list(run(checks, Session(Target(example_server.openai_url, example_server.http_url))))
+    assert len(outcomes) == 2 * len(of_tasks) > 0
+    assert [outcome.line() for outcome in outcomes if outcome.status != "ok"] == []
 
 
 def test_refusals(sdk: openai.OpenAI, example_server: RunningServer) -> None:
