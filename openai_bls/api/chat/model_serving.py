@@ -139,8 +139,8 @@ class StreamedAnswer:
         if not model.decoupled:
             _, whole = await _whole_answer(self._service, self._request)
             _count(tally, whole)
-            for chunk in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
-                yield chunk
+            for part in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
+                yield part
             return
         async with aclosing(self._service.chat_models.chunks(model, self._request.text)) as texts:
             async for text in texts:
