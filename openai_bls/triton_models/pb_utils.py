@@ -61,6 +61,42 @@ def load_error(reason: object) -> Exception:
     return pb_utils.TritonModelException(str(reason))  # type: ignore[no-any-return]
 
 
+class MetricsPort:
+    """Custom metrics of this model on Triton's metrics port.
+
+    A metric that is alive when its family or the interpreter ends can crash the process: whoever holds one lets it go
+    before `close`.
+    """
+
+    def __init__(self) -> None:
+        self._families: dict[str, Any] = {}
+
+    def metric(
+        self, kind: str, name: str, documentation: str, labels: Mapping[str, str], buckets: Sequence[float] = ()
+    ) -> Any:
+        """A metric with `increment`, `set` or `observe`; each of these takes 0.05 to 0.1 ms.
+
+        Models and instances that ask for the same name and labels share one.
+
+        Args:
+            kind: `counter`, `gauge` or `histogram`.
+
+        Raises:
+            ValueError: this server's models have no metrics of the kind: histograms came with 24.09.
+        """
+        number = getattr(pb_utils.MetricFamily, kind.upper(), None)
+        if number is None:
+            raise ValueError(f"models have no {kind}s in this version of Triton")
+        if name not in self._families:
+            self._families[name] = pb_utils.MetricFamily(name=name, description=documentation, kind=number)
+        options = {"buckets": [float(bucket) for bucket in buckets]} if buckets else {}
+        return self._families[name].Metric(labels=dict(labels), **options)
+
+    def close(self) -> None:
+        """Remove the families."""
+        self._families.clear()
+
+
 def inputs(request: Any) -> Arrays:
     """All input tensors of a request by name."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -85,7 +121,7 @@ def only_inputs(request: Any) -> Arrays:
     """
     arrays = inputs(request)
     for name, value in request_parameters(request).items():
-        if name == "Streaming" and (_is_true(arrays, "stop") or _is_true(arrays, "streaming") == value):
+        if name == "Streaming" and (_is_true(arrays, "stop") or _streams(arrays) == value):
             # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
             continue
         if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
@@ -95,6 +131,10 @@ def only_inputs(request: Any) -> Arrays:
 
 def _is_true(arrays: Arrays, name: str) -> bool:
     return name in arrays and bool(arrays[name].any())
+
+
+def _streams(arrays: Arrays) -> bool:
+    return _is_true(arrays, "streaming") or _is_true(arrays, "stream")
 
 
 def text_inputs(request: Any) -> dict[str, list[bytes]]:
@@ -114,8 +154,10 @@ def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]]) -> Any:
 
 
 def request_parameters(request: Any) -> dict[str, Any]:
-    """The request's parameters: on HTTP every key of the body that names no input."""
+    """The request's parameters: on HTTP every key of the body that names no input, `id` among them; on gRPC too."""
     parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+    if request.request_id():
+        parameters["id"] = request.request_id()
     return parameters
 
 
@@ -186,6 +228,21 @@ class ResponseStream:
             self._closed = final
 
 
+class TensorReply(ResponseStream):
+    """Response stream of `tensorrt_llm_bls`: official tensors.
+
+    One that is not decoupled ends with its first response: a second one, or an empty end after it, would be an error.
+    """
+
+    def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
+        """One response; with `final` it is the last."""
+        super().send(arrays, final=final or not self._decoupled)
+
+    def fail(self, error: ApiError, message: str | None = None, *, after_output: bool = False) -> None:
+        """An error of Triton's, as the last response."""
+        super().fail(error, message)
+
+
 class TextReply:
     """Response stream of `openai_bls`: JSON text in the output `response`."""
 
@@ -196,9 +253,14 @@ class TextReply:
         """One response."""
         self._stream.send({"response": np.array([body], dtype=np.object_)}, final=final)
 
-    def fail(self, error: ApiError) -> None:
-        """An error of Triton's whose message is the OpenAI error body as JSON text: HTTP 400."""
-        self._stream.fail(error, msgspec.json.encode(error.body()).decode())
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
+        """An error of Triton's whose message is the OpenAI error body as JSON text: HTTP 400. After output a response
+        that holds that text."""
+        body = msgspec.json.encode(error.body())
+        if after_output:
+            self.send(body, final=True)
+        else:
+            self._stream.fail(error, body.decode())
 
     def close(self) -> None:
         """End the stream."""

@@ -250,6 +250,7 @@ class FakePrompts:
     """A `PromptClient` that tokenizes by the tiny tokenizer; chats are joined contents."""
 
     def __init__(self) -> None:
+        self.connected = True
         self.result: PromptResult | Exception | None = None
         self.hold: Awaitable[Any] | None = None
         self.requests: list[PromptRequest] = []
@@ -322,10 +323,10 @@ class FakeReply:
         assert not self.finals, "sent after the end"
         self._keep(json.loads(body), final)
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
         if not self.finals:
-            self.error = error
-            self._keep(None, True)
+            self.error = None if after_output else error
+            self._keep(error.body() if after_output else None, True)
 
     def close(self) -> None:
         if not self.finals:

@@ -17,7 +17,7 @@ from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
+from openai_bls.api.http.handlers import Api, Handler
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.service import Service
@@ -29,7 +29,7 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any]) -> Endpoint:
             body = await api.body(request)
             checked = await _checked(api.service, name, lambda: parse_json(name, body), lambda: json_object(body))
             if not checked.stream:
-                return JsonResponse(await unless_disconnected(request, _answer(api.service, checked)))
+                return await api.answered(request, _answer(api.service, checked))
             stream = api.event_stream()
             return await api.streamed(request, stream, await _stream(api.service, checked, stream))
 

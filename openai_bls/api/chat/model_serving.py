@@ -16,11 +16,13 @@ from typing import Annotated, Any
 import msgspec
 
 from openai_bls.api.chat import model_answers
+from openai_bls.api.chat.assembly import assemble
 from openai_bls.api.common.bodies import convert
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import ChunkSink
 from openai_bls.api.common.one_shot import Tally, admitted
 from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
+from openai_bls.pipeline.guards import guarded_request
 from openai_bls.pipeline.service import Service
 from openai_bls.pipeline.task_models import TaskModel, unusable
 
@@ -112,6 +114,12 @@ class StreamedAnswer:
         self._service = service
         self._request = request
         self._sink = sink
+        # What is kept for a guard.
+        self._kept: list[dict[str, Any]] | None = None
+        guarded = guarded_request.get()
+        if guarded is not None and guarded.wants_answers:
+            kept = self._kept = []
+            guarded.streams(lambda usage: assemble(kept))
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def cancel(self) -> None:
@@ -139,13 +147,17 @@ class StreamedAnswer:
         if not model.decoupled:
             _, whole = await _whole_answer(self._service, self._request)
             _count(tally, whole)
-            for part in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
-                yield part
+            for text in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
+                if self._kept is not None:
+                    self._kept.append(model_answers.checked(model.name, text))
+                yield text
             return
         async with aclosing(self._service.chat_models.chunks(model, self._request.text)) as texts:
             async for text in texts:
                 chunk = model_answers.checked(model.name, text)
                 _count(tally, chunk)
+                if self._kept is not None:
+                    self._kept.append(chunk)
                 # An event has one line.
                 yield encode(chunk) if b"\n" in text or b"\r" in text else text
 

@@ -16,6 +16,7 @@ from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.guards import guarded_request
 from openai_bls.pipeline.prepare import check
 from openai_bls.pipeline.service import Service
 
@@ -52,22 +53,24 @@ def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
         EngineError: the block failed unexpectedly; the log says how.
     """
     service.check_admission()
-    began_at = time.monotonic()
+    guarded = guarded_request.get()
+    began_at = time.monotonic() if guarded is None else guarded.began_at
     tally = Tally()
 
     def ended(outcome: Outcome) -> None:
-        service.on_end(
-            RequestRecord(
-                endpoint=endpoint,
-                model=model,
-                outcome=outcome,
-                finish_reasons=tally.finish_reasons,
-                usage=tally.usage or Usage.of(tally.prompt_tokens, 0),
-                began_at=began_at,
-                first_token_at=tally.first_token_at,
-                ended_at=time.monotonic(),
-            )
+        record = RequestRecord(
+            endpoint=endpoint,
+            model=model,
+            outcome=outcome,
+            finish_reasons=tally.finish_reasons,
+            usage=tally.usage or Usage.of(tally.prompt_tokens, 0),
+            began_at=began_at,
+            first_token_at=tally.first_token_at,
+            ended_at=time.monotonic(),
         )
+        service.on_end(record)
+        if guarded is not None:
+            guarded.ended(record)
 
     service.count(1)
     try:
@@ -105,6 +108,6 @@ async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: st
     check(request, target.model, service.settings)
     with admitted(service, endpoint, target.name):
         assert request.prompt is not None
-        result = await target.model.tokenize(request.prompt)
+        result = await target.model.tokenize(request.prompt, any_length=True)
     (tokens,) = result.prompt_token_ids
     return tokens

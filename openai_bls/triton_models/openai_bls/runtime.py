@@ -1,7 +1,7 @@
 """Runtime of one `openai_bls` instance: an event loop with the engine clients and /v1.
 
 Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
-Triton.
+Triton, and one tells its metrics port what has changed.
 """
 
 from __future__ import annotations
@@ -15,30 +15,41 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from openai_bls.api.common.bodies import json_object
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.api.registry import TRITON_ENTRIES
+from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.errors import ApiError, EngineError, OverloadedError
+from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
+from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.ping import PingClient
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
+from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
+from openai_bls.triton_models.openai_bls.server_process import (
+    NoGrpcError,
+    grpc_address,
+    is_listening,
+    shows_metrics,
+)
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.repository import POSTPROCESSING, Backend
 
 if TYPE_CHECKING:
     from openai_bls.transport.grpc.client import GrpcEngineClient
@@ -145,6 +156,14 @@ class _Engine:
             ) from None
         return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
 
+    def add_to(self, readiness: Readiness) -> None:
+        """Have the engine and its preprocessing asked whether they answer, where the exchange leads to them."""
+        if isinstance(self.client, ExchangeClient):
+            readiness.add(self.backend.engine, self.client)
+        # A model that is called by BLS is not asked beside: a request to a stopped one costs the server.
+        if isinstance(self.prompts, PromptExchangeClient):
+            readiness.add(self.backend.preprocessing, self.prompts)
+
     async def close(self) -> None:
         """Hang up."""
         if self.client is not None:
@@ -161,6 +180,7 @@ class Runtime:
         backends: of the engines to serve, the default one first.
         owner: process id of the tritonserver.
         call_model: makes one BLS call.
+        metrics_port: where the metrics are shown beside /v1's page, unless the settings or the server say otherwise.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
@@ -170,11 +190,19 @@ class Runtime:
     """
 
     def __init__(
-        self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int, call_model: BlockingCall
+        self,
+        settings: OpenAiBlsSettings,
+        backends: Sequence[Backend],
+        owner: int,
+        call_model: BlockingCall,
+        metrics_port: MetricsPort | None = None,
     ) -> None:
         self._settings = settings
+        self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
+        self._exporter: MetricsExporter | None = None
         self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
+        self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
         self._streams = GrpcStreams(owner, settings.engine_grpc_url)
         self._model_calls = BlsCalls(self._loop, call_model, self._streams.stream)
@@ -190,6 +218,7 @@ class Runtime:
         """Resolved if the default engine will never be there."""
         self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
+        self._postprocessing: PingClient | None = None
         self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
 
     def start(self) -> None:
@@ -200,7 +229,7 @@ class Runtime:
         self,
         tensors: Mapping[str, Sequence[bytes]],
         parameters: Mapping[str, Any],
-        reply: Reply,
+        reply: Reply[bytes],
     ) -> None:
         """Take a request of Triton's endpoints; returns at once. From any thread.
 
@@ -222,6 +251,8 @@ class Runtime:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
         self._senders.close()
+        if self._exporter is not None:
+            self._exporter.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -237,6 +268,7 @@ class Runtime:
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
+        self._postprocessing = PingClient(POSTPROCESSING, address(POSTPROCESSING, self._owner))
         for engine in self._engines:
             try:
                 engine.connect(self._owner, self._model_calls, self._on_engine)
@@ -260,8 +292,16 @@ class Runtime:
         service = Service(
             Models([default, *further]), self._settings, self._model_calls, on_busy=self._guard.set_in_progress
         )
+        for engine in self._engines:
+            engine.add_to(service.readiness)
+        assert self._postprocessing is not None
+        service.readiness.add(POSTPROCESSING, self._postprocessing)
         self._service.set_result(service)
         self._discover_tasks(service.models)
+        if self._metrics_port is not None:
+            self._exporter = MetricsExporter(service.metrics, self._metrics_port)
+            self._exporter.start()
+            self._tasks.append(self._loop.create_task(service.readiness.watch()))
         if self._listener is not None:
             self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
@@ -288,7 +328,7 @@ class Runtime:
             logger.info("shutting down: %d requests in progress end first", service.in_progress)
             service.draining = True
 
-    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
+    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply[bytes]) -> None:
         sender = self._senders.sender_for(reply)
         task = self._loop.create_task(self._answer(tensors, parameters, sender))
         sender.when_cancelled(functools.partial(_cancel, task))
@@ -296,12 +336,16 @@ class Runtime:
         task.add_done_callback(self._answers.discard)
 
     async def _answer(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender[bytes]
     ) -> None:
         endpoint = ""
         try:
+            limit = self._settings.max_request_bytes
+            texts = [value for value in parameters.values() if isinstance(value, str)]
+            if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
+                raise TooLargeError(limit)
             endpoint, body = assemble(tensors, parameters)
-            await self._answer_or_raise(endpoint, body, sender)
+            await self._answer_or_raise(endpoint, body, str(parameters.get("id", "")), sender)
         except ApiError as error:
             self._refuse(endpoint, error, sender)
         except asyncio.CancelledError:
@@ -311,18 +355,32 @@ class Runtime:
             logger.exception("a request failed")
             self._refuse(endpoint, EngineError("The server had an error; see its log."), sender)
 
-    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender) -> None:
+    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender[bytes]) -> None:
         if self._service.done():
             self._service.result().on_refused(endpoint, error)
         sender.fail(error)
 
-    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], sender: ResponseSender) -> None:
+    async def _answer_or_raise(
+        self, endpoint: str, body: dict[str, Any], request_id: str, sender: ResponseSender[bytes]
+    ) -> None:
+        guarded = None
+        if endpoint in self._guarded:
+            guarded = await self._admit(endpoint, body, request_id)
+            body = json_object(guarded.body)
         respond = TRITON_ENTRIES[endpoint](body)
-        answer = await respond(await self._ready_service(), sender)
+        answering = respond(await self._ready_service(), sender)
+        answer = await (answering if guarded is None else guarded.whole(answering))
         if isinstance(answer, bytes):
             sender.answer(answer)
         else:
             sender.when_cancelled(answer.cancel)
+
+    async def _admit(self, endpoint: str, body: dict[str, Any], request_id: str) -> GuardedRequest:
+        guards = (await self._ready_service()).guards
+        assert guards is not None
+        guarded = await guards.admit(endpoint, encode(body), request_id or new_id("req_"))
+        guarded_request.set(guarded)
+        return guarded
 
     async def _ready_service(self) -> Service:
         if not self._service.done():
@@ -338,10 +396,14 @@ class Runtime:
     async def _shut_down(self) -> None:
         if self._service.done():
             self._service.result().draining = True
+            if guards := self._service.result().guards:
+                guards.close()
         if self._guard is not None:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
+        if self._postprocessing is not None:
+            await self._postprocessing.close()
         self._model_calls.close()
         await self._streams.close()
         if self._http is not None:

@@ -490,6 +490,17 @@ def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokeni
         )
 
 
+def test_a_preprocessing_that_cannot_be_called_by_bls_is_told_at_once(tokenizer_dir: Path, tmp_path: Path) -> None:
+    backend = Backend("tensorrt_llm", "theirs", tokenizer_dir, Path(), "exchange", tmp_path / "theirs", "bls")
+    with pytest.raises(ValueError, match="the model theirs cannot be called by BLS"):
+        Runtime(OpenAiBlsSettings(http_port=0), [backend], 2, no_model)
+    # The setting has the last word.
+    Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="exchange"), [backend], 2, no_model).close()
+    ours = msgspec.structs.replace(backend, prompt_transport="exchange")
+    with pytest.raises(ValueError, match="cannot be called by BLS"):
+        Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="bls"), [ours], 2, no_model)
+
+
 def small(tmp_path: Path) -> tuple[EngineInfo, Path]:
     """A second engine, whose tokenizer has each letter's case turned round."""
     folder = write_tokenizer(tmp_path, CHAT_TEMPLATE)
@@ -596,3 +607,11 @@ def test_metrics_tell_of_tritons_requests_and_the_engine(make: Callable[..., Wor
         "openai_bls_requests_in_progress 0.0",
     ):
         assert line in text.splitlines()
+
+
+@pytest.mark.parametrize("parameter", [True, False])
+def test_a_request_that_is_too_large(make: Callable[..., World], parameter: bool) -> None:
+    world = make(max_request_bytes=100)
+    text = "x" * 101
+    reply = world.submit(user=text) if parameter else world.submit({"prompt": [text.encode()]})
+    assert refusal(reply).status == 413
