@@ -133,7 +133,7 @@ def test_many_streams_side_by_side(sdk: openai.OpenAI) -> None:
 
 
 def test_on_tritons_endpoints(sdk: openai.OpenAI, chat_server: RunningServer) -> None:
-    body = {"model": WHOLE[0], "messages": json.dumps(task(do="echo")), "index": "docs"}
+    body: dict[str, Any] = {"model": WHOLE[0], "messages": json.dumps(task(do="echo")), "index": "docs"}
     answer = triton_client.chat(chat_server.http_url, body)
     assert answer["seen"] == {"model": WHOLE[0], "messages": task(do="echo"), "index": "docs", "stream": False}
     body = {"model": STREAMING, "messages": json.dumps(task(do="chunks", contents=["a", "b"])), "stream": True}
@@ -194,7 +194,7 @@ def test_they_are_listed_and_counted(sdk: openai.OpenAI, chat_server: RunningSer
         before = counted("requests_total", model, outcome="done") if model == STREAMING else 0.0
         tokens = counted("generation_tokens_total", model) if model == STREAMING else 0.0
         ask(sdk, model, do="echo")
-        until(lambda model=model, before=before: counted("requests_total", model, outcome="done") == before + 1)  # type: ignore[misc]
+        until(lambda model=model, before=before: counted("requests_total", model, outcome="done") == before + 1)
         assert counted("generation_tokens_total", model) == tokens + 2
 
 
