@@ -10,7 +10,7 @@ from openai_bls.triton_models.openai_bls.model_index import ModelIndexError
 from openai_bls.triton_models.openai_bls.task_config import task_model
 
 
-def tensor(name: str, data_type: str = "TYPE_STRING", dims: Sequence[int] = (1,), **more: Any) -> dict[str, Any]:
+def tensor(name: str, data_type: str = "TYPE_STRING", dims: Sequence[int | str] = (1,), **more: Any) -> dict[str, Any]:
     return {"name": name, "data_type": data_type, "dims": list(dims), **more}
 
 

@@ -2,8 +2,8 @@
 
 The running server is asked, not the config.pbtxt files: it alone knows what is loaded under explicit model control,
 from which of several repositories, and with which configuration (a load may override it, `auto_complete_config` adds to
-it). A look costs about 0.3 ms: one request for the list, one for each task model, and one for another model in turn,
-since a reload may have given that one a task.
+it). A look is one request for the list, one for each task model, and one for another model in turn, since a reload may
+have given that one a task: 1.7 ms of CPU time with none of them, on both sides together.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds between two looks until the first one succeeds.
 _START_RETRY_S = 0.1
-# Looks that fail in a row before the log says so: while a server starts or stops, some do.
-_FAILURES_TO_LOG = 3
+# Seconds without an answer before the log says so: while a server starts or stops there is none.
+_QUIET_S = 10.0
 
 
 class TaskDiscovery:
@@ -45,7 +45,8 @@ class TaskDiscovery:
         self._lock = asyncio.Lock()
         self._begun = 0
         self._finished = 0
-        self._failures = 0
+        self._failing_since: float | None = None
+        self._warned = False
         models.tasks.look = self.look
 
     async def run(self) -> None:
@@ -72,12 +73,19 @@ class TaskDiscovery:
             try:
                 await self._look()
             except ModelIndexError as error:
-                self._failures += 1
-                if self._failures == _FAILURES_TO_LOG:
-                    logger.warning("whether other models declare an openai_task is not known: %s", error)
+                self._on_failure(error)
                 return
-            self._failures = 0
+            self._failing_since = None
+            self._warned = False
             self._finished = number
+
+    def _on_failure(self, error: ModelIndexError) -> None:
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since >= _QUIET_S and not self._warned:
+            self._warned = True
+            logger.warning("whether other models declare an openai_task is not known: %s", error)
 
     async def _look(self) -> None:
         ready = await self._index.ready()

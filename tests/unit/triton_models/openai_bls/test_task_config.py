@@ -10,7 +10,7 @@ from openai_bls.triton_models.openai_bls.task_config import SIGNATURES, task_mod
 from tests.unit.task_support import config, model, tensor
 
 FP32 = "TYPE_FP32"
-DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
+DECOUPLED: dict[str, Any] = {"model_transaction_policy": {"decoupled": True}}
 VECTOR = [tensor("embedding", FP32, [4])]
 PAIR = [tensor("query"), tensor("document")]
 

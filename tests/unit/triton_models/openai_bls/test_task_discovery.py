@@ -8,6 +8,7 @@ import pytest
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.output.detect import ModelFormats
 from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.triton_models.openai_bls import task_discovery
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 from tests.unit.task_support import FakeIndex, config
@@ -94,12 +95,15 @@ async def test_engines_keep_their_names(caplog: pytest.LogCaptureFixture) -> Non
     assert "model poet declares openai_task chat, but an engine is served by that name" in caplog.text
 
 
-async def test_a_server_that_does_not_tell(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_does_not_tell(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     index = FakeIndex(config("chat", "agent"))
     models = engines()
     discovery = TaskDiscovery(index, models, 1.0)
     await discovery.look()
     index.error = "Triton's HTTP port 8000 does not answer"
+    await discovery.look()
+    assert not caplog.records
+    monkeypatch.setattr(task_discovery, "_QUIET_S", 0)
     for _ in range(9):
         await discovery.look()
     # What was known stays.
