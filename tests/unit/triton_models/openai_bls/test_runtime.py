@@ -490,6 +490,17 @@ def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokeni
         )
 
 
+def test_a_preprocessing_that_cannot_be_called_by_bls_is_told_at_once(tokenizer_dir: Path, tmp_path: Path) -> None:
+    backend = Backend("tensorrt_llm", "theirs", tokenizer_dir, Path(), "exchange", tmp_path / "theirs", "bls")
+    with pytest.raises(ValueError, match="the model theirs cannot be called by BLS"):
+        Runtime(OpenAiBlsSettings(http_port=0), [backend], 2, no_model)
+    # The setting has the last word.
+    Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="exchange"), [backend], 2, no_model).close()
+    ours = msgspec.structs.replace(backend, prompt_transport="exchange")
+    with pytest.raises(ValueError, match="cannot be called by BLS"):
+        Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="bls"), [ours], 2, no_model)
+
+
 def small(tmp_path: Path) -> tuple[EngineInfo, Path]:
     """A second engine, whose tokenizer has each letter's case turned round."""
     folder = write_tokenizer(tmp_path, CHAT_TEMPLATE)
