@@ -57,7 +57,9 @@ def chat_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chat_server(repository: Path, chat_models: Path) -> Iterator[RunningServer]:
     args = [f"--model-repository={chat_models}", "--model-control-mode=explicit", "--load-model=*"]
-    with run_server(repository, args=args, env={"OPENAI_BLS_KEEP_ALIVE_INTERVAL_S": "0.2"}) as running:
+    with run_server(
+        repository, args=args, env={"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_KEEP_ALIVE_INTERVAL_S": "0.2"}
+    ) as running:
         yield running
 
 
@@ -131,7 +133,7 @@ def test_many_streams_side_by_side(sdk: openai.OpenAI) -> None:
 
 
 def test_on_tritons_endpoints(sdk: openai.OpenAI, chat_server: RunningServer) -> None:
-    body = {"model": WHOLE[0], "messages": json.dumps(task(do="echo")), "index": "docs"}
+    body: dict[str, Any] = {"model": WHOLE[0], "messages": json.dumps(task(do="echo")), "index": "docs"}
     answer = triton_client.chat(chat_server.http_url, body)
     assert answer["seen"] == {"model": WHOLE[0], "messages": task(do="echo"), "index": "docs", "stream": False}
     body = {"model": STREAMING, "messages": json.dumps(task(do="chunks", contents=["a", "b"])), "stream": True}
@@ -192,7 +194,7 @@ def test_they_are_listed_and_counted(sdk: openai.OpenAI, chat_server: RunningSer
         before = counted("requests_total", model, outcome="done") if model == STREAMING else 0.0
         tokens = counted("generation_tokens_total", model) if model == STREAMING else 0.0
         ask(sdk, model, do="echo")
-        until(lambda model=model, before=before: counted("requests_total", model, outcome="done") == before + 1)  # type: ignore[misc]
+        until(lambda model=model, before=before: counted("requests_total", model, outcome="done") == before + 1)
         assert counted("generation_tokens_total", model) == tokens + 2
 
 

@@ -159,6 +159,33 @@ def test_moderations(sdk: openai.OpenAI) -> None:
     assert sdk.moderations.create(model="moderator", input=EXCLAMATION).results[0].flagged
 
 
+def test_rag(sdk: openai.OpenAI) -> None:
+    question: Any = [{"role": "user", "content": "What is a KV cache?"}]
+    passage = "A KV cache stores keys and values of earlier tokens."
+    with_passage: Any = [{"role": "system", "content": passage}, *question]
+    plain: Any = sdk.chat.completions.create(model="demo", messages=question, max_tokens=1)
+    direct: Any = sdk.chat.completions.create(model="demo", messages=with_passage, temperature=0)
+    answer: Any = sdk.chat.completions.create(model="rag", messages=question, temperature=0)
+    assert answer.retrieved == passage
+    # The engine saw it: its answer and the length of its prompt are those with the passage.
+    assert answer.choices[0].message.content == direct.choices[0].message.content
+    assert answer.choices[0].message.content.startswith("The KV cache stores the keys and values")
+    assert answer.usage.prompt_tokens == direct.usage.prompt_tokens > plain.usage.prompt_tokens
+    stream = sdk.chat.completions.create(
+        model="rag", messages=question, temperature=0, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = stream
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == answer.choices[0].message.content
+    assert last.usage == answer.usage
+    # What it retrieves goes with the question.
+    question = [{"role": "user", "content": "What is machine learning?"}]
+    other: Any = sdk.chat.completions.create(model="rag", messages=question)
+    assert other.retrieved.startswith("Machine learning")
+    with pytest.raises(openai.BadRequestError) as caught:
+        sdk.chat.completions.create(model="rag", messages=question, stream=True, n=1000)
+    assert caught.value.param == "n"
+
+
 def test_on_tritons_port(example_server: RunningServer, sdk: openai.OpenAI) -> None:
     with openai.OpenAI(base_url=example_server.http_url, api_key="none", max_retries=0) as triton_http:
 

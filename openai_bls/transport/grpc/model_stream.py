@@ -6,9 +6,11 @@ Decoupled BLS calls crash stubs (docs/architecture.md), hence this way for model
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 # Triton's words for a model that is not loaded, or is being unloaded.
 _NOT_LOADED = re.compile(r"unknown model|is not ready|no available versions|not found|unloading", re.IGNORECASE)
+# Seconds that a stream has to end by itself before it is broken off: tritonserver 2.51.0 may lose a request whose
+# stream breaks off just as it ends, and then never unloads the model.
+_GRACE_S = 0.25
 _TRACEBACK = "\n\nAt:\n"
 
 
@@ -40,6 +45,7 @@ class GrpcModelStreams:
     def __init__(self, address: str) -> None:
         self._channel = wire.open_channel(address)
         self._closed = False
+        self._ending: set[asyncio.Task[None]] = set()
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def stream(
@@ -57,10 +63,12 @@ class GrpcModelStreams:
             ModelCallError: it failed, is not there, or the deadline has passed.
         """
         final = False
+        reading: asyncio.Future[Any] | None = None
         call = self._stub.ModelStreamInfer(timeout=timeout_s)
         try:
             await call.write(wire.infer_request(model, inputs, outputs))
-            async for answer in call:
+            # Shielded: a cancelled read would break the stream off at once.
+            while (answer := await asyncio.shield(reading := asyncio.ensure_future(call.read()))) is not grpc.aio.EOF:
                 if answer.error_message:
                     raise _model_error(model, answer.error_message)
                 arrays = wire.read_arrays(answer)
@@ -77,8 +85,10 @@ class GrpcModelStreams:
                 raise
             raise ModelUnavailableError("the server is shutting down") from None
         finally:
-            # Harmless if the stream has ended.
-            call.cancel()
+            if not call.done():
+                task = asyncio.get_running_loop().create_task(_let_end(call, reading))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
         if not final:
             raise ModelCallError(f"the stream of the model '{model}' broke off")
 
@@ -86,6 +96,24 @@ class GrpcModelStreams:
         """Hang up; streams that are open end with an error."""
         self._closed = True
         await self._channel.close()
+        await asyncio.gather(*self._ending)
+
+
+async def _let_end(call: Any, reading: asyncio.Future[Any] | None) -> None:
+    """Read on for a moment, then break the stream off.
+
+    A client often goes, and a model often fails, just before the model's FINAL.
+    """
+
+    async def read_on() -> None:
+        await call.done_writing()
+        answer = None if reading is None else await reading
+        while answer is not grpc.aio.EOF:
+            answer = await call.read()
+
+    with contextlib.suppress(asyncio.TimeoutError, grpc.aio.AioRpcError, asyncio.CancelledError):
+        await asyncio.wait_for(read_on(), _GRACE_S)
+    call.cancel()
 
 
 def _model_error(model: str, message: str) -> ModelCallError:

@@ -147,7 +147,7 @@ def test_tool_calls_get_an_index_and_further_fields_stay() -> None:
 
 
 def test_every_choice_has_its_chunks() -> None:
-    logprobs = {"content": []}
+    logprobs: dict[str, Any] = {"content": []}
     found = chunks(answer(CHOICE, {**CHOICE, "index": 1, "logprobs": logprobs, "message": {"content": "b"}}))
     assert [chunk["choices"][0]["index"] for chunk in found] == [0, 0, 0, 1, 1, 1]
     assert [chunk["choices"][0]["logprobs"] for chunk in found[3:]] == [None, logprobs, None]

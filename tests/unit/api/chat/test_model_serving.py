@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def response(value: Any) -> Arrays:
 
 
 def bench_of(
-    whole: Any = None, chunks: Callable[[dict[str, Array]], Any] | None = None, *, name: str = "rag", **settings: Any
+    whole: Any = None, chunks: Callable[[Mapping[str, Array]], Any] | None = None, *, name: str = "rag", **settings: Any
 ) -> Bench:
     """A service with a chat model, one that streams if `chunks` are given."""
     bench = Bench(**settings)
@@ -275,7 +275,7 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
     class Unread(FakeSink):
         @property
-        def unread(self) -> int:
+        def unread(self) -> int:  # type: ignore[override]
             return len(self.raw)
 
     for sink, read in ((Unread(sse=True), False), (FakeSink(sse=True), True)):

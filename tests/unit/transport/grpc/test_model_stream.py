@@ -23,6 +23,7 @@ Answers = Callable[[Any, Any], AsyncIterator[Any]]
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
+        self.address = ""
         self.cancelled = asyncio.Event()
         self.closed_by_client = asyncio.Event()
 
@@ -44,7 +45,8 @@ async def serving(answers: Answers, kind: type[Triton] = Triton) -> AsyncIterato
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    streams = GrpcModelStreams(f"127.0.0.1:{port}")
+    triton.address = f"127.0.0.1:{port}"
+    streams = GrpcModelStreams(triton.address)
     try:
         yield triton, streams
     finally:
@@ -224,3 +226,32 @@ async def test_an_end_that_the_model_did_not_send() -> None:
     async with serving(hang, Ends) as (_, streams):
         with pytest.raises(ModelCallError, match="broke off"):
             await soon(read(streams))
+
+
+@pytest.mark.parametrize("early", ["the model fails", "the reader stops", "the reader is cancelled"])
+async def test_a_stream_that_is_about_to_end_is_not_broken_off(early: str) -> None:
+    """The server may lose a request whose stream breaks off just as it ends."""
+    go_on = asyncio.Event()
+
+    async def answers(*_: Any) -> AsyncIterator[Any]:
+        yield error("no more") if early == "the model fails" else response(response=text(b"a"))
+        await go_on.wait()
+        yield response(final=True)
+
+    async with serving(answers) as (triton, streams):
+        stream: Any = open_stream(streams)
+        if early == "the model fails":
+            with pytest.raises(ModelCallError, match="no more"):
+                await soon(stream.__anext__())
+        else:
+            await soon(stream.__anext__())
+        if early == "the reader is cancelled":
+            reader = asyncio.ensure_future(stream.__anext__())
+            await asyncio.sleep(0)
+            reader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reader
+        await stream.aclose()
+        go_on.set()
+        await soon(triton.closed_by_client.wait())
+        assert not triton.cancelled.is_set()
