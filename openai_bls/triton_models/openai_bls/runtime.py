@@ -38,8 +38,8 @@ from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
-from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
+from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.server_process import (
