@@ -2,9 +2,9 @@
 
 Three servers at a time differ in how `openai_bls` reaches the same `preprocessing`: over the socket of the exchange, by
 BLS with the whole request in one tensor, and by BLS with the official tensors, where `openai_bls` renders the chat
-template itself. Two more have the socket and guards that have nothing to say, a BLS call each. The requests are chats on
-/tokenize, which answers without an engine; one after another, each to all servers in turn, and then several at a time.
-Prints a table in Markdown.
+template itself. Two more have the socket and guards that have nothing to say, a BLS call each. The requests are chats
+on /tokenize, which answers without an engine; one after another, each to all servers in turn, and then several at a
+time. Prints a table in Markdown.
 """
 
 from __future__ import annotations
