@@ -25,6 +25,7 @@ from openai_bls.launcher.server import (
     wheel_root,
 )
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
+from openai_bls.triton_models.tensors import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -251,11 +252,11 @@ def engine_models(names: Sequence[str]) -> list[str]:
 
 
 def _further_engines(repository: Path) -> dict[Path, str]:
-    """Their folders, and what they are called; an ensemble whose name begins alike runs nothing."""
+    """Their folders, and what they are called; `tensorrt_llm_bls`, whose name begins alike, holds none."""
     return {
         folder: folder.name.removeprefix(f"{ENGINE_MODEL}_")
         for folder in sorted(repository.glob(f"{ENGINE_MODEL}_*"))
-        if any(folder.glob("*/model.py")) or cpp_parameters(folder) is not None
+        if folder.name not in MODELS and (any(folder.glob("*/model.py")) or cpp_parameters(folder) is not None)
     }
 
 

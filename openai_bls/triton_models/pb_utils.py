@@ -121,7 +121,7 @@ def only_inputs(request: Any) -> Arrays:
     """
     arrays = inputs(request)
     for name, value in request_parameters(request).items():
-        if name == "Streaming" and (_is_true(arrays, "stop") or _is_true(arrays, "streaming") == value):
+        if name == "Streaming" and (_is_true(arrays, "stop") or _streams(arrays) == value):
             # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
             continue
         if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
@@ -131,6 +131,10 @@ def only_inputs(request: Any) -> Arrays:
 
 def _is_true(arrays: Arrays, name: str) -> bool:
     return name in arrays and bool(arrays[name].any())
+
+
+def _streams(arrays: Arrays) -> bool:
+    return _is_true(arrays, "streaming") or _is_true(arrays, "stream")
 
 
 def text_inputs(request: Any) -> dict[str, list[bytes]]:
@@ -224,6 +228,21 @@ class ResponseStream:
             self._closed = final
 
 
+class TensorReply(ResponseStream):
+    """Response stream of `tensorrt_llm_bls`: official tensors.
+
+    One that is not decoupled ends with its first response: a second one, or an empty end after it, would be an error.
+    """
+
+    def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
+        """One response; with `final` it is the last."""
+        super().send(arrays, final=final or not self._decoupled)
+
+    def fail(self, error: ApiError, message: str | None = None, *, after_output: bool = False) -> None:
+        """An error of Triton's, as the last response."""
+        super().fail(error, message)
+
+
 class TextReply:
     """Response stream of `openai_bls`: JSON text in the output `response`."""
 
@@ -234,9 +253,14 @@ class TextReply:
         """One response."""
         self._stream.send({"response": np.array([body], dtype=np.object_)}, final=final)
 
-    def fail(self, error: ApiError) -> None:
-        """An error of Triton's whose message is the OpenAI error body as JSON text: HTTP 400."""
-        self._stream.fail(error, msgspec.json.encode(error.body()).decode())
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
+        """An error of Triton's whose message is the OpenAI error body as JSON text: HTTP 400. After output a response
+        that holds that text."""
+        body = msgspec.json.encode(error.body())
+        if after_output:
+            self.send(body, final=True)
+        else:
+            self._stream.fail(error, body.decode())
 
     def close(self) -> None:
         """End the stream."""

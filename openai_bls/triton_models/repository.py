@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +22,7 @@ import msgspec
 
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
-from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,27 @@ def backends(openai_bls_dir: Path, version: str) -> list[Backend]:
         )
         for suffix in ("", *_further(openai_bls_dir.parent))
     ]
+
+
+def excludes_input(backend: Backend, environ: Mapping[str, str]) -> bool:
+    """The setting `exclude_input_in_output` of an engine of our own model.py, which the models around it share.
+
+    Raises:
+        SettingsError: a bad value, or an engine of the C++ backend.
+    """
+    if backend.transport == "grpc":
+        raise SettingsError(
+            f"{backend.engine} is of the C++ backend, for which this model's config.pbtxt must be another: run "
+            "`python -m openai_bls render`"
+        )
+    name = "exclude_input_in_output"
+    try:
+        found = config_pbtxt.parameters(config_pbtxt.read(backend.engine_dir / "config.pbtxt"))
+    except (OSError, ValueError):
+        # The server says what is wrong with it.
+        found = {}
+    given = {name: found[name]} if name in found else {}
+    return load(TensorRtLlmSettings, given, environ).exclude_input_in_output
 
 
 def served_names(repository: Path) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
@@ -78,6 +79,7 @@ def test_a_dropped_client_frees_the_engine(repository: Path) -> None:
     """One slot in the engine, held by a client that goes away: the next request is answered."""
     env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
     endless = {"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    text: dict[str, Any] = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1}
     with (
         run_server(repository, env=env) as server,
         openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0, timeout=20) as client,
@@ -92,10 +94,25 @@ def test_a_dropped_client_frees_the_engine(repository: Path) -> None:
                 f"{server.http_url}/v2/models/tensorrt_llm/generate_stream",
                 {"input_ids": [1, 2], "request_output_len": 2000, "end_id": -1, "streaming": True},
             ),
+            (f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream", {**text, "stream": True}),
         ):
             with httpx.stream("POST", url, json=body, timeout=60) as response:
                 next(response.iter_bytes())
             # 2,000 tokens would take 40 seconds: this comes only after the first has been cancelled.
+            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
+            assert answer.choices[0].finish_reason == "length"
+        # Over gRPC a client may leave before its first response, and one that is not streamed too.
+        for stream in (True, False):
+            inputs = [
+                triton_client.infer_input("text_input", np.array([["Hello"]], dtype=np.object_), "BYTES"),
+                triton_client.infer_input("max_tokens", np.array([[2000]], dtype=np.int32), "INT32"),
+                triton_client.infer_input("end_id", np.array([[-1]], dtype=np.int32), "INT32"),
+                triton_client.infer_input("stream", np.array([[stream]]), "BOOL"),
+            ]
+            with triton_client.GrpcStream(server.grpc_url) as leaving:
+                leaving.send("tensorrt_llm_bls", inputs)
+                if stream:
+                    next(leaving.responses())
             answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
             assert answer.choices[0].finish_reason == "length"
 

@@ -323,10 +323,10 @@ class FakeReply:
         assert not self.finals, "sent after the end"
         self._keep(json.loads(body), final)
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
         if not self.finals:
-            self.error = error
-            self._keep(None, True)
+            self.error = None if after_output else error
+            self._keep(error.body() if after_output else None, True)
 
     def close(self) -> None:
         if not self.finals:

@@ -22,7 +22,7 @@ from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.errors import ApiError, EngineError, OverloadedError
+from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
@@ -229,7 +229,7 @@ class Runtime:
         self,
         tensors: Mapping[str, Sequence[bytes]],
         parameters: Mapping[str, Any],
-        reply: Reply,
+        reply: Reply[bytes],
     ) -> None:
         """Take a request of Triton's endpoints; returns at once. From any thread.
 
@@ -328,7 +328,7 @@ class Runtime:
             logger.info("shutting down: %d requests in progress end first", service.in_progress)
             service.draining = True
 
-    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
+    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply[bytes]) -> None:
         sender = self._senders.sender_for(reply)
         task = self._loop.create_task(self._answer(tensors, parameters, sender))
         sender.when_cancelled(functools.partial(_cancel, task))
@@ -336,10 +336,14 @@ class Runtime:
         task.add_done_callback(self._answers.discard)
 
     async def _answer(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender[bytes]
     ) -> None:
         endpoint = ""
         try:
+            limit = self._settings.max_request_bytes
+            texts = [value for value in parameters.values() if isinstance(value, str)]
+            if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
+                raise TooLargeError(limit)
             endpoint, body = assemble(tensors, parameters)
             await self._answer_or_raise(endpoint, body, str(parameters.get("id", "")), sender)
         except ApiError as error:
@@ -351,13 +355,13 @@ class Runtime:
             logger.exception("a request failed")
             self._refuse(endpoint, EngineError("The server had an error; see its log."), sender)
 
-    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender) -> None:
+    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender[bytes]) -> None:
         if self._service.done():
             self._service.result().on_refused(endpoint, error)
         sender.fail(error)
 
     async def _answer_or_raise(
-        self, endpoint: str, body: dict[str, Any], request_id: str, sender: ResponseSender
+        self, endpoint: str, body: dict[str, Any], request_id: str, sender: ResponseSender[bytes]
     ) -> None:
         guarded = None
         if endpoint in self._guarded:

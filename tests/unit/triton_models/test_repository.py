@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.core.settings import SettingsError
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
-from openai_bls.triton_models.repository import Backend, backends, served_names
+from openai_bls.triton_models.repository import Backend, backends, excludes_input, served_names
 from openai_bls.triton_models.tensors import OPENAI_BLS, TENSORRT_LLM
 
 
@@ -33,8 +34,8 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
     engine(tmp_path, "tensorrt_llm_small")
     engine(tmp_path, "tensorrt_llm_small", version="2")
     engine(tmp_path, "tensorrt_llm_a_b")
-    # The ensemble of that name, and what is no engine.
-    engine(tmp_path, "tensorrt_llm_bls", manifest=".gitkeep")
+    # The model of that name, and what is no engine.
+    engine(tmp_path, "tensorrt_llm_bls", manifest="model.py")
     engine(tmp_path, "other_engine")
     assert backends(model, "1") == [
         default,
@@ -130,3 +131,24 @@ def test_aliases_are_the_configured_ones(tmp_path: Path, text: str, aliases: lis
     assert spread != config
     (tmp_path / "openai_bls" / "config.pbtxt").write_text(spread)
     assert served_names(tmp_path) == {"tensorrt_llm": aliases}
+
+
+def test_a_setting_that_the_models_around_an_engine_share(tmp_path: Path) -> None:
+    """As the engine reads it: from its config.pbtxt, overridden by the environment."""
+    engine(tmp_path, "tensorrt_llm")
+    config = tmp_path / "tensorrt_llm" / "config.pbtxt"
+
+    def found(text: str | None, environ: dict[str, str]) -> bool:
+        if text is not None:
+            config.write_text(text)
+        return excludes_input(backends(tmp_path / "openai_bls", "1")[0], environ)
+
+    assert found(None, {})
+    assert found(render(TENSORRT_LLM), {})
+    kept = msgspec.structs.replace(TENSORRT_LLM, parameters={"exclude_input_in_output": "false"})
+    assert not found(render(kept), {})
+    assert found(None, {"OPENAI_BLS_EXCLUDE_INPUT_IN_OUTPUT": "true"})
+    with pytest.raises(SettingsError, match="exclude_input_in_output"):
+        found(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
+    with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai_bls render"):
+        found(render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), {})
