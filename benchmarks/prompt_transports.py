@@ -1,9 +1,10 @@
 """Cost of BLS for a prompt, side by side with the socket: `python -m benchmarks.prompt_transports`.
 
-Three servers at a time, which differ in how `openai_bls` reaches the same `preprocessing`: over the socket of the
-exchange, by BLS with the whole request in one tensor, and by BLS with the official tensors, where `openai_bls` renders
-the chat template itself. The requests are chats on /tokenize, which answers without an engine; one after another, each
-to all servers in turn. Prints a table in Markdown.
+Three servers at a time differ in how `openai_bls` reaches the same `preprocessing`: over the socket of the exchange, by
+BLS with the whole request in one tensor, and by BLS with the official tensors, where `openai_bls` renders the chat
+template itself. Two more have the socket and guards that have nothing to say, a BLS call each. The requests are chats
+on /tokenize, which answers without an engine; one after another, each to all servers in turn, and then several at a
+time. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.tensors import PREPROCESSING
 
 _ROOT = Path(__file__).resolve().parent.parent
+_GUARDS = _ROOT / "benchmarks" / "bls_models"
 _TRANSPORTS = {
     "socket": "exchange",
     "BLS, one tensor": "bls",
     "BLS, official tensors": "bls",
+    "socket, guard before": "exchange",
+    "socket, guard before and after": "exchange",
 }
 _OURS_ALONE = ("PROMPT_REQUEST", "PROMPT_RESULT")
 _WARM_UP = 50
@@ -82,7 +86,9 @@ def servers(scratch: Path) -> Iterator[dict[str, str]]:
         urls = {}
         for name, transport in _TRANSPORTS.items():
             folder = official if "official" in name else repository
-            server = run_server(folder, {"OPENAI_BLS_PREPROCESSING_TRANSPORT": transport})
+            guards = {f"OPENAI_BLS_GUARD_{hook.upper()}": "guard" for hook in ("before", "after") if hook in name}
+            environment = {"OPENAI_BLS_PREPROCESSING_TRANSPORT": transport, **guards}
+            server = run_server(folder, environment, [f"--model-repository={_GUARDS}"] if guards else [])
             urls[name] = stack.enter_context(server).openai_url
         yield urls
 

@@ -147,10 +147,10 @@ class StreamedAnswer:
         if not model.decoupled:
             _, whole = await _whole_answer(self._service, self._request)
             _count(tally, whole)
-            for text in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
+            for part in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
                 if self._kept is not None:
-                    self._kept.append(model_answers.checked(model.name, text))
-                yield text
+                    self._kept.append(model_answers.checked(model.name, part))
+                yield part
             return
         async with aclosing(self._service.chat_models.chunks(model, self._request.text)) as texts:
             async for text in texts:
