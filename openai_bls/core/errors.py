@@ -8,7 +8,9 @@
         ├── ModelNotFoundError   404  `model` names nothing that is served here
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
+        ├── RefusedByGuardError  4xx  a guard refuses the request or its answer
         ├── OverloadedError      503  the server takes no more work just now
+        ├── DeadlineError        504  another model has not answered in time
         └── EngineError          500  the engine failed; the client did nothing wrong
 
 Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
@@ -82,12 +84,47 @@ class ModelNotFoundError(NotFoundError):
     default_code = "model_not_found"
 
 
+class RefusedByGuardError(ApiError):
+    """4xx: a guard refuses the request or its answer, in its own words.
+
+    Args:
+        message: for the client.
+        status: from 400 to 499.
+        kind: `type` of OpenAI's error body.
+        param: the request field at fault, or None.
+        code: None is `refused_by_guard`.
+    """
+
+    default_code = "refused_by_guard"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.status = status
+        self.type = kind
+
+
 class OverloadedError(ApiError):
     """503: the server takes no more work just now (full, or shutting down)."""
 
     status = 503
     type = "server_error"
     default_code = "server_overloaded"
+
+
+class DeadlineError(ApiError):
+    """504: another model has not answered in time."""
+
+    status = 504
+    type = "server_error"
+    default_code = "timeout"
 
 
 class EngineError(ApiError):

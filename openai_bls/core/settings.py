@@ -21,6 +21,8 @@ BACKEND_PARAMETERS = {"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+# A folder's name that Triton takes as a model; never `openai_bls`, which would call itself without end.
+GuardName = Annotated[str, msgspec.Meta(pattern=r"^(?!openai_bls$)[A-Za-z0-9_.-]*$")]
 
 
 class SettingsError(Exception):
@@ -59,8 +61,29 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
     engine_grpc_url: str = ""
     """Host and port of this server's gRPC front end, for `grpc`; empty reads tritonserver's command line."""
+    task_models_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    """Seconds between two looks for other Triton models of this server with an `openai_task`; 0 serves none of them."""
+    task_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """Seconds that such a model may take for a request; its own `openai_timeout_s` goes before."""
+    chat_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """The same for models with the task `chat`, until the end of their answer."""
+    preprocessing_transport: Literal["auto", "exchange", "bls"] = "auto"
+    """Transport to `preprocessing`: `exchange` to our own model.py, `bls` to any other by its tensors, `auto` by
+    whether the model.py serves the exchange."""
+    preprocessing_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """Seconds until a `preprocessing` that is called by BLS must have answered."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
+    guard_before: GuardName = ""
+    """Triton model that sees each request before the engine does, and may change or refuse it; empty is none."""
+    guard_after: GuardName = ""
+    """Triton model that sees each answer, with its usage, and may change or refuse one that is not streamed; empty is
+    none."""
+    guard_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
+    """Seconds that a guard may take for one call."""
+    guard_on_failure: Literal["refuse", "pass"] = "refuse"
+    """What happens to a request whose guard fails, is not loaded, is late or answers what it may not: `refuse` it with
+    503, or let it `pass` as if the guard had nothing to say."""
     api_key: str = ""
     """Key that /v1 requires as `Authorization: Bearer <key>`; empty requires none. Set by OPENAI_BLS_API_KEY only."""
 

@@ -212,6 +212,14 @@ def check_repository(repository: Path) -> str:
     return f"models {', '.join(names)} in {repository}"
 
 
+def check_further_repository(repository: Path) -> None:
+    """Models of your own: their folder, not that of one of them."""
+    if (repository / "config.pbtxt").is_file():
+        raise LaunchError(f"--with takes a folder of models, and {repository} is a model: give the folder above it")
+    if not repository.is_dir() or not model_names(repository):
+        raise LaunchError(f"--with {repository}: there are no models")
+
+
 def check_engine(repository: Path) -> str | None:
     """Every engine has been built, where the repository has models that run one."""
     if not (repository / ENGINE_MODEL).is_dir():

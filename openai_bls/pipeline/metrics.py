@@ -34,6 +34,7 @@ _OTHER = "other"
 _FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _WHOLE_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)
+_GUARD_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 # When a series was created says nothing here.
@@ -103,12 +104,24 @@ class Metrics(Collector):
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self._guard_seconds = Histogram(
+            _PREFIX + "guard_call_seconds",
+            "Calls of a guard, before requests or after answers. The outcome is passed, changed, refused, timeout, "
+            "failed, or cancelled (the client has gone).",
+            ("hook", "outcome"),
+            buckets=_GUARD_S,
+            registry=registry,
+        )
         self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
 
     def set_in_progress(self, count: int) -> None:
         """Set the number of requests in progress."""
         self._in_progress.set(count)
+
+    def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
+        """Count a call of a guard."""
+        self._guard_seconds.labels(hook, outcome).observe(seconds)
 
     def ended(self, record: RequestRecord) -> None:
         """Count an admitted request that has ended."""
@@ -169,7 +182,7 @@ class Metrics(Collector):
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)
         tokens = record.usage.completion_tokens
-        if record.first_token_at is not None and tokens > sequences:
+        if record.first_token_at is not None and tokens > sequences > 0:
             # They run side by side.
             gaps = (tokens - sequences) / sequences
             pace = (record.ended_at - record.first_token_at) / gaps

@@ -32,7 +32,7 @@ from openai_bls.core.settings import (
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
 from openai_bls.triton_models.engine_paths import strayed
-from openai_bls.triton_models.repository import served_names
+from openai_bls.triton_models.repository import prompt_transport, served_names
 from openai_bls.triton_models.start_check import check_start
 from openai_bls.triton_models.tensors import (
     ENSEMBLE,
@@ -157,11 +157,14 @@ def _write(texts: Mapping[Path, str]) -> list[Path]:
 def _tables(repository: Path) -> dict[str, Model]:
     """Declarations of this release for the repository's models, by name."""
     tables = dict(MODELS)
+    if prompt_transport(repository / PREPROCESSING.name) == "bls":
+        # Somebody else's, whose file is left alone.
+        del tables[PREPROCESSING.name]
     for engine in served_names(repository):
         suffix = engine.removeprefix(TENSORRT_LLM.name)
         for model in (TENSORRT_LLM, PREPROCESSING):
             name = model.name + suffix
-            if name not in tables:
+            if name not in tables and prompt_transport(repository / name) == "exchange":
                 tables[name] = msgspec.structs.replace(model, name=name)
     return tables
 

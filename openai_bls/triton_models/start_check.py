@@ -98,6 +98,8 @@ def _check_api(settings: OpenAiBlsSettings, engines: Mapping[str, Model]) -> Non
 
 def _check_ensemble(ensemble: Model, models: Mapping[str, Model]) -> None:
     for step in ensemble.steps:
+        if step.model not in models:
+            continue  # a preprocessing that is not ours
         most = models[step.model].max_batch_size
         if ensemble.max_batch_size > most:
             raise SettingsError(

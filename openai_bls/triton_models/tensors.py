@@ -147,6 +147,8 @@ PREPROCESSING = Model(
         _option("EMBEDDING_BIAS_WEIGHTS", "FP32", -1),
         _option("END_ID", "INT32", 1),
         _option("PAD_ID", "INT32", 1),
+        # A `PromptRequest` in MessagePack, and the `PromptResult`, for openai_bls by BLS: ours.
+        _option("PROMPT_REQUEST", "STRING", 1),
     ),
     outputs=(
         Tensor("INPUT_ID", "INT32", (-1,)),
@@ -157,6 +159,7 @@ PREPROCESSING = Model(
         Tensor("REQUEST_OUTPUT_LEN", "INT32", (-1,)),
         Tensor("OUT_END_ID", "INT32", (1,)),
         Tensor("OUT_PAD_ID", "INT32", (1,)),
+        Tensor("PROMPT_RESULT", "STRING", (1,)),
     ),
     comment="Chat template and tokenization.",
 )

@@ -37,6 +37,7 @@ from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.model_registry import Models, ServedModel
 from openai_bls.pipeline.service import Service
+from tests.fakes.model_calls import FakeModelCalls
 
 _numbers = itertools.count()
 
@@ -278,6 +279,8 @@ class FakeSink:
         self.ends = 0
         self.errors: list[ApiError] = []
 
+    unread = 0
+
     def begin(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 
@@ -364,7 +367,8 @@ class Bench:
             formats or detect(None, tool_call_parser="hermes", reasoning_parser="none"),
             known.aliases,
         )
-        self.service = Service(Models([self.model]), known, on_busy=self.busy.append)
+        self.model_calls = FakeModelCalls()
+        self.service = Service(Models([self.model]), known, self.model_calls, on_busy=self.busy.append)
         self.service.on_end = self.records.append
 
 

@@ -25,6 +25,7 @@ class TritonPythonModel:
             self.runtime = Runtime(
                 backend,
                 owner=os.getppid(),
+                call_model=pb_utils.call_model,
                 exclude_input_default=repository.excludes_input(backend, os.environ),
                 decoupled=self.decoupled,
             )

@@ -10,14 +10,17 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError
-from openai_bls.pipeline.generation import Generation
+from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.service import Service
 
 logger = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ class Api:
         handler: Handler,
         *,
         endpoint: str,
+        has_guards: bool = True,
         answer_error: ErrorAnswer = error_response,
         id_header: str = "x-request-id",
     ) -> Handler:
@@ -80,6 +84,7 @@ class Api:
         Args:
             handler: raises ApiError for the client's errors.
             endpoint: its name in the metrics.
+            has_guards: its requests are shown to the guards (`pipeline.guards`), if there are any.
             answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
             id_header: of the response, beside `x-request-id`.
         """
@@ -90,6 +95,10 @@ class Api:
                 request_id = "req_" + secrets.token_hex(16)
             request.state.request_id = request_id
             request.state.endpoint = endpoint
+            request.state.has_guards = has_guards
+            if self.service.guards is not None:
+                # The server may have begun this task within that of the connection's last request.
+                guarded_request.set(None)
             response = await answer(request, request_id)
             response.headers["x-request-id"] = request_id
             response.headers[id_header] = request_id
@@ -113,12 +122,40 @@ class Api:
         return guard
 
     async def body(self, request: Request) -> bytes:
-        """The request's body.
+        """The request's body, as the guard leaves it.
 
         Raises:
-            InvalidRequestError: it is too large (413).
+            InvalidRequestError: it is too large (413), or no JSON object for the guard.
+            ApiError: the guard refuses the request, or has failed.
             ClientDisconnect: the client has gone.
         """
+        body = await self._received(request)
+        guards = self.service.guards
+        if guards is None or not request.state.has_guards:
+            return body
+        json_object(body)
+        admitting = guards.admit(request.state.endpoint, body, request.state.request_id)
+        guarded: GuardedRequest = await unless_disconnected(request, admitting)
+        guarded_request.set(guarded)
+        return guarded.body
+
+    async def answered(self, request: Request, work: Coroutine[Any, Any, Any]) -> Response:
+        """The response with the whole answer, which `work` makes, as the guard leaves it.
+
+        Raises:
+            ApiError: of `work`, or the guard refuses the answer or has failed.
+            ClientDisconnect: the client has gone; `work` is cancelled.
+        """
+        guarded = guarded_request.get()
+        if guarded is None:
+            return JsonResponse(await unless_disconnected(request, work))
+
+        async def encoded() -> bytes:
+            return encode(await work)
+
+        return JsonResponse(Raw(await unless_disconnected(request, guarded.whole(encoded()))))
+
+    async def _received(self, request: Request) -> bytes:
         limit = self.service.settings.max_request_bytes
         chunks: list[bytes] = []
         size = 0
@@ -136,7 +173,7 @@ class Api:
         return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
-        self, request: Request, stream: EventStream, generation: Generation, answer_error: ErrorAnswer = error_response
+        self, request: Request, stream: EventStream, generation: Cancellable, answer_error: ErrorAnswer = error_response
     ) -> Response:
         """The response that sends `stream`, into which `generation`, already started, writes.
 

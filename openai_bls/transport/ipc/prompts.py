@@ -44,6 +44,19 @@ class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Preparing it raised something that was not the request's fault."""
 
 
+def encode_request(request: PromptRequest) -> bytes:
+    """`request` in MessagePack.
+
+    Raises:
+        InvalidRequestError: it holds a value that cannot be passed on.
+    """
+    try:
+        return msgspec.msgpack.encode(request)
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+        # JSON text knows larger integers and half surrogate pairs.
+        raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
+
+
 class PromptExchangeClient:
     """Has prompts prepared. Belongs to the event loop's thread.
 
@@ -64,11 +77,7 @@ class PromptExchangeClient:
             OverloadedError: preprocessing is not there.
             EngineError: it failed.
         """
-        try:
-            payload = msgspec.msgpack.encode(request)
-        except (OverflowError, UnicodeEncodeError, RecursionError) as error:
-            # JSON text knows larger integers and half surrogate pairs.
-            raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
+        payload = encode_request(request)
         await self._link.ready()
         self._last_id += 1
         call_id = self._last_id

@@ -103,6 +103,11 @@ class ResponseSender(Generic[BodyT]):
         self._ended = False
         thread.open.add(self)
 
+    @property
+    def unread(self) -> int:
+        """Responses that wait for the server."""
+        return len(self._items)
+
     def begin(self, encoder: TextEncoder[BodyT]) -> None:
         """Write text with `encoder`."""
         self._encoder = encoder

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from openai_bls.core import word_lists
+from openai_bls.core.engine_types import PromptRequest
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.triton_models import word_tensors
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
@@ -35,6 +37,8 @@ class Preprocessing:
         Raises:
             InvalidRequestError: an input is bad.
         """
+        if "PROMPT_REQUEST" in arrays:
+            return {"PROMPT_RESULT": self._result(arrays["PROMPT_REQUEST"])}
         if "QUERY" not in arrays:
             raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
         texts = [word_tensors.text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
@@ -60,6 +64,18 @@ class Preprocessing:
             "OUT_END_ID": end_ids.astype(np.int32),
             "OUT_PAD_ID": pad_ids.astype(np.int32),
         }
+
+    def _result(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A packed `PromptResult` for a packed `PromptRequest`."""
+        try:
+            (payload,) = array.reshape(-1).tolist()
+            request = msgspec.msgpack.decode(payload, type=PromptRequest)
+        except (ValueError, TypeError, msgspec.DecodeError, RecursionError):
+            raise InvalidRequestError("'PROMPT_REQUEST' is not one request.", param="PROMPT_REQUEST") from None
+        if request.chat_template:
+            # Unlike the exchange's socket this is open to all clients of the server.
+            raise InvalidRequestError("'chat_template' is not taken from tensors.", param="chat_template")
+        return np.array([[msgspec.msgpack.encode(self.prepare(request))]], dtype=np.object_)
 
     def _words(self, arrays: Arrays, name: str, batch: int) -> np.ndarray[Any, Any]:
         """Shape [batch, 2, n], the same list for every row."""

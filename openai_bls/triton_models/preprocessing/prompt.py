@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,17 +83,36 @@ class PromptEncoder:
 
         A word may be tokenized differently in context all the same: openai_bls matches stop strings in text instead.
         """
-        sequences: dict[tuple[int, ...], None] = {}
-        for word in words:
-            if not word:
-                continue
-            for form in (word, " " + word) if not word[0].isspace() else (word,):
-                ids = self._tokenizer.encode(form, add_special_tokens=False)
-                if ids:
-                    sequences[tuple(ids)] = None
-        return list(sequences)
+        encoded = (tuple(self._tokenizer.encode(form, add_special_tokens=False)) for form in word_forms(words))
+        return [ids for ids in dict.fromkeys(encoded) if ids]
+
+    @functools.cached_property
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        """Token ids that the tokenizer adds by itself before a text (a BOS, say), and after it."""
+        text = self.encode("a", add_special_tokens=False)
+        whole = self.encode("a")
+        for at in range(len(whole) - len(text) + 1):
+            if whole[at : at + len(text)] == text:
+                return whole[:at], whole[at + len(text) :]
+        return [], []
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special ones included."""
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
 
     def _encode_chat(self, request: PromptRequest) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(
+            self.render(request), add_special_tokens=request.add_special_tokens is True
+        )
+        return ids
+
+    def render(self, request: PromptRequest) -> str:
+        """Text of the conversation in `request`, by the chat template.
+
+        Raises:
+            InvalidRequestError: there is no template, or it does not render the messages.
+        """
         template = request.chat_template or getattr(self._tokenizer, "chat_template", None)
         if not template:
             raise InvalidRequestError(
@@ -108,7 +128,7 @@ class PromptEncoder:
         if request.documents is not None:
             kwargs["documents"] = request.documents
         try:
-            text = self._tokenizer.apply_chat_template(
+            text: str = self._tokenizer.apply_chat_template(
                 request.messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
             )
         except jinja2.TemplateError as error:
@@ -122,8 +142,13 @@ class PromptEncoder:
             raise InvalidRequestError(
                 f"The model's chat template cannot render the messages: {error}", param="messages"
             ) from None
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True)
-        return ids
+        return text
+
+
+def word_forms(words: Sequence[str]) -> list[str]:
+    """Stop or bad words in both of their forms, at the start of a word and inside a text; empty ones left out."""
+    forms = [form for word in words if word for form in ((word,) if word[0].isspace() else (word, " " + word))]
+    return list(dict.fromkeys(forms))
 
 
 def _effort(request: PromptRequest, template: Any) -> dict[str, Any]:

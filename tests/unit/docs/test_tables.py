@@ -147,7 +147,7 @@ def test_what_is_named_of_ours_exists(tmp_path: Path) -> None:
     pages.make_paths(tmp_path)
     for column, piece in dict.fromkeys(IN_TABLES + IN_PROSE):
         assert piece in FOREIGN or piece.startswith("python ") or exists(piece, column, tmp_path), piece
-    for piece in ("--tensor-parallel", "/v1/rerank", "OPENAI_BLS_SPEED", "openai_bls.speed", "top_q", "no_folder/"):
+    for piece in ("--tensor-parallel", "/v1/images", "OPENAI_BLS_SPEED", "openai_bls.speed", "top_q", "no_folder/"):
         assert not exists(piece, "", tmp_path), piece
 
 

@@ -111,6 +111,17 @@ def test_a_queue_of_our_own_engine_is_kept_and_changed_but_not_made(repository: 
     assert "max_queue_size: 16" in path.read_text()
 
 
+def test_a_preprocessing_that_is_not_ours_is_left_alone(repository: Path) -> None:
+    (repository / "preprocessing" / "1").mkdir()
+    (repository / "preprocessing" / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    theirs = config(repository, "preprocessing")
+    theirs.write_text('parameters { key: "theirs" value { string_value: "1" } }')
+    assert configure(repository, ["openai_bls.instances=2"]) == [config(repository, "openai_bls")]
+    assert "theirs" in theirs.read_text()
+    with pytest.raises(SettingsError, match="no model 'preprocessing'"):
+        configure(repository, ["preprocessing.instances=2"])
+
+
 def built(backend: Any = "cpp") -> Manifest:
     return Manifest("tensorrt_llm", "m", 64, 16, 0, tensorrt_llm=TensorRtLlmRecord(version="1.2.1", backend=backend))
 

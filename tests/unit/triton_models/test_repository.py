@@ -21,7 +21,13 @@ def engine(repository: Path, name: str, *, manifest: str = "engine.json", versio
 
 def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) -> None:
     model = tmp_path / "openai_bls"
-    default = Backend("tensorrt_llm", "preprocessing", model / "1" / "tokenizer", tmp_path / "tensorrt_llm")
+    default = Backend(
+        "tensorrt_llm",
+        "preprocessing",
+        model / "1" / "tokenizer",
+        tmp_path / "tensorrt_llm",
+        preprocessing_dir=tmp_path / "preprocessing",
+    )
     assert backends(model, "1") == [default]
     engine(tmp_path, "tensorrt_llm")
     # Of two versions it is one engine.
@@ -39,6 +45,7 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
                 f"preprocessing_{name}",
                 model / "1" / f"tokenizer_{name}",
                 tmp_path / f"tensorrt_llm_{name}",
+                preprocessing_dir=tmp_path / f"preprocessing_{name}",
             )
             for name in ("a_b", "small")
         ),
@@ -62,6 +69,35 @@ def test_the_door_goes_by_the_backend(tmp_path: Path, config: str, transport: st
     assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == ["exchange"]
     (tmp_path / "tensorrt_llm" / "config.pbtxt").write_text(config)
     assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == [transport]
+
+
+OURS = (Path(__file__).parents[3] / "model_repository" / "preprocessing" / "1" / "model.py").read_text(encoding="utf-8")
+THEIRS = "class TritonPythonModel: ..."
+
+
+@pytest.mark.parametrize(
+    ("files", "transport"),
+    [
+        ({}, "exchange"),
+        ({"config.pbtxt": "", "1/model.py": OURS}, "exchange"),
+        ({"config.pbtxt": "", "1/model.py": THEIRS}, "bls"),
+        # Triton loads the newest version.
+        ({"9/model.py": THEIRS, "10/model.py": OURS, "old/model.py": THEIRS}, "exchange"),
+        ({"1/model.py": OURS, "2/model.py": THEIRS}, "bls"),
+        ({"config.pbtxt": 'backend: "python"'}, "exchange"),
+        ({"config.pbtxt": 'backend: "mine"'}, "bls"),
+        ({"config.pbtxt": 'platform: "ensemble"'}, "bls"),
+        ({"config.pbtxt": "backend {"}, "exchange"),
+    ],
+)
+def test_a_preprocessing_that_is_not_ours_is_called_by_bls(
+    tmp_path: Path, files: dict[str, str], transport: str
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / "preprocessing" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert [backend.prompt_transport for backend in backends(tmp_path / "openai_bls", "1")] == [transport]
 
 
 def named(repository: Path, name: str, served_as: str, version: str = "1") -> None:

@@ -56,6 +56,7 @@ def test_models() -> None:
         "root": "tiny",
         "parent": None,
         "max_model_len": 1000,
+        "task": "generate",
     }
     assert (second["id"], second["root"]) == ("openai_bls", "tiny")
     assert one("GET", "/v1/models/tiny").json() == first

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -36,8 +37,9 @@ def test_official_tensors(preprocessing: Preprocessing) -> None:
             "STOP_WORDS_DICT": strings(["x", ""], ["x", ""]),
         }
     )
-    assert set(outputs) == {t.name for t in PREPROCESSING.outputs}
-    dtypes = {tensor.name: numpy_dtype(tensor) for tensor in PREPROCESSING.outputs}
+    official = [tensor for tensor in PREPROCESSING.outputs if tensor.name != "PROMPT_RESULT"]
+    assert set(outputs) == {tensor.name for tensor in official}
+    dtypes = {tensor.name: numpy_dtype(tensor) for tensor in official}
     assert {name: array.dtype for name, array in outputs.items()} == dtypes
     assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
     assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]
@@ -103,3 +105,20 @@ def test_bad_official_tensors(preprocessing: Preprocessing, arrays: dict[str, An
 def test_a_missing_tokenizer_is_an_os_or_value_error(tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError)):
         Preprocessing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[b"\xc1"]], "is not one request"),
+        ([["[1]"]], "is not one request"),
+        ([[msgspec.msgpack.encode({"unknown": 1})]], "is not one request"),
+        ([[msgspec.msgpack.encode({})], [msgspec.msgpack.encode({})]], "is not one request"),
+        ([[b"\x91" * 100_000]], "is not one request"),
+        # Any client of the server may send it, and a template is a program.
+        ([[msgspec.msgpack.encode({"chat_template": "{{ 1 }}", "messages": []})]], "'chat_template' is not taken"),
+    ],
+)
+def test_whole_requests_that_are_refused(preprocessing: Preprocessing, rows: list[list[Any]], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        preprocessing({"QUERY": strings([""]), "PROMPT_REQUEST": strings(*rows)})
