@@ -33,14 +33,16 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
         python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${wheel}[engine,server]"; \
     done \
     && python3 -m openai_bls install-server
-COPY model_repository model_repository
+# Without an engine, as `build` and `prepare` copy them.
+COPY model_repository docker/model_repository
 COPY build build
 COPY demo/checkpoint demo/checkpoint
 COPY docker/start.py docker/health.py docker/
 # Readable for every user, whatever the umask of the checkout was. What is written to is also group 0's, for OpenShift
 # runs containers as a user of its choice in that group.
 RUN chmod -R u=rwX,go=rX . \
-    && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls
+    && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls \
+    && ln -s /models model_repository
 ENV HF_HOME=/var/cache/huggingface \
     HOME=/var/lib/openai_bls \
     LOGNAME=openai_bls \
@@ -70,11 +72,13 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=docker/install.py,target=/tmp/install.py \
     --mount=type=cache,target=/root/.cache/pip \
     PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py /wheels/*.whl
-COPY model_repository model_repository
+# Without an engine, as `build` and `prepare` copy them.
+COPY model_repository docker/model_repository
 COPY build build
 COPY docker/start.py docker/health.py docker/
 RUN chmod -R u=rwX,go=rX . \
-    && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls
+    && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls \
+    && ln -s /models model_repository
 # 1000 is the image's own user triton-server. The names are for libraries that ask who runs them: a user that OpenShift
 # chooses is in no list of users.
 ENV HF_HOME=/var/cache/huggingface \

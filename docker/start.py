@@ -1,10 +1,12 @@
-"""Entry point of the image: a command of `python3 -m openai_bls`, or one of its own.
+"""Entry point of the image: a command of `python3 -m openai_bls`, one of its own, or any program.
 
     serve [...]      as `python3 -m openai_bls serve`; says what to mount where there is no engine
     build [...]      as `build/engine.py`, into the mounted repository; an empty one gets the image's models first
     verify [...]     as `build/verify.py`: one question to the engine, outside Triton
     prepare          bring the mounted repository's models up to this image: after another tag of it
-    doctor, ...      every other command goes to `python3 -m openai_bls` as it is
+    doctor, ...      the other commands of `python3 -m openai_bls`, as they are
+    tritonserver ... every other word is a program: `tritonserver --model-repository=model_repository`, `bash`. There
+                     `model_repository` is the mounted one
 
 The model repository is a volume, for it holds the engine, and the models' code lies beside the engine. So the code may
 be older than the library in the image. `serve` says so and writes nothing; `prepare` replaces it. config.pbtxt files,
@@ -21,11 +23,13 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-IMAGE_MODELS = ROOT / "model_repository"
+IMAGE_MODELS = Path(__file__).resolve().parent / "model_repository"
 """The models as this image brings them: without an engine."""
 
 _VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
+_LIBRARY_COMMANDS = ("serve", "install-server", "doctor", "render", "reload")
 _SCRIPTS = {"build": "engine.py", "verify": "verify.py"}
+_COMMANDS = (*_LIBRARY_COMMANDS, *_SCRIPTS, "prepare")
 
 
 class StartError(Exception):
@@ -133,13 +137,25 @@ def _run(*command: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, *command])
 
 
+def _run_program(program: str, arguments: list[str]) -> int:
+    """Become another program; returns only if that cannot be, with the exit status that a shell has then."""
+    try:
+        os.execvp(program, [program, *arguments])
+    except OSError as error:
+        known = ", ".join(_COMMANDS)
+        print(f"error: cannot run {program} ({error.strerror}); the image's commands are {known}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
 def main(arguments: list[str]) -> int:
     """Run a command. Returns only where nothing is to be run, with the exit status."""
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command not in _COMMANDS and not command.startswith("-"):
+        return _run_program(command, rest)
     repository = _repository(rest)
+    only_asks = not {"-h", "--help", "--dry-run"}.isdisjoint(rest)
     # What is written is for the group too: another container may run as another user of group 0.
     os.umask(0o002)
-    only_asks = not {"-h", "--help", "--dry-run"}.isdisjoint(rest)
     try:
         if command == "serve" and not only_asks:
             check_engine(repository)

@@ -54,6 +54,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The most sequences (prompts × n) of one request."""
     sender_threads: Positive = 4
     """Threads that send responses on Triton's endpoints."""
+    triton_metrics: bool = True
+    """Show the metrics of /v1 on Triton's metrics port too."""
     lora_root: str = ""
     """Directory below which /v1/load_lora_adapter finds adapters; empty turns it and /v1/unload_lora_adapter off."""
     engine_door: Literal["auto", "exchange", "grpc"] = "auto"

@@ -1,7 +1,8 @@
 """Prometheus metrics: counts and times of requests, taken when a request ends and never per token.
 
 Names and meanings are near vLLM's, so that its dashboards need little change. Requests are summed over all
-`openai_bls` instances of the server (`metrics_directory`); the engines' load is the same from each.
+`openai_bls` instances of the server (`metrics_directory`); the engines' load is the same from each. What is declared
+here is shown on /v1's port and, by `triton_models.openai_bls.metrics_exporter`, on Triton's.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import Protocol
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -23,6 +27,7 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
 from openai_bls.pipeline.model_registry import Models
+from openai_bls.pipeline.readiness import Readiness
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,11 +35,53 @@ _PREFIX = "openai_bls_"
 _LABELS = ("model", "endpoint")
 _OTHER = "other"
 
-# Upper bounds of the histograms' buckets, in seconds.
-_FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
-_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
-_WHOLE_S = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0)
-_GUARD_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+@dataclass(frozen=True)
+class HistogramFamily:
+    """Declaration of a histogram."""
+
+    name: str
+    documentation: str
+    buckets: tuple[float, ...]
+    """Upper bounds, in seconds."""
+    labels: tuple[str, ...] = _LABELS
+
+    def register(self, registry: CollectorRegistry) -> Histogram:
+        """A histogram of prometheus_client."""
+        return Histogram(self.name, self.documentation, self.labels, buckets=self.buckets, registry=registry)
+
+
+_FIRST_TOKEN = HistogramFamily(
+    _PREFIX + "time_to_first_token_seconds",
+    "From the request's arrival to its first token.",
+    (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60),
+)
+_PER_TOKEN = HistogramFamily(
+    _PREFIX + "time_per_output_token_seconds",
+    "Mean time between the tokens of a request, after the first.",
+    (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5),
+)
+_WHOLE = HistogramFamily(
+    _PREFIX + "e2e_request_latency_seconds",
+    "From the request's arrival to its last token, of requests that were not cancelled and did not fail.",
+    (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0),
+)
+_GUARD_CALL = HistogramFamily(
+    _PREFIX + "guard_call_seconds",
+    "Calls of a guard, before requests or after answers. The outcome is passed, changed, refused, timeout, failed, or "
+    "cancelled (the client has gone).",
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    ("hook", "outcome"),
+)
+_HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _GUARD_CALL)
+
+
+class Observation(NamedTuple):
+    """One value of a histogram."""
+
+    family: HistogramFamily
+    labels: tuple[str, ...]
+    value: float
 
 
 # When a series was created says nothing here.
@@ -45,6 +92,7 @@ class ServiceLoad(Protocol):
     """Source of the engines' load, read at each scrape."""
 
     models: Models
+    readiness: Readiness
 
 
 class Metrics(Collector):
@@ -77,43 +125,17 @@ class Metrics(Collector):
                 ("reasoning_tokens", "Tokens generated that were reasoning."),
             )
         }
-        self._first_token = Histogram(
-            _PREFIX + "time_to_first_token_seconds",
-            "From the request's arrival to its first token.",
-            _LABELS,
-            buckets=_FIRST_TOKEN_S,
-            registry=registry,
-        )
-        self._per_token = Histogram(
-            _PREFIX + "time_per_output_token_seconds",
-            "Mean time between the tokens of a request, after the first.",
-            _LABELS,
-            buckets=_TOKEN_S,
-            registry=registry,
-        )
-        self._whole = Histogram(
-            _PREFIX + "e2e_request_latency_seconds",
-            "From the request's arrival to its last token, of requests that were not cancelled and did not fail.",
-            _LABELS,
-            buckets=_WHOLE_S,
-            registry=registry,
-        )
+        self._histograms = {family: family.register(registry) for family in _HISTOGRAMS}
         self._in_progress = Gauge(
             _PREFIX + "requests_in_progress",
             "Requests that are being prepared or generated.",
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self._guard_seconds = Histogram(
-            _PREFIX + "guard_call_seconds",
-            "Calls of a guard, before requests or after answers. The outcome is passed, changed, refused, timeout, "
-            "failed, or cancelled (the client has gone).",
-            ("hook", "outcome"),
-            buckets=_GUARD_S,
-            registry=registry,
-        )
         self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
+        self.observations: deque[Observation] | None = None
+        """Values of this instance's histograms since an exporter last took them; None where there is no exporter."""
 
     def set_in_progress(self, count: int) -> None:
         """Set the number of requests in progress."""
@@ -121,7 +143,7 @@ class Metrics(Collector):
 
     def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
         """Count a call of a guard."""
-        self._guard_seconds.labels(hook, outcome).observe(seconds)
+        self._observe(_GUARD_CALL, (hook, outcome), seconds)
 
     def ended(self, record: RequestRecord) -> None:
         """Count an admitted request that has ended."""
@@ -145,9 +167,9 @@ class Metrics(Collector):
         ):
             self._tokens[kind].labels(*labels).inc(count)
         if record.first_token_at is not None:
-            self._first_token.labels(*labels).observe(record.first_token_at - record.began_at)
+            self._observe(_FIRST_TOKEN, labels, record.first_token_at - record.began_at)
         if outcome == "done":
-            self._whole.labels(*labels).observe(record.ended_at - record.began_at)
+            self._observe(_WHOLE, labels, record.ended_at - record.began_at)
             self._observe_pace(record)
 
     def refused(self, endpoint: str, error: ApiError) -> None:
@@ -163,21 +185,38 @@ class Metrics(Collector):
 
     async def scrape(self) -> bytes:
         """The metrics of all instances together, in Prometheus's text format."""
+        await self._service.readiness.check()
         # Thousands of series take a while to be read and written; the event loop goes on with tokens.
         return await asyncio.to_thread(generate_latest, self)
 
     def collect(self) -> Iterator[Metric]:
         """All families, counted ones as sums over the instances. From any thread."""
         families = {family.name: family for family in self._registry.collect()}
-        directory = os.environ.get(VARIABLE)
-        if directory is not None:
-            for pid in ended_instances(directory):
-                with contextlib.suppress(FileNotFoundError):
-                    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
-            summed = MultiProcessCollector(None, directory).collect()  # type: ignore[no-untyped-call]
-            families |= {family.name: family for family in summed}
-        yield from families.values()
+        yield from (families | {family.name: family for family in self._summed("*.db")}).values()
         yield from self._load()
+
+    def counters(self) -> Iterator[Metric]:
+        """Counters of this instance alone. From any thread."""
+        return (family for family in self._registry.collect() if family.type == "counter")
+
+    def shared(self) -> Iterator[Metric]:
+        """Families that each instance tells alike: gauges, summed over the instances, and the engines' load. From any
+        thread."""
+        families = {family.name: family for family in self._registry.collect() if family.type == "gauge"}
+        yield from (families | {family.name: family for family in self._summed("gauge_*.db")}).values()
+        yield from self._load()
+
+    def _summed(self, pattern: str) -> Iterable[Metric]:
+        """Families in the files of all instances that match `pattern`, as sums; none if they do not share."""
+        directory = os.environ.get(VARIABLE)
+        if directory is None:
+            return ()
+        for pid in ended_instances(directory):
+            with contextlib.suppress(FileNotFoundError):
+                mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+        files = [str(file) for file in Path(directory).glob(pattern)]
+        summed: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return summed
 
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)
@@ -186,7 +225,12 @@ class Metrics(Collector):
             # They run side by side.
             gaps = (tokens - sequences) / sequences
             pace = (record.ended_at - record.first_token_at) / gaps
-            self._per_token.labels(record.model, record.endpoint).observe(pace)
+            self._observe(_PER_TOKEN, (record.model, record.endpoint), pace)
+
+    def _observe(self, family: HistogramFamily, labels: tuple[str, ...], value: float) -> None:
+        self._histograms[family].labels(*labels).observe(value)
+        if self.observations is not None:
+            self.observations.append(Observation(family, labels, value))
 
     def _load(self) -> Iterator[Metric]:
         """Load of the engines, taken at each scrape."""
@@ -202,6 +246,15 @@ class Metrics(Collector):
             if stats is not None:
                 loads[model.info.model_name] = stats
         yield up
+        parts = GaugeMetricFamily(
+            _PREFIX + "model_up",
+            "1 if the Triton model answers, 0 if it has died or does not answer; none for one that is not loaded.",
+            labels=("triton_model",),
+        )
+        for name, state in self._service.readiness.states.items():
+            if state != "absent":
+                parts.add_metric((name,), float(state == "up"))
+        yield parts
         for name, (field, kind, documentation) in _LOAD.items():
             family = kind(_PREFIX + name, documentation, labels=("model",))
             for model_name, stats in loads.items():

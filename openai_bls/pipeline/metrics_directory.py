@@ -8,6 +8,7 @@ instance is scraped reads all of them. The library chooses that mode when it is 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -59,6 +60,33 @@ def ended_instances(directory: str) -> set[int]:
     """Process ids of instances that have ended and still have gauges of live processes."""
     pids = {int(file.stem.rpartition("_")[2]) for file in Path(directory).glob("gauge_live*_*.db")}
     return {pid for pid in pids if not Path(f"/proc/{pid}").exists()}
+
+
+class Leadership:
+    """Choice of one of the instances that share the directory: until its process ends, then of another."""
+
+    def __init__(self) -> None:
+        self._lock: int | None = None
+
+    def have(self) -> bool:
+        """True if it is this instance, or if none share."""
+        directory = os.environ.get(VARIABLE)
+        if directory is None or self._lock is not None:
+            return True
+        lock = os.open(Path(directory) / "leader.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+    def give_up(self) -> None:
+        """Let another instance have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def _remove_stale(parent: Path, prefix: str) -> None:

@@ -53,6 +53,11 @@ class EngineClient(Protocol):
 class PromptClient(Protocol):
     """Client of preprocessing: `transport.ipc.prompts`."""
 
+    @property
+    def connected(self) -> bool:
+        """True if preprocessing can be reached."""
+        ...
+
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`; raises EngineError if preprocessing cannot be reached."""
         ...
@@ -93,6 +98,11 @@ class ServedModel:
         # Clients may compare it to see that the backend has changed; adapters come and go beside it.
         backend = msgspec.structs.replace(info, lora_names=())
         self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode(backend)).hexdigest()[:10]
+
+    @property
+    def connected(self) -> bool:
+        """True if the engine and its preprocessing can be reached."""
+        return self.engine.connected and self.prompts.connected
 
     @property
     def failed(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.core.request import ValidRequest
@@ -18,15 +18,13 @@ from openai_bls.pipeline.guards import Guards, guarded_request
 from openai_bls.pipeline.metrics import Metrics
 from openai_bls.pipeline.model_registry import Models, Target
 from openai_bls.pipeline.prepare import WriterT, prepare
+from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.sequence import Writer
 from openai_bls.pipeline.task_calls import TaskCall
 from openai_bls.pipeline.task_models import TaskModel
 from openai_bls.transport.model_calls import ModelCalls
 
 T = TypeVar("T")
-
-Health = Literal["ok", "draining", "engine failed", "engine not loaded"]
-"""State of the service: "ok", or the reason why requests are not answered, or soon will not be."""
 
 
 class AnswerWriter(Writer, Protocol[T]):
@@ -71,6 +69,8 @@ class Service:
         self.model_calls = model_calls
         self.chat_models = ChatModels(model_calls, settings.chat_models_timeout_s)
         self._on_busy = on_busy
+        self.readiness = Readiness()
+        """States of the models behind this one."""
         self.metrics = Metrics(self)
         self.on_end: Callable[[RequestRecord], None] = self.metrics.ended
         """Called once for each admitted request, when it ends."""
@@ -86,18 +86,23 @@ class Service:
         """Requests that are being prepared or generated."""
         return self._in_progress
 
-    @property
-    def health(self) -> Health:
-        """State: "ok" while requests are answered.
+    async def health(self) -> str:
+        """State: "ok", or the reason why requests are not answered, or soon will not be.
 
-        An engine that has failed stays so until it is loaded again, whatever others do. One that is not loaded is
-        missed only where it was the last: a model may be unloaded on purpose.
+        An engine that has failed stays so until it is loaded again, and a model that has died or does not answer
+        until it does, whatever others do. One that is not loaded is missed only where it was the last: a model may be
+        unloaded on purpose.
         """
         if self.draining:
             return "draining"
         if any(model.failed for model in self.models):
             return "engine failed"
-        return "ok" if any(model.engine.connected for model in self.models) else "engine not loaded"
+        await self.readiness.check()
+        if self.readiness.problem is not None:
+            return self.readiness.problem
+        if not any(model.engine.connected for model in self.models):
+            return "engine not loaded"
+        return "ok" if any(model.connected for model in self.models) else "preprocessing not loaded"
 
     async def complete(self, request: ValidRequest, make_writer: Callable[[Target], AnswerWriter[T]]) -> T:
         """The whole answer to a request. Cancelling this coroutine cancels the generation.

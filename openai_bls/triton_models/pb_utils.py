@@ -61,6 +61,42 @@ def load_error(reason: object) -> Exception:
     return pb_utils.TritonModelException(str(reason))  # type: ignore[no-any-return]
 
 
+class MetricsPort:
+    """Custom metrics of this model on Triton's metrics port.
+
+    A metric that is alive when its family or the interpreter ends can crash the process: whoever holds one lets it go
+    before `close`.
+    """
+
+    def __init__(self) -> None:
+        self._families: dict[str, Any] = {}
+
+    def metric(
+        self, kind: str, name: str, documentation: str, labels: Mapping[str, str], buckets: Sequence[float] = ()
+    ) -> Any:
+        """A metric with `increment`, `set` or `observe`; each of these takes 0.05 to 0.1 ms.
+
+        Models and instances that ask for the same name and labels share one.
+
+        Args:
+            kind: `counter`, `gauge` or `histogram`.
+
+        Raises:
+            ValueError: this server's models have no metrics of the kind: histograms came with 24.09.
+        """
+        number = getattr(pb_utils.MetricFamily, kind.upper(), None)
+        if number is None:
+            raise ValueError(f"models have no {kind}s in this version of Triton")
+        if name not in self._families:
+            self._families[name] = pb_utils.MetricFamily(name=name, description=documentation, kind=number)
+        options = {"buckets": [float(bucket) for bucket in buckets]} if buckets else {}
+        return self._families[name].Metric(labels=dict(labels), **options)
+
+    def close(self) -> None:
+        """Remove the families."""
+        self._families.clear()
+
+
 def inputs(request: Any) -> Arrays:
     """All input tensors of a request by name."""
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}

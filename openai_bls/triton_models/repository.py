@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 ENGINE = "tensorrt_llm"
 PREPROCESSING = "preprocessing"
+POSTPROCESSING = "postprocessing"
 TOKENIZER = "tokenizer"
 
 Transport = Literal["exchange", "grpc"]

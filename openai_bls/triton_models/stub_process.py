@@ -1,11 +1,58 @@
-"""Memory of a model's own stub process; called from model.py, never in a process that others share."""
+"""Memory and inherited sockets of a model's own stub process; called from model.py, never in a process that others
+share."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
+import socket
 import sys
+from pathlib import Path
+
+_STANDARD_STREAMS = 3
+_TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+
+def close_inherited_sockets() -> int:
+    """Close tritonserver's TCP sockets in this process: at the beginning of `initialize`.
+
+    tritonserver does not mark its sockets close-on-exec, so a stub that is started while the server runs, by a load,
+    inherits its listeners and the connections of all clients. What the server closes then stays open for the client
+    until this process ends. Sockets that the model opens itself are not touched.
+
+    Returns:
+        How many were closed.
+    """
+    # In this order: while this process holds a socket, no other gets its inode.
+    mine = _sockets("self")
+    theirs = set(_sockets(str(os.getppid())).values())
+    opened = {fd: (inode, socket.socket(fileno=fd)) for fd, inode in mine.items() if fd >= _STANDARD_STREAMS}
+    tcp = [(inode, found) for inode, found in opened.values() if found.family in _TCP_FAMILIES]
+    # A connection that the server has closed since is known by its port.
+    ports = {found.getsockname()[1] for inode, found in tcp if inode in theirs}
+    inherited = [found for inode, found in tcp if inode in theirs or found.getsockname()[1] in ports]
+    for _, found in opened.values():
+        if found in inherited:
+            found.close()
+        else:
+            # Only the Python object ends.
+            found.detach()
+    return len(inherited)
+
+
+def _sockets(pid: str) -> dict[int, str]:
+    """File descriptor of a process → inode, of those that are sockets; empty if the process cannot be looked into."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            # It may be closed meanwhile, as that of this listing is.
+            with contextlib.suppress(OSError):
+                target = str(entry.readlink())
+                if target.startswith("socket:["):
+                    found[int(entry.name)] = target
+    return found
 
 
 def keep_torch_out() -> None:

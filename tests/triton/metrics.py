@@ -1,8 +1,13 @@
-"""The page /metrics of a running server."""
+"""The page /metrics of a running server, and the copy of it on Triton's metrics port."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.launcher.testing import RunningServer
@@ -24,3 +29,36 @@ def find(samples: Scrape, name: str, **labels: str) -> float:
         for found, known, value in samples
         if found == f"openai_bls_{name}" and all(known.get(label) == text for label, text in labels.items())
     )
+
+
+Series = dict[tuple[str, str, str], float]
+
+
+def on_v1(server: RunningServer) -> Series:
+    """Type, name and labels → value, on /v1's page."""
+    return _series(server.openai_url.removesuffix("/v1") + "/metrics")
+
+
+def on_triton(server: RunningServer) -> Series:
+    """The same of `openai_bls` on Triton's."""
+    return _series(server.metrics_url)
+
+
+def wait_until_told(server: RunningServer, expected: Callable[[], Series]) -> None:
+    """Triton's port gets what has changed once a second."""
+    deadline = time.monotonic() + 60
+    while on_triton(server) != pytest.approx(expected()):
+        if time.monotonic() > deadline:
+            assert on_triton(server) == pytest.approx(expected())
+        threading.Event().wait(0.1)
+
+
+def _series(url: str) -> Series:
+    found = {}
+    for family in text_string_to_metric_families(httpx.get(url, timeout=60).text):
+        if family.name.startswith("openai_bls_"):
+            for sample in family.samples:
+                # 1 and 1.0
+                labels = {name: float(text) if name == "le" else text for name, text in sample.labels.items()}
+                found[family.type, sample.name, str(sorted(labels.items()))] = sample.value
+    return found

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +24,14 @@ from openai_bls.__main__ import main
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
-from tests.triton.metrics import find, scrape
+from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
 
 pytestmark = pytest.mark.triton
 
 # Never set.
 PAUSE = threading.Event()
 HELLO: Any = [{"role": "user", "content": "Hello"}]
+CHAT_LABELS = str([("endpoint", "chat.completions"), ("model", "demo")])
 # A null engine that echoes its prompt at a steady pace: streams last as long as the test needs.
 SLOW_NULL = {"OPENAI_BLS_ENGINE": "null", "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20"}
 
@@ -53,6 +58,10 @@ def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) 
             assert find(scrape(server), "requests_total", endpoint="chat.completions", outcome="done") == 2 * count - 1
             answer = triton_client.chat(server.http_url, {**body, "messages": json.dumps(HELLO)})
             assert answer["usage"]["completion_tokens"] == 2
+        refused = httpx.post(f"{server.openai_url}/chat/completions", json={**body, "temperature": -1}, timeout=60)
+        assert refused.status_code == 400
+        assert len(on_triton(server)) > 50
+        wait_until_told(server, lambda: on_v1(server))
         events = [threading.Event() for _ in range(16)]
         with ThreadPoolExecutor(16) as pool:
             streams = [pool.submit(stream_bytes, server, 150, event) for event in events]
@@ -112,8 +121,7 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
     """An engine that dies ends every stream with an error event and [DONE], and later requests with a 5xx."""
     env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_NULL_CRASH_AT_STEP": "30"}
     with run_server(repository, env=env) as server:
-        health = server.openai_url.removesuffix("/v1") + "/health"
-        assert httpx.get(health).status_code == 200
+        wait_for_health(server, "ok")
         assert docker_health(server) == ""
         received = stream_bytes(server, 1000, threading.Event())
         assert b'data: {"error":' in received
@@ -124,13 +132,7 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
         with pytest.raises(triton_client.TritonError):
             triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
-        # Told about once a second.
-        for _ in range(600):
-            found = httpx.get(health)
-            if found.status_code != 200:
-                break
-            PAUSE.wait(0.1)
-        assert (found.status_code, found.json()) == (503, {"status": "engine failed"})
+        wait_for_health(server, "engine failed")
         assert "engine failed" in docker_health(server)
 
 
@@ -152,14 +154,71 @@ def docker_health(server: RunningServer) -> str:
     return done.stdout
 
 
+def stub(server: RunningServer, model: str) -> int:
+    """Process id of the model's stub."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+            parent = int((entry.parent / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        is_stub = words[0].endswith(b"triton_python_backend_stub")
+        if is_stub and parent == server.process.pid and words[1].endswith(f"/{model}/1/model.py".encode()):
+            return int(entry.parent.name)
+    raise AssertionError(f"no stub of {model}")
+
+
+def health(server: RunningServer) -> dict[str, Any]:
+    """What /health says."""
+    response = httpx.get(server.openai_url.removesuffix("/v1") + "/health", timeout=60)
+    answer: dict[str, Any] = response.json()
+    assert response.status_code == (200 if answer["status"] == "ok" else 503)
+    return answer
+
+
+def wait_for_health(server: RunningServer, status: str) -> dict[str, Any]:
+    """What /health says once it says `status`."""
+    deadline = time.monotonic() + 60
+    while (answer := health(server))["status"] != status:
+        assert time.monotonic() < deadline, answer
+        PAUSE.wait(0.1)
+    return answer
+
+
+def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str]) -> None:
+    """/health, the metrics and the image's health check say which, although Triton calls every model ready."""
+    models = {"tensorrt_llm": "up", "preprocessing": "up", "postprocessing": "up"}
+    assert wait_for_health(server, "ok")["models"] == models
+    stopped = stub(server, "preprocessing")
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        found = wait_for_health(server, "preprocessing does not answer")
+        assert found["models"] == models | {"preprocessing": "silent"}
+        assert "preprocessing does not answer" in docker_health(server)
+        assert find(scrape(server), "model_up", triton_model="preprocessing") == 0
+        assert find(scrape(server), "model_up", triton_model="tensorrt_llm") == 1
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_for_health(server, "ok")
+    os.kill(stub(server, "postprocessing"), signal.SIGKILL)
+    assert wait_for_health(server, "postprocessing has died")["models"] == models | {"postprocessing": "lost"}
+    assert main([*reload, "postprocessing"]) == 0
+    assert wait_for_health(server, "ok")["models"] == models
+    assert docker_health(server) == ""
+
+
 def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unloading the engine under a stream ends it with an error; after the reload requests are answered again."""
-    with run_server(repository, env=SLOW_NULL, args=["--model-control-mode=explicit", "--load-model=*"]) as server:
+    args = ["--model-control-mode=explicit", "--load-model=*"]
+    with ExitStack() as stack, run_server(repository, env=SLOW_NULL, args=args) as server:
         started = threading.Event()
         results: list[bytes] = []
         thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
         thread.start()
         assert started.wait(60)
+        inherited = stack.enter_context(socket.create_connection(("127.0.0.1", server.ports.http)))
+        inherited.settimeout(30)
+        assert ready(inherited) == b"HTTP/1.1 200 OK"
         command = ["reload", "--grpc-port", str(server.ports.grpc), "--http-port", str(server.ports.http)]
         assert main([*command, "tensorrt_llm"]) == 0
         assert capsys.readouterr().out.startswith("tensorrt_llm is loaded again (")
@@ -171,8 +230,32 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
         assert response.status_code == 200
         assert triton_client.generate(server.http_url, "ensemble", {"text_input": "Hello", "max_tokens": 3})
+        stopped_and_dead_models_are_missed(server, command)
+        capsys.readouterr()
         assert main([*command, "openai_bsl"]) == 2
         assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
+        # Triton's port has begun again from 0, as Prometheus expects of a counter; /v1's has gone on.
+        assert main([*command, "openai_bls"]) == 0
+        assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
+        tokens = ("counter", "openai_bls_generation_tokens_total", CHAT_LABELS)
+        wait_until_told(server, lambda: {**on_triton(server), tokens: 3})
+        assert on_v1(server)[tokens] > 3
+        # The new engine's process has let go of this client's connection: what the server closes is closed.
+        assert ready(inherited, "close") == b"HTTP/1.1 200 OK"
+        assert inherited.recv(1) == b""
+        assert server.process.stop() == 0
+
+
+def ready(connection: socket.socket, then: str = "keep-alive") -> bytes:
+    """First line of the answer of Triton's ready endpoint, the whole of which is read."""
+    request = f"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: {then}\r\n\r\n"
+    connection.sendall(request.encode())
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        piece = connection.recv(4096)
+        assert piece
+        received += piece
+    return received.partition(b"\r\n")[0]
 
 
 def test_without_v1(repository: Path) -> None:

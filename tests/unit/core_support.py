@@ -250,6 +250,7 @@ class FakePrompts:
     """A `PromptClient` that tokenizes by the tiny tokenizer; chats are joined contents."""
 
     def __init__(self) -> None:
+        self.connected = True
         self.result: PromptResult | Exception | None = None
         self.hold: Awaitable[Any] | None = None
         self.requests: list[PromptRequest] = []

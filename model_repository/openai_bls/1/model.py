@@ -19,6 +19,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Start the runtime; it waits for the engine by itself."""
+        stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
         metrics_directory.share(os.getppid())
         # Not at the top: it imports prometheus_client, and Triton first runs this file in a process of its own that
@@ -31,6 +32,7 @@ class TritonPythonModel:
                 repository.backends(Path(args["model_repository"]), args["model_version"]),
                 owner=os.getppid(),
                 call_model=pb_utils.call_model,
+                metrics_port=pb_utils.MetricsPort(),
             )
         except (settings.SettingsError, PortInUseError, OSError, ValueError) as error:
             raise pb_utils.load_error(error) from None

@@ -20,6 +20,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the engine that `1/engine.json` describes."""
+        stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
         version_dir = Path(args["model_repository"]) / args["model_version"]
         self.exchange = ExchangeServer(frames.address(args["model_name"], os.getppid()))

@@ -14,8 +14,8 @@ import msgspec
 
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc.frames import Frames, pack
-from openai_bls.transport.ipc.link import Link
+from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
+from openai_bls.transport.ipc.link import Link, PartState
 from openai_bls.transport.ipc.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,9 @@ Prepare = Callable[[PromptRequest], PromptResult]
 # A request that comes alone is prepared where it is read, which saves a thread's wake-up, if it has no more bytes than
 # this (some 1 ms); a longer one in a pool, so that it holds nobody up.
 _SHORT_BYTES = 8 * 1024
+
+# Prepared for a client that only wants to know whether that works.
+_PROBE = PromptRequest(prompts=["ready"])
 
 
 class PromptCall(msgspec.Struct, frozen=True):
@@ -68,6 +71,15 @@ class PromptExchangeClient:
         self._calls: dict[int, asyncio.Future[PromptResult]] = {}
         self._last_id = 0
         self._link = Link("preprocessing model", address, PromptAnswer, self._take, self._lost)
+
+    @property
+    def connected(self) -> bool:
+        """True while preprocessing is connected."""
+        return self._link.open
+
+    async def check(self, timeout_s: float) -> PartState:
+        """Have preprocessing prepare a word."""
+        return await self._link.check(timeout_s)
 
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`.
@@ -171,16 +183,21 @@ class _PromptConnection:
     def close(self) -> None:
         """Hang up."""
         with contextlib.suppress(OSError):
+            self._send(GOODBYE)
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _run(self) -> None:
         decoder = msgspec.msgpack.Decoder(PromptCall)
         try:
-            self._send(PromptAnswer(0))
+            self._answer_with(PromptAnswer(0))
             frames = Frames()
             while data := self._socket.recv(65536):
-                calls = [decoder.decode(message) for message in frames.feed(data)]
+                messages = frames.feed(data)
+                calls = [decoder.decode(message) for message in messages if message != PING]
+                if len(calls) < len(messages):
+                    self._answer_ping()
                 # Requests that arrive together are prepared in parallel.
                 alone = len(calls) == 1 and len(calls[0].request) <= _SHORT_BYTES
                 for call in calls:
@@ -195,6 +212,14 @@ class _PromptConnection:
         with self._sending:
             self._socket.close()
 
+    def _answer_ping(self) -> None:
+        try:
+            self._prepare(_PROBE)
+        except Exception:
+            logger.exception("prompts cannot be prepared")
+            return
+        self._send(PING)
+
     def _answer(self, call: PromptCall) -> None:
         try:
             request = msgspec.msgpack.decode(call.request, type=PromptRequest)
@@ -204,9 +229,11 @@ class _PromptConnection:
             answer = PromptAnswer(call.call_id, failed=True)
         # Unless the client has gone meanwhile.
         with contextlib.suppress(OSError):
-            self._send(answer)
+            self._answer_with(answer)
 
-    def _send(self, answer: PromptAnswer) -> None:
-        frame = pack(msgspec.msgpack.encode(answer))
+    def _answer_with(self, answer: PromptAnswer) -> None:
+        self._send(msgspec.msgpack.encode(answer))
+
+    def _send(self, message: bytes) -> None:
         with self._sending:
-            self._socket.sendall(frame)
+            self._socket.sendall(pack(message))

@@ -52,6 +52,11 @@ class BlsPromptClient:
         self._timeout_s = timeout_s
         self._closed = False
 
+    @property
+    def connected(self) -> bool:
+        """True: there is no connection, and whether the model is there shows at a call."""
+        return not self._closed
+
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`.
 

@@ -1,7 +1,7 @@
 """Runtime of one `openai_bls` instance: an event loop with the engine clients and /v1.
 
 Threads: Triton's calls `submit`, which returns at once; the event loop's does all the work; a few send responses to
-Triton.
+Triton, and one tells its metrics port what has changed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,28 @@ from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.ping import PingClient
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
+from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address, is_listening
+from openai_bls.triton_models.openai_bls.server_process import (
+    NoGrpcError,
+    grpc_address,
+    is_listening,
+    shows_metrics,
+)
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.repository import POSTPROCESSING, Backend
 
 if TYPE_CHECKING:
     from openai_bls.transport.grpc.client import GrpcEngineClient
@@ -144,6 +152,14 @@ class _Engine:
             ) from None
         return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
 
+    def add_to(self, readiness: Readiness) -> None:
+        """Have the engine and its preprocessing asked whether they answer, where the exchange leads to them."""
+        if isinstance(self.client, ExchangeClient):
+            readiness.add(self.backend.engine, self.client)
+        # A model that is called by BLS is not asked beside: a request to a stopped one costs the server.
+        if isinstance(self.prompts, PromptExchangeClient):
+            readiness.add(self.backend.preprocessing, self.prompts)
+
     async def close(self) -> None:
         """Hang up."""
         if self.client is not None:
@@ -160,6 +176,7 @@ class Runtime:
         backends: of the engines to serve, the default one first.
         owner: process id of the tritonserver.
         call_model: makes one BLS call.
+        metrics_port: where the metrics are shown beside /v1's page, unless the settings or the server say otherwise.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
@@ -169,9 +186,16 @@ class Runtime:
     """
 
     def __init__(
-        self, settings: OpenAiBlsSettings, backends: Sequence[Backend], owner: int, call_model: BlockingCall
+        self,
+        settings: OpenAiBlsSettings,
+        backends: Sequence[Backend],
+        owner: int,
+        call_model: BlockingCall,
+        metrics_port: MetricsPort | None = None,
     ) -> None:
         self._settings = settings
+        self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
+        self._exporter: MetricsExporter | None = None
         self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
@@ -190,6 +214,7 @@ class Runtime:
         """Resolved if the default engine will never be there."""
         self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
+        self._postprocessing: PingClient | None = None
         self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
 
     def start(self) -> None:
@@ -222,6 +247,8 @@ class Runtime:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
         self._senders.close()
+        if self._exporter is not None:
+            self._exporter.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -237,6 +264,7 @@ class Runtime:
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
+        self._postprocessing = PingClient(POSTPROCESSING, address(POSTPROCESSING, self._owner))
         for engine in self._engines:
             try:
                 engine.connect(self._owner, self._model_calls, self._on_engine)
@@ -260,8 +288,16 @@ class Runtime:
         service = Service(
             Models([default, *further]), self._settings, self._model_calls, on_busy=self._guard.set_in_progress
         )
+        for engine in self._engines:
+            engine.add_to(service.readiness)
+        assert self._postprocessing is not None
+        service.readiness.add(POSTPROCESSING, self._postprocessing)
         self._service.set_result(service)
         self._discover_tasks(service.models)
+        if self._metrics_port is not None:
+            self._exporter = MetricsExporter(service.metrics, self._metrics_port)
+            self._exporter.start()
+            self._tasks.append(self._loop.create_task(service.readiness.watch()))
         if self._listener is not None:
             self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
@@ -358,6 +394,8 @@ class Runtime:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
+        if self._postprocessing is not None:
+            await self._postprocessing.close()
         self._model_calls.close()
         await self._streams.close()
         if self._http is not None:

@@ -55,6 +55,11 @@ def command_line(pid: int) -> dict[str, str] | None:
     return options
 
 
+def shows_metrics(pid: int) -> bool:
+    """False if the tritonserver `pid` has been told to have no metrics port."""
+    return (command_line(pid) or {}).get("--allow-metrics", "true").lower() not in _FALSE
+
+
 def is_listening(pid: int) -> bool:
     """True if process `pid` listens on any TCP port.
 

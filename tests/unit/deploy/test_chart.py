@@ -137,6 +137,10 @@ def test_what_selects_finds_the_servers_alone(values: Values) -> None:
     for monitor in of_kind(manifests, "PodMonitor"):
         assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"openai", "metrics"}
         assert {"openai", "metrics"} <= ports
+        # Both ports have these, and only one of them is to count.
+        dropping = {"sourceLabels": ["__name__"], "regex": "openai_bls_.*", "action": "drop"}
+        found = {e["port"]: e.get("metricRelabelings", []) for e in monitor["spec"]["podMetricsEndpoints"]}
+        assert found == {"openai": [], "metrics": [dropping]}
 
 
 @all_cases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -11,9 +12,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from openai_bls.__main__ import build_parser
 from openai_bls.launcher.ports import lease_ports
 from tests.unit.docker.conftest import NVIDIA, ROOT, Index
 from tests.unit.docker.replay import Image, Replay, is_root
@@ -56,7 +59,7 @@ def python(image: Image, code: str) -> str:
 
 
 def test_every_user_may_read_and_only_root_may_write(image: Image) -> None:
-    paths = [image.at("."), *image.at(".").rglob("*")]
+    paths = [image.at("."), *(path for path in image.at(".").rglob("*") if not path.is_symlink())]
     assert len(paths) > 20
     for path in paths:
         mode = path.stat().st_mode
@@ -105,6 +108,34 @@ def test_nvidias_packages_stay(runtime: Image) -> None:
     found = json.loads(python(runtime, code))
     assert NVIDIA.items() <= found.items()
     assert {"starlette", "uvicorn", "tokenizers"} <= found.keys()
+
+
+def test_every_command_of_the_library_is_known() -> None:
+    (commands,) = [action.choices for action in build_parser()._actions if isinstance(action.choices, dict)]
+    assert set(commands) == set(start_program()._LIBRARY_COMMANDS)
+
+
+def start_program() -> ModuleType:
+    """docker/start.py as a module; in the image nothing imports it."""
+    spec = importlib.util.spec_from_file_location("start", ROOT / "docker" / "start.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_any_other_word_is_a_program(image: Image) -> None:
+    done = start(image, "bash", "-c", 'echo "$0 $PWD"; readlink -f model_repository; exit 3', "a b")
+    assert done.stdout.splitlines() == [f"a b {image.at('.')}", str(image.at("/models"))]
+    assert (done.returncode, done.stderr) == (3, "")
+    done = start(image, "servr", "--verbose")
+    assert done.returncode == 127
+    assert done.stderr.startswith(
+        "error: cannot run servr (No such file or directory); the image's commands are serve, "
+    )
+    assert start(image, "docker/start.py").returncode == 126
+    assert start(image, "--version").stdout.startswith("openai_bls ")
 
 
 def test_without_an_engine_it_says_what_to_mount(runtime: Image) -> None:
@@ -240,7 +271,8 @@ def test_it_is_healthy_until_a_model_dies_and_ends_when_told_to(container: Conta
     os.kill(container.stub("tensorrt_llm"), signal.SIGKILL)
     done = container.health()
     assert done.returncode == 1
-    assert done.stdout.startswith("tensorrt_llm on port ")
+    assert done.stdout.startswith("/v1 on port ")
+    assert "tensorrt_llm has died" in done.stdout
     assert done.stdout.count("\n") == 1
 
     # The first one would wait for the dead process until the exit timeout; the second one kills.
@@ -249,3 +281,30 @@ def test_it_is_healthy_until_a_model_dies_and_ends_when_told_to(container: Conta
     output, _ = container.process.communicate()
     assert "stopping: up to 30 s for running requests" in output
     assert "killing" in output
+
+
+@pytest.mark.triton
+def test_the_servers_own_command_finds_the_engine(cpu: Image) -> None:
+    """`docker run IMAGE tritonserver --model-repository=model_repository`, on free ports, with one of its models."""
+    words = [cpu.mapped(word) for word in cpu.metadata["ENTRYPOINT"]]
+    with lease_ports() as leased:
+        server = [
+            *("tritonserver", "--model-repository=model_repository", "--allow-metrics=false", "--allow-grpc=false"),
+            *("--model-control-mode=explicit", "--load-model=tensorrt_llm", f"--http-port={leased.http}"),
+        ]
+        environment = cpu.process_environment({"OMP_NUM_THREADS": "1", "OPENAI_BLS_ENGINE": "null"})
+        with subprocess.Popen(
+            [*words, *server], cwd=cpu.at("."), env=environment, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            lines = []
+            for line in process.stderr:
+                lines.append(line)
+                if "Started HTTPService" in line:
+                    break
+            ready = any("successfully loaded 'tensorrt_llm'" in line for line in lines)
+            # It is the server itself that gets the signal.
+            process.terminate()
+            rest = process.stderr.read()
+        assert ready, "".join(lines[-30:])
+        assert process.returncode == 0, rest

@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 # Commands of the image that run programs of build/, by docker/start.py; the others are openai_bls's.
 IMAGE_COMMANDS = {"build": "build/engine.py", "verify": "build/verify.py"}
+# Those that take no option of ours.
+NOT_OURS = ("prepare", "tritonserver", "bash")
 
 
 class Row(NamedTuple):
@@ -115,7 +117,7 @@ def program(line: str) -> tuple[str, list[str]] | None:
             command, *rest = ["build", *after] if word == "build-engine" else (after or ["serve"])
             if command in IMAGE_COMMANDS:
                 return IMAGE_COMMANDS[command], rest
-            return None if command == "prepare" else ("openai_bls", [command, *rest])
+            return None if command in NOT_OURS else ("openai_bls", [command, *rest])
     return None
 
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from openai_bls.triton_models import stub_process
 
@@ -43,3 +47,67 @@ def test_torch_that_is_there_stays() -> None:
 def test_settling_is_harmless() -> None:
     stub_process.settle()
     stub_process.settle()
+
+
+MODELS = sorted((Path(__file__).parents[3] / "model_repository").glob("*/1/model.py"))
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parts[-3])
+def test_every_model_closes_what_it_inherits(path: Path) -> None:
+    (_, body) = path.read_text().split("def initialize(")
+    assert "stub_process.close_inherited_sockets()" in body
+
+
+_CHILD = """
+import os, socket
+from openai_bls.triton_models import stub_process
+
+def alive(*found):
+    return [f.fileno() >= 0 and f.getsockname() is not None for f in found]
+
+mine = socket.create_server(("127.0.0.1", 0))
+outgoing = socket.create_connection(mine.getsockname())
+pair = socket.socketpair()
+input()
+closed = stub_process.close_inherited_sockets()
+print(closed, alive(mine, outgoing, *pair), os.fstat(int(input())) is not None, flush=True)
+input()
+"""
+
+
+def test_inherited_connections_are_closed_and_no_others() -> None:
+    """As after a load: a child has the server's listener and a client's connection, which the server then closes."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as first,
+        socket.create_connection(listener.getsockname()) as second,
+    ):
+        accepted = [listener.accept()[0] for _ in range(2)]
+        # Of another family, standard error of a service for example.
+        local, other = socket.socketpair()
+        for inherited in (listener, *accepted, local):
+            inherited.set_inheritable(True)
+        with subprocess.Popen(
+            [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, close_fds=False
+        ) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            # One before the child looks, one after.
+            accepted[0].close()
+            child.stdin.write(f"\n{local.fileno()}\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "3 [True, True, True, True] True\n"
+            accepted[1].close()
+            for client in (first, second):
+                client.settimeout(30)
+                assert client.recv(1) == b""
+            assert child.poll() is None
+            child.stdin.write("\n")
+            child.stdin.flush()
+            assert child.wait(30) == 0
+        local.close()
+        other.close()
+
+
+def test_nothing_is_inherited_where_nothing_can_be_seen() -> None:
+    run("import os\nos.getppid = lambda: 0\nassert stub_process.close_inherited_sockets() == 0")

@@ -14,6 +14,7 @@ from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import PromptResult
+from openai_bls.transport.ipc.link import PartState
 from tests.unit.api.http_support import asked, until
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, events, free_port
 
@@ -67,7 +68,7 @@ def test_models() -> None:
 
 def test_version_and_health() -> None:
     assert one("GET", "/version").json() == {"version": __version__, "engine": "fake 1"}
-    assert one("GET", "/health", bench=lambda: Bench(api_key="k1")).json() == {"status": "ok"}
+    assert one("GET", "/health", bench=lambda: Bench(api_key="k1")).json() == {"status": "ok", "models": {}}
 
     def draining() -> Bench:
         bench = Bench()
@@ -75,7 +76,7 @@ def test_version_and_health() -> None:
         return bench
 
     assert one("GET", "/health", bench=draining).status == 503
-    assert one("GET", "/health", bench=draining).json() == {"status": "draining"}
+    assert one("GET", "/health", bench=draining).json() == {"status": "draining", "models": {}}
     busy = one("POST", "/v1/chat/completions", CHAT, bench=draining)
     assert busy.status == 503
     assert busy.headers["retry-after"]
@@ -97,7 +98,52 @@ def test_health_is_the_engines_too(connected: bool, failed: bool, others: int) -
 
     answer = one("GET", "/health", bench=bench)
     status = "engine failed" if failed else "ok" if connected or others else "engine not loaded"
-    assert (answer.status, answer.json()) == (200 if status == "ok" else 503, {"status": status})
+    assert (answer.status, answer.json()) == (200 if status == "ok" else 503, {"status": status, "models": {}})
+
+
+class Part:
+    """A model in a given state."""
+
+    def __init__(self, state: PartState) -> None:
+        self.state = state
+
+    async def check(self, timeout_s: float) -> PartState:
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        ("up", "ok"),
+        ("absent", "ok"),
+        ("lost", "preprocessing has died"),
+        ("silent", "preprocessing does not answer"),
+    ],
+)
+def test_health_is_that_of_every_model(state: PartState, status: str) -> None:
+    def bench() -> Bench:
+        bench = Bench()
+        bench.service.readiness.add("tensorrt_llm", Part("up"))
+        bench.service.readiness.add("preprocessing", Part(state))
+        return bench
+
+    answer = one("GET", "/health/ready", bench=bench)
+    assert answer.json() == {"status": status, "models": {"tensorrt_llm": "up", "preprocessing": state}}
+    assert answer.status == (200 if status == "ok" else 503)
+    assert one("GET", "/health/live", bench=bench).status == 200
+    metrics = one("GET", "/metrics", bench=bench).body.decode()
+    line = f'openai_bls_model_up{{triton_model="preprocessing"}} {float(state == "up")}'
+    assert (line in metrics) == (state != "absent")
+
+
+def test_a_model_without_its_preprocessing_answers_nothing() -> None:
+    def bench() -> Bench:
+        bench = Bench()
+        bench.prompts.connected = False
+        return bench
+
+    answer = one("GET", "/health", bench=bench)
+    assert (answer.status, answer.json()["status"]) == (503, "preprocessing not loaded")
 
 
 def test_paths_and_methods_that_do_not_exist() -> None:

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline import metrics_directory
+from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter
+from tests.unit.core_support import Bench
+from tests.unit.pipeline.test_metrics import CHAT, line, of, record
+
+
+class Port:
+    """Triton's metrics port: a metric is gone when it is let go, unless a process was killed."""
+
+    def __init__(self, without: str = "", left: dict[str, float] | None = None) -> None:
+        self.values: dict[str, float] = {}
+        self.left = left or {}
+        self.updates = 0
+        self.closed = False
+        self.without = without
+
+    def metric(
+        self, kind: str, name: str, documentation: str, labels: Mapping[str, str], buckets: Sequence[float] = ()
+    ) -> PortMetric:
+        if kind == self.without:
+            raise ValueError(f"models have no {kind}s in this version of Triton")
+        assert documentation
+        assert not self.closed
+        return PortMetric(self, kind, name, dict(labels), buckets)
+
+    def close(self) -> None:
+        assert self.values == {}
+        self.closed = True
+
+
+class PortMetric:
+    def __init__(self, port: Port, kind: str, name: str, labels: dict[str, str], buckets: Sequence[float]) -> None:
+        self.port, self.kind, self.labels, self.buckets = port, kind, labels, buckets
+        self.name = name.removeprefix("openai_bls_")
+        if kind == "histogram":
+            self.keys = [line(f"{self.name}_{part}", **labels) for part in ("count", "sum")]
+            bounds = [*map(str, map(float, buckets)), "+Inf"]
+            self.keys += [line(f"{self.name}_bucket", **labels, le=bound) for bound in bounds]
+        else:
+            self.keys = [line(self.name, **labels)]
+        for key in self.keys:
+            assert key not in port.values
+            port.values[key] = port.left.get(key, 0.0)
+
+    def __del__(self) -> None:
+        for key in self.keys:
+            del self.port.values[key]
+
+    def value(self) -> float:
+        return self.port.values[self.keys[0]]
+
+    def increment(self, value: float) -> None:
+        assert self.kind == "counter"
+        assert value > 0
+        self._add(self.keys[0], value)
+
+    def set(self, value: float) -> None:
+        assert self.kind == "gauge"
+        self.port.updates += 1
+        self.port.values[self.keys[0]] = value
+
+    def observe(self, value: float) -> None:
+        assert self.kind == "histogram"
+        self._add(self.keys[0], 1)
+        self._add(self.keys[1], value)
+        for bound in (*self.buckets, float("inf")):
+            if value <= bound:
+                text = "+Inf" if bound == float("inf") else str(float(bound))
+                self.port.values[line(f"{self.name}_bucket", **self.labels, le=text)] += 1
+
+    def _add(self, key: str, value: float) -> None:
+        self.port.updates += 1
+        self.port.values[key] += value
+
+
+def test_both_ports_tell_the_same() -> None:
+    bench, port = Bench(), Port()
+    metrics = bench.service.metrics
+    exporter = MetricsExporter(metrics, port)
+    bench.engine.stats = EngineStats(3, 2, 0.25, 9, 40)
+    metrics.set_in_progress(2)
+    for outcome in ("done", "done", "cancelled"):
+        metrics.ended(record(outcome))
+    metrics.refused("tokenize", InvalidRequestError("x"))
+    exporter.export()
+    assert port.values == pytest.approx(of(metrics))
+    metrics.ended(record(began_at=90.0))
+    metrics.set_in_progress(1)
+    exporter.export()
+    assert port.values == pytest.approx(of(metrics))
+    exporter.close()
+    assert port.closed
+    # Nobody takes them any more.
+    metrics.ended(record())
+    assert metrics.observations is None
+
+
+def test_only_what_has_changed_is_sent() -> None:
+    bench, port = Bench(), Port()
+    metrics = bench.service.metrics
+    exporter = MetricsExporter(metrics, port)
+    for _ in range(100):
+        metrics.ended(record())
+    exporter.export()
+    updates = port.updates
+    exporter.export()
+    assert port.updates == updates
+    for _ in range(100):
+        metrics.ended(record())
+    exporter.export()
+    # One for each of six counters, and three histograms of 100 values with a count and a sum.
+    assert port.updates - updates == 6 + 100 * 3 * 2
+    exporter.close()
+
+
+def test_the_load_of_an_engine_that_is_loaded_again_and_unloaded() -> None:
+    bench, port = Bench(), Port()
+    exporter = MetricsExporter(bench.service.metrics, port)
+    steps = line("engine_steps_total", model="tiny")
+    for count in (9, 12, 3):
+        bench.engine.stats = EngineStats(0, 0, 0.0, count, 40)
+        exporter.export()
+        assert port.values[steps] == count
+    bench.engine.stats, bench.engine.connected = None, False
+    exporter.export()
+    assert steps not in port.values
+    assert port.values[line("engine_up", model="tiny")] == 0
+    exporter.close()
+
+
+@pytest.mark.parametrize(("now", "shown"), [(12, 12), (3, 12)])
+def test_what_a_killed_process_left_is_not_counted_twice(now: int, shown: int) -> None:
+    steps, requests = line("engine_steps_total", model="tiny"), line("requests_total", **CHAT, outcome="done")
+    # The engine has gone on, or was loaded again: then it counts from what is there, as nothing can be taken away.
+    bench, port = Bench(), Port(left={steps: 9, requests: 5, line("engine_up", model="tiny"): 0})
+    bench.engine.stats = EngineStats(0, 0, 0.0, now, 40)
+    bench.service.metrics.ended(record())
+    exporter = MetricsExporter(bench.service.metrics, port)
+    exporter.export()
+    exporter.export()
+    assert port.values[steps] == shown
+    # /v1's page goes on counting, too.
+    assert port.values[requests] == 6
+    assert port.values[line("engine_up", model="tiny")] == 1
+    exporter.close()
+
+
+def test_a_server_without_histograms(caplog: pytest.LogCaptureFixture) -> None:
+    bench, port = Bench(), Port(without="histogram")
+    exporter = MetricsExporter(bench.service.metrics, port)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            bench.service.metrics.ended(record())
+            exporter.export()
+    assert port.values[line("requests_total", **CHAT, outcome="done")] == 2
+    assert not any("seconds" in key for key in port.values)
+    # One line for each.
+    assert len([message for message in caplog.messages if "models have no histograms" in message]) == 3
+    exporter.close()
+
+
+_LEADER = """
+import sys
+from openai_bls.pipeline.metrics_directory import Leadership
+leadership = Leadership()
+for _ in sys.stdin:
+    print(leadership.have(), flush=True)
+"""
+
+
+def test_one_of_the_instances_leads_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(metrics_directory.VARIABLE, str(tmp_path))
+
+    def instance() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", _LEADER]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
+
+    def leads(process: Any) -> bool:
+        process.stdin.write("?\n")
+        process.stdin.flush()
+        return bool(process.stdout.readline() == "True\n")
+
+    with instance() as first, instance() as second:
+        assert [leads(first), leads(second), leads(first)] == [True, False, True]
+        first.kill()
+        first.wait()
+        assert leads(second)
+        second.kill()
+
+
+def test_an_instance_that_gives_up_lets_another_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(metrics_directory.VARIABLE, raising=False)
+    assert metrics_directory.Leadership().have()
+    monkeypatch.setenv(metrics_directory.VARIABLE, str(tmp_path))
+    first, second = metrics_directory.Leadership(), metrics_directory.Leadership()
+    assert (first.have(), second.have()) == (True, False)
+    first.give_up()
+    assert second.have()
+    second.give_up()
