@@ -5,6 +5,7 @@
     Exception
     └── ApiError                 carries the HTTP status and OpenAI's type, param and code
         ├── InvalidRequestError  400  the request cannot be honoured as it stands
+        │   └── TooLargeError    413  it has more bytes than the server reads
         ├── ModelNotFoundError   404  `model` names nothing that is served here
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
@@ -61,6 +62,15 @@ class InvalidRequestError(ApiError):
 
     status = 400
     type = "invalid_request_error"
+
+
+class TooLargeError(InvalidRequestError):
+    """413: the request has more bytes than the server reads."""
+
+    status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request is larger than {limit} bytes (max_request_bytes).")
 
 
 class AuthenticationError(ApiError):

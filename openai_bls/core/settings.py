@@ -49,7 +49,17 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_concurrent_requests: Positive = 4096
     """Requests in progress in each instance; one more is answered 503."""
     max_request_bytes: Positive = 32 * 1024 * 1024
-    """The largest body /v1 reads."""
+    """The largest request, in bytes: a body on /v1, tensors and parameters on Triton's endpoints."""
+    max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
+    """Bytes of the bodies of all requests that /v1 is reading or preparing; further ones are answered 503, except
+    small ones (16 KiB)."""
+    max_connections: Positive = 8192
+    """Open connections of /v1 in each instance, at most what the limit of open files allows; further ones are answered
+    503."""
+    head_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    """Seconds in which the head of a request must come, from its first byte; else 408."""
+    body_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    """Seconds in which a body must bring 32 KiB or end, time and again; else 408."""
     max_choices: Positive = 128
     """The most sequences (prompts × n) of one request."""
     sender_threads: Positive = 4
@@ -76,6 +86,9 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Seconds until a `preprocessing` that is called by BLS must have answered."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
+    cors_origins: str = ""
+    """Origins of web pages that may use /v1, separated by commas, such as `https://chat.example.com`; `*` is every
+    page. Empty is none."""
     guard_before: GuardName = ""
     """Triton model that sees each request before the engine does, and may change or refuse it; empty is none."""
     guard_after: GuardName = ""
@@ -93,6 +106,11 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def aliases(self) -> tuple[str, ...]:
         """`model_aliases`, split."""
         return tuple(name.strip() for name in self.model_aliases.split(",") if name.strip())
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """`cors_origins`, split."""
+        return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
     @staticmethod
     def format_for(setting: str, engine: str) -> str:
@@ -115,6 +133,11 @@ class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
     tokenizer_threads: Positive = 4
     """Threads that prepare prompts of `openai_bls` that are long or arrive together."""
+    max_prompt_bytes: NotNegative = 0
+    """The largest prompt that is tokenized, in bytes of text, which take some 200 times the memory; 0 is 8 for each
+    token of the engine's context, and 1 MiB at the least."""
+    max_request_bytes: Positive = 32 * 1024 * 1024
+    """The largest request on Triton's endpoints, in bytes of its tensors."""
 
 
 # Numbers above 0, separated by commas.

@@ -114,19 +114,23 @@ class ServedModel:
         """True if the engine honours the field of `SamplingParams` or `GenerationRequest`."""
         return field in self.info.supported
 
-    async def tokenize(self, request: PromptRequest, param: str | None = None) -> PromptResult:
+    async def tokenize(
+        self, request: PromptRequest, param: str | None = None, *, any_length: bool = False
+    ) -> PromptResult:
         """Token ids for `request`.
 
         Args:
             request: for preprocessing.
             param: the field at fault if something is, where preprocessing cannot know it.
+            any_length: tokenize what is too long for the context, too, which takes a while.
 
         Raises:
             ApiError: the request is bad, or preprocessing cannot be reached.
         """
-        result = await self.prompts.prepare(request)
+        limit = None if any_length else self.info.max_model_len
+        result = await self.prompts.prepare(msgspec.structs.replace(request, max_prompt_tokens=limit))
         if result.error is not None:
-            raise InvalidRequestError(result.error, param=param or result.param)
+            raise InvalidRequestError(result.error, param=param or result.param, code=result.code)
         return result
 
 

@@ -4,7 +4,6 @@ share."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import socket
@@ -55,6 +54,9 @@ def _sockets(pid: str) -> dict[int, str]:
     return found
 
 
+from openai_bls.core.memory import trim
+
+
 def keep_torch_out() -> None:
     """Let transformers load tokenizers without torch: before transformers is imported.
 
@@ -75,10 +77,7 @@ def settle() -> None:
     malloc keeps freed memory; after a tokenizer of 150,000 tokens that is 5 to 30 MB.
     """
     gc.collect()
-    # Only the GNU C library has it.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim()
 
 
 def release() -> None:

@@ -108,6 +108,6 @@ async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: st
     check(request, target.model, service.settings)
     with admitted(service, endpoint, target.name):
         assert request.prompt is not None
-        result = await target.model.tokenize(request.prompt)
+        result = await target.model.tokenize(request.prompt, any_length=True)
     (tokens,) = result.prompt_token_ids
     return tokens

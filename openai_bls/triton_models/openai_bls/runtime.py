@@ -22,7 +22,7 @@ from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.errors import ApiError, EngineError, OverloadedError
+from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
@@ -336,6 +336,10 @@ class Runtime:
     ) -> None:
         endpoint = ""
         try:
+            limit = self._settings.max_request_bytes
+            texts = [value for value in parameters.values() if isinstance(value, str)]
+            if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
+                raise TooLargeError(limit)
             endpoint, body = assemble(tensors, parameters)
             await self._answer_or_raise(endpoint, body, str(parameters.get("id", "")), sender)
         except ApiError as error:

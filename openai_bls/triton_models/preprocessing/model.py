@@ -11,11 +11,19 @@ import numpy as np
 
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import PromptRequest
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import InvalidRequestError, TooLargeError
+from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.settings import PreprocessingSettings
 from openai_bls.triton_models import word_tensors
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+# Characters up to which a text is tokenized without a look at the engine's limit.
+_SHORT_TEXT = 4096
+# `max_prompt_bytes`, where it is not set: enough for English text of a whole context, and at least this.
+_BYTES_PER_TOKEN = 8
+_MAX_PROMPT_BYTES = 1 << 20
 
 
 class Preprocessing:
@@ -23,10 +31,16 @@ class Preprocessing:
 
     Args:
         tokenizer_dir: a tokenizer as `save_pretrained` writes it.
+        settings: of the model.
+        engine_dir: version folder of the engine that the prompts are for; without its manifest no context is known.
     """
 
-    def __init__(self, tokenizer_dir: Path) -> None:
-        self._encoder = PromptEncoder(tokenizer_dir)
+    def __init__(
+        self, tokenizer_dir: Path, settings: PreprocessingSettings | None = None, engine_dir: Path | None = None
+    ) -> None:
+        self._settings = settings or PreprocessingSettings()
+        self._engine_dir = engine_dir
+        self._encoder = PromptEncoder(tokenizer_dir, self._max_prompt_bytes)
         self.prepare = self._encoder.prepare
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
@@ -37,11 +51,18 @@ class Preprocessing:
         Raises:
             InvalidRequestError: an input is bad.
         """
+        limit = self._settings.max_request_bytes
+        if sum(len(text) for array in arrays.values() if array.dtype == object for text in array.flat) > limit:
+            raise TooLargeError(limit)
         if "PROMPT_REQUEST" in arrays:
             return {"PROMPT_RESULT": self._result(arrays["PROMPT_REQUEST"])}
         if "QUERY" not in arrays:
             raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
         texts = [word_tensors.text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
+        if max(map(len, texts)) > _SHORT_TEXT:
+            context = self._context_length()
+            for text in texts:
+                self._encoder.check_length(text, context, "QUERY")
         rows = [self._encoder.encode(text) for text in texts]
         if not all(rows):
             raise InvalidRequestError("'QUERY' holds an empty prompt.", param="QUERY")
@@ -64,6 +85,17 @@ class Preprocessing:
             "OUT_END_ID": end_ids.astype(np.int32),
             "OUT_PAD_ID": pad_ids.astype(np.int32),
         }
+
+    def _max_prompt_bytes(self) -> int:
+        automatic = max(_MAX_PROMPT_BYTES, _BYTES_PER_TOKEN * (self._context_length() or 0))
+        return self._settings.max_prompt_bytes or automatic
+
+    def _context_length(self) -> int | None:
+        """The engine's, which may be another after a reload: read for long prompts alone."""
+        try:
+            return load_manifest(self._engine_dir).max_model_len if self._engine_dir is not None else None
+        except EngineLoadError:
+            return None
 
     def _result(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """A packed `PromptResult` for a packed `PromptRequest`."""

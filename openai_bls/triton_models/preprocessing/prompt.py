@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,12 @@ import jinja2
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.word_lists import WordList
+from openai_bls.triton_models.preprocessing.token_bound import token_bound
 
 logger = logging.getLogger(__name__)
+
+# Characters up to which a text is never too large.
+_SHORT_TEXT = 1 << 16
 
 # Arguments of apply_chat_template that are this module's to set.
 _RESERVED = {
@@ -38,9 +42,10 @@ class PromptEncoder:
 
     Args:
         tokenizer_dir: a tokenizer as `save_pretrained` writes it, with its chat template.
+        max_prompt_bytes: the largest text to tokenize; None is no limit.
     """
 
-    def __init__(self, tokenizer_dir: Path) -> None:
+    def __init__(self, tokenizer_dir: Path, max_prompt_bytes: Callable[[], int] | None = None) -> None:
         # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
         from transformers import AutoTokenizer
 
@@ -52,6 +57,9 @@ class PromptEncoder:
         self._tokenizer("")
         # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
         self._tokenizer.model_max_length = 10**9
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        self._bound = token_bound(backend.to_str()) if backend is not None else None
+        self._max_prompt_bytes = max_prompt_bytes
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
         self.pad_token_id: int | None = self._tokenizer.pad_token_id
 
@@ -62,11 +70,44 @@ class PromptEncoder:
                 prompts = [self._encode_chat(request)]
             else:
                 special = request.add_special_tokens is not False
-                prompts = [self.encode(text, add_special_tokens=special) for text in request.prompts or []]
+                prompts = []
+                for text in request.prompts or []:
+                    self.check_length(text, request.max_prompt_tokens, "prompt")
+                    prompts.append(self.encode(text, add_special_tokens=special))
             bad_words = [list(word) for word in self.encode_words(request.bad_words)]
             return PromptResult(prompts, bad_words)
         except InvalidRequestError as error:
-            return PromptResult(error=error.message, param=error.param)
+            return PromptResult(error=error.message, param=error.param, code=error.code)
+
+    def check_length(self, text: str, max_tokens: int | None, param: str) -> None:
+        """Refuse a text that is too long to be tokenized.
+
+        Raises:
+            InvalidRequestError: it has more than `max_tokens` for certain, or too many bytes.
+        """
+        # Fewer characters than tokens allowed prove nothing.
+        bound = self._bound
+        if (
+            max_tokens is not None
+            and len(text) > max_tokens
+            and bound is not None
+            and bound.exceeded_by(text, max_tokens)
+        ):
+            raise InvalidRequestError(
+                f"This model's maximum context length is {max_tokens} tokens; the prompt has more. Shorten it.",
+                param=param,
+                code="context_length_exceeded",
+            )
+        if self._max_prompt_bytes is None or len(text) <= _SHORT_TEXT:
+            return
+        limit, size = self._max_prompt_bytes(), len(text.encode(errors="replace"))
+        if size > limit:
+            raise InvalidRequestError(
+                f"The prompt has {size} bytes; at most {limit} are tokenized (max_prompt_bytes of the model "
+                "preprocessing).",
+                param=param,
+                code="string_above_max_length",
+            )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of raw text.
@@ -102,9 +143,9 @@ class PromptEncoder:
         return text
 
     def _encode_chat(self, request: PromptRequest) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(
-            self.render(request), add_special_tokens=request.add_special_tokens is True
-        )
+        text = self.render(request)
+        self.check_length(text, request.max_prompt_tokens, "messages")
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True)
         return ids
 
     def render(self, request: PromptRequest) -> str:

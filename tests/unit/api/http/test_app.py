@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import PromptResult
 from openai_bls.transport.ipc.link import PartState
-from tests.unit.api.http_support import asked, until
+from tests.unit.api.http_support import asked, over_socket, until
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, events, free_port
 
 USER = {"role": "user", "content": "hi"}
@@ -260,18 +259,6 @@ def test_an_error_before_the_first_token_has_its_own_status(invalid: bool, statu
 # --- over a socket ---
 
 
-@asynccontextmanager
-async def served(bench: Bench) -> AsyncIterator[int]:
-    port = free_port()
-    listener = SharedListener("127.0.0.1", port, owner=1)
-    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
-    server.start()
-    try:
-        yield port
-    finally:
-        await server.stop()
-
-
 async def post(port: int, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     payload = json.dumps(body).encode()
@@ -292,14 +279,6 @@ def content_of(received: bytes) -> list[str]:
         body = body[int(size, 16) + 2 :]
     chunks = [json.loads(event) for event in events(whole) if event != "[DONE]"]
     return [choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"]]
-
-
-@asynccontextmanager
-async def over_socket(**settings: Any) -> AsyncIterator[tuple[Bench, int]]:
-    bench = Bench(**settings)
-    async with asyncio.timeout(WAIT_S), served(bench) as port:
-        yield bench, port
-        await until(lambda: bench.service.in_progress == 0)
 
 
 async def test_chunks_arrive_as_they_are_made() -> None:
@@ -428,3 +407,69 @@ async def test_stopping_lets_a_running_stream_end() -> None:
     await asyncio.wait_for(stopping, WAIT_S)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
+
+
+# --- web pages ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("text/plain", 415),
+        (None, 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("Application/JSON; charset=x", 200),
+    ],
+)
+def test_a_web_page_declares_its_json(kind: str | None, status: int) -> None:
+    """A browser asks before it sends that, and sends the rest for any page."""
+    headers = [("Origin", "https://evil.example")] + ([("Content-Type", kind)] if kind else [])
+    bench = Bench()
+    feed = (lambda: bench.engine.deliver(0, "a", "length")) if status == 200 else None
+    answer = asked(bench, "/v1/chat/completions", CHAT, feed, headers=headers)
+    assert answer.status == status
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def ask_as_page(port: int, origin: str, *lines: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = [*lines, "Host: x", f"Origin: {origin}", "Connection: close"]
+    writer.write("\r\n".join(head).encode() + b"\r\n\r\n")
+    received = (await reader.read()).lower()
+    writer.close()
+    return received
+
+
+async def test_origins_that_may_use_it() -> None:
+    preflight = [
+        "OPTIONS /v1/chat/completions HTTP/1.1",
+        "Access-Control-Request-Method: POST",
+        "Access-Control-Request-Headers: authorization,content-type",
+    ]
+    async with over_socket(cors_origins="https://a.example, https://b.example") as (_, port):
+        for origin in ("https://a.example", "https://b.example"):
+            answer = await ask_as_page(port, origin, *preflight)
+            assert answer.startswith(b"http/1.1 200")
+            assert f"access-control-allow-origin: {origin}\r\n".encode() in answer
+            assert b"authorization" in answer
+            assert b"access-control-allow-origin" in await ask_as_page(port, origin, "GET /v1/models HTTP/1.1")
+        assert b"access-control-allow-origin" not in await ask_as_page(port, "https://c.example", *preflight)
+    async with over_socket() as (_, port):
+        answer = await ask_as_page(port, "https://a.example", *preflight)
+        assert answer.startswith(b"http/1.1 405")
+        assert b"access-control-allow-origin" not in answer
+
+
+async def test_streams_of_web_pages() -> None:
+    async with over_socket(cors_origins="*") as (bench, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        payload = json.dumps(STREAM).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\nConnection: close\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        writer.write(head.encode() + payload)
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "a", "length")
+        received = await reader.read()
+        assert b"access-control-allow-origin: *" in received
+        assert b"data: [DONE]" in received
+        writer.close()

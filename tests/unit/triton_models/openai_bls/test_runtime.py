@@ -607,3 +607,11 @@ def test_metrics_tell_of_tritons_requests_and_the_engine(make: Callable[..., Wor
         "openai_bls_requests_in_progress 0.0",
     ):
         assert line in text.splitlines()
+
+
+@pytest.mark.parametrize("parameter", [True, False])
+def test_a_request_that_is_too_large(make: Callable[..., World], parameter: bool) -> None:
+    world = make(max_request_bytes=100)
+    text = "x" * 101
+    reply = world.submit(user=text) if parameter else world.submit({"prompt": [text.encode()]})
+    assert refusal(reply).status == 413
