@@ -10,6 +10,8 @@ import socket
 import sys
 from pathlib import Path
 
+from openai_bls.core.memory import trim
+
 _STANDARD_STREAMS = 3
 _TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
@@ -52,9 +54,6 @@ def _sockets(pid: str) -> dict[int, str]:
                 if target.startswith("socket:["):
                     found[int(entry.name)] = target
     return found
-
-
-from openai_bls.core.memory import trim
 
 
 def keep_torch_out() -> None:
