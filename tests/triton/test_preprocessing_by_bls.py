@@ -122,8 +122,8 @@ def test_a_foreign_preprocessing_gives_the_golden_answers(
         assert tokens(by_bls, **body) == tokens(client, **body)
     # The rest of the server too: the ensemble has called it by Triton's own way all along.
     fields = {"text_input": RAW[0].raw, "max_tokens": RAW[0].tokens, "temperature": 0.0}
-    text = triton_client.generate(server.http_url, "ensemble", fields)["text_output"]
-    assert text == RAW[0].answer
+    for name in ("ensemble", "tensorrt_llm_bls"):
+        assert triton_client.generate(server.http_url, name, fields)["text_output"] == RAW[0].answer
 
 
 @pytest.mark.parametrize("fault", ["refuse", "outside", "length", "missing"])

@@ -14,6 +14,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Start the runtime; it waits for the engine by itself."""
+        stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
         from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
@@ -25,6 +26,7 @@ class TritonPythonModel:
             self.runtime = Runtime(
                 backend,
                 owner=os.getppid(),
+                call_model=pb_utils.call_model,
                 exclude_input_default=repository.excludes_input(backend, os.environ),
                 decoupled=self.decoupled,
             )

@@ -123,19 +123,15 @@ class _Engine:
         if model is None:
             return PromptExchangeClient(address(self.backend.preprocessing, owner))
         # Not at the top: it is for renderers of chat templates, which most servers have in `preprocessing` alone.
-        from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient, OfficialPromptClient
+        from openai_bls.triton_models.openai_bls.bls_prompts import prompt_client
 
         logger.info("prompts of %s are prepared by BLS calls of %s", self.backend.engine, model.name)
-        if model.declares("PROMPT_REQUEST", "PROMPT_RESULT"):
-            return BlsPromptClient(model, model_calls, self._preprocessing_timeout_s)
 
         def vocab_size() -> int:
             assert self.model is not None
             return self.model.info.vocab_size
 
-        return OfficialPromptClient(
-            model, model_calls, self._preprocessing_timeout_s, self.backend.tokenizer_dir, vocab_size
-        )
+        return prompt_client(model, model_calls, self._preprocessing_timeout_s, self.backend.tokenizer_dir, vocab_size)
 
     def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
         engine = self.backend.engine

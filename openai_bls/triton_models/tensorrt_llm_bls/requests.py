@@ -91,7 +91,10 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
             official = engine_requests.parse(tensors, info, exclude_input_default, [])
     except InvalidRequestError as error:
         raise renamed(error, engine_names) from None
-    result = await _prepare(prompts, PromptRequest(prompts=texts, bad_words=_words(given, "bad_words")))
+    result = await _prepare(
+        prompts,
+        PromptRequest(prompts=texts, bad_words=_words(given, "bad_words"), max_prompt_tokens=info.max_model_len),
+    )
     if not all(result.prompt_token_ids):
         raise InvalidRequestError("'text_input' holds an empty prompt.", param="text_input")
     bad_words = tuple(tuple(word) for word in result.bad_words)
@@ -166,7 +169,7 @@ async def _bias(arrays: Arrays, prompts: PromptClient) -> np.ndarray[Any, Any] |
 async def _prepare(prompts: PromptClient, request: PromptRequest) -> PromptResult:
     result = await prompts.prepare(request)
     if result.error is not None:
-        raise InvalidRequestError(result.error, param="text_input")
+        raise InvalidRequestError(result.error, param="text_input", code=result.code)
     return result
 
 

@@ -11,13 +11,14 @@ import functools
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import uvloop
 
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.pipeline.generation import Generation
@@ -25,15 +26,21 @@ from openai_bls.pipeline.sequence import Echo, Sequence
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
+from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
+from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.repository import Backend
 from openai_bls.triton_models.tensorrt_llm_bls import requests
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 from openai_bls.triton_models.tensorrt_llm_bls.responses import Outputs, TensorWriter
 
+if TYPE_CHECKING:
+    from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient
+
 logger = logging.getLogger(__name__)
 
-_SENDER_THREADS = 4
+_SENDER_THREADS = OpenAiBlsSettings().sender_threads
+_PREPROCESSING_TIMEOUT_S = OpenAiBlsSettings().preprocessing_timeout_s
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
 
@@ -44,21 +51,34 @@ class Runtime:
     Args:
         backend: of the default engine.
         owner: process id of the tritonserver.
+        call_model: makes a BLS call, for a `preprocessing` that is not ours.
         exclude_input_default: leave the prompt out of whole answers to requests that do not say.
         decoupled: a request may have any number of responses, else one.
 
     Raises:
         OSError: the tokenizer cannot be read.
-        ValueError: the tokenizer is not one.
+        ValueError: the tokenizer is not one, or `preprocessing` cannot be called.
     """
 
-    def __init__(self, backend: Backend, owner: int, *, exclude_input_default: bool, decoupled: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        owner: int,
+        call_model: BlockingCall,
+        *,
+        exclude_input_default: bool,
+        decoupled: bool,
+    ) -> None:
+        self._backend = backend
+        self._owner = owner
         self._detokenizers = factory.load(backend.tokenizer_dir)
-        self._addresses = address(backend.engine, owner), address(backend.preprocessing, owner)
+        by_bls = backend.prompt_transport == "bls"
+        self._preprocessing = PreprocessingModel(backend.preprocessing_dir) if by_bls else None
         self._exclude_input_default = exclude_input_default
         self._decoupled = decoupled
         self._loop = uvloop.new_event_loop()
         self._senders = SenderThreads(_SENDER_THREADS, self._loop)
+        self._model_calls = BlsCalls(self._loop, call_model)
         self._info: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._answers: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-bls", daemon=True)
@@ -92,9 +112,22 @@ class Runtime:
         self._loop.run_forever()
 
     async def _connect(self) -> None:
-        engine, preprocessing = self._addresses
-        self._client = ExchangeClient(engine, self._on_engine)
-        self._prompts = PromptExchangeClient(preprocessing)
+        self._client = ExchangeClient(address(self._backend.engine, self._owner), self._on_engine)
+        self._prompts = self._prompt_client()
+
+    def _prompt_client(self) -> PromptExchangeClient | BlsPromptClient:
+        model = self._preprocessing
+        if model is None:
+            return PromptExchangeClient(address(self._backend.preprocessing, self._owner))
+        # Not at the top: it brings the tokenizer's own package, which most servers have in `preprocessing` alone.
+        from openai_bls.triton_models.openai_bls.bls_prompts import prompt_client
+
+        def vocab_size() -> int:
+            return self._info.result().vocab_size
+
+        return prompt_client(
+            model, self._model_calls, _PREPROCESSING_TIMEOUT_S, self._backend.tokenizer_dir, vocab_size
+        )
 
     def _on_engine(self, info: EngineInfo) -> None:
         if self._info.done():
@@ -161,6 +194,7 @@ class Runtime:
     async def _shut_down(self) -> None:
         await self._client.close()
         await self._prompts.close()
+        self._model_calls.close()
         # Requests that wait for preprocessing or for the engine to load end with an error.
         tasks = list(self._answers)
         for task in tasks:

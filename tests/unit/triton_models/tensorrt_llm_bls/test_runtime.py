@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -66,8 +67,14 @@ def prepare(request: PromptRequest) -> PromptResult:
     return PromptResult([token_ids(text) for text in request.prompts or []], [token_ids(w) for w in request.bad_words])
 
 
+def call_model(model: str, inputs: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    """A foreign preprocessing, called by BLS, which takes the requests of ours."""
+    request = msgspec.msgpack.decode(inputs["PROMPT_REQUEST"].reshape(-1)[0], type=PromptRequest)
+    return {"PROMPT_RESULT": np.array([msgspec.msgpack.encode(prepare(request))], dtype=np.object_)}
+
+
 class Bench:
-    def __init__(self, folder: Path, *, decoupled: bool = True) -> None:
+    def __init__(self, folder: Path, *, decoupled: bool = True, foreign: Path | None = None) -> None:
         # Addresses are made of the names of models.
         name = exchange_address().replace("\0", "").replace("/", "-")
         owner = os.getpid()
@@ -77,7 +84,9 @@ class Bench:
         self.prompts = PromptExchangeServer(address(f"prompts-{name}", owner), prepare, 1)
         self.prompts.start()
         backend = Backend(f"engine-{name}", f"prompts-{name}", write_tokenizer(folder))
-        self.runtime = Runtime(backend, owner, exclude_input_default=True, decoupled=decoupled)
+        if foreign is not None:
+            backend = msgspec.structs.replace(backend, preprocessing_dir=foreign, prompt_transport="bls")
+        self.runtime = Runtime(backend, owner, call_model, exclude_input_default=True, decoupled=decoupled)
         self.runtime.start()
 
     def ask(self, count: int = 1, **values: Any) -> FakeReply:
@@ -256,3 +265,21 @@ def test_a_shutdown_ends_what_runs(tmp_path: Path) -> None:
     assert running.ended
     assert running.error is not None
     assert running.error.status == 503
+
+
+def test_a_foreign_preprocessing_is_called_by_bls(tmp_path: Path) -> None:
+    foreign = tmp_path / "preprocessing"
+    foreign.mkdir()
+    (foreign / "config.pbtxt").write_text(
+        'input [ { name: "QUERY" data_type: TYPE_STRING dims: [ 1 ] },'
+        '  { name: "PROMPT_REQUEST" data_type: TYPE_STRING dims: [ 1 ] optional: true } ]\n'
+        'output [ { name: "INPUT_ID" data_type: TYPE_INT32 dims: [ -1 ] },'
+        '  { name: "PROMPT_RESULT" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+    )
+    bench = Bench(tmp_path / "tokenizer", foreign=foreign)
+    reply = bench.ask()
+    assert bench.engine.submitted[0].prompt_token_ids == token_ids("Hi ")
+    bench.step(0, "ab", "stop")
+    reply.wait_end()
+    assert reply.texts() == ["ab"]
+    bench.close()
