@@ -3,14 +3,14 @@
 #   PYTHON=python3.11   the Python to make .venv with
 #   MODEL=path          the checkpoint to build the engine from: a directory, a GGUF file, a hub id, or smollm2
 #   BUILD_ARGS="..."    further options of build/engine.py, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
-#   JOBS=2              tests that run at the same time
+#   JOBS=3              tests that run at the same time; those with a server wait for much of theirs
 #   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
 
 PYTHON ?= python3
 MODEL ?= demo/checkpoint
 BUILD_ARGS ?=
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,6 +19,8 @@ CLIENTS := .venv-clients
 CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
 ENGINE := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python keeps its bytecode, whatever the environment says: the tests start hundreds of processes that import the same.
+export PYTHONDONTWRITEBYTECODE :=
 
 # In an NGC image its own tritonserver, Python and packages are used. This has not been run there.
 ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
@@ -33,7 +35,7 @@ comma := ,
 TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve test architectures lint format engine bench doctor clean distclean FORCE
+.PHONY: help env serve test architectures lint ruff mypy imports format engine bench doctor clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,16 +45,25 @@ env: $(VENV)/.installed ## make .venv with the server and the engine's packages
 serve: $(VENV)/.installed engine ## start everything and print examples (MODEL=path or smollm2, BUILD_ARGS="...", ARGS="--host 0.0.0.0")
 	@$(BIN)/python -m openai_bls serve $(ARGS)
 
-test: lint engine $(CLIENTS)/.installed ## lint, type-check and run all tests, those with a real tritonserver included
+test: $(VENV)/.made $(CLIENTS)/.made ## lint, type-check and run all tests, those with a real tritonserver included
+	@$(MAKE) --no-print-directory --jobs=2 lint engine $(CLIENTS)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) tests/architectures
 
-lint: $(VENV)/.installed-test ## ruff, mypy and the rules between packages
+lint: ruff mypy imports ## ruff, mypy and the rules between packages
+
+ruff mypy imports: $(VENV)/.installed-test
+
+ruff:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+mypy:
 	$(BIN)/mypy
+
+imports:
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed-test ## let ruff mend what it can
@@ -76,27 +87,30 @@ clean: ## remove what was built; .venv stays
 distclean: clean ## remove .venv and .venv-clients as well
 	rm -rf $(VENV) $(CLIENTS)
 
+# What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
+INSTALLED := $(VENV)/.installed$(if $(filter test architectures lint format bench,$(MAKECMDGOALS)),-test)
+
 # One stamp for each checkpoint and its options, of which only the last one built exists, so that others build again.
 ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL) $(BUILD_ARGS))))
 
 engine: $(ENGINE_STAMP) ## build the engine from MODEL
 
-$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(if $(wildcard $(ENGINE)),,FORCE) | $(VENV)/.installed
+$(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gguf,$(MODEL))) $(if $(wildcard $(ENGINE)),,FORCE) | $(INSTALLED)
 	$(BIN)/python build/engine.py --model $(MODEL) $(BUILD_ARGS)
 	@rm -f $(VENV)/.engine-*
 	@touch $@
 
+# pip compiles nothing to bytecode: a small part of what is installed is imported, and Python compiles that by itself.
 $(VENV)/.installed: pyproject.toml | $(VENV)/.made
-	$(BIN)/python -m pip install -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
+	$(BIN)/python -m pip install --no-compile -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
 	$(BIN)/python -m openai_bls install-server
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/.made
-	$(BIN)/python -m pip install -e '.[$(TEST_EXTRAS)]'
+	$(BIN)/python -m pip install --no-compile -e '.[$(TEST_EXTRAS)]'
 	$(BIN)/python -m openai_bls install-server
 	@touch $(VENV)/.installed $@
 
-# Not compiled to bytecode: the tests import a small part of what is installed.
 $(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made
 	$(CLIENTS)/bin/python -m pip install --no-compile -r $(CLIENT_REQUIREMENTS)
 	@touch $@

@@ -51,6 +51,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(subparser=run)
     run.add_argument(
+        "--with",
+        type=Path,
+        action="append",
+        default=[],
+        dest="further_repositories",
+        metavar="FOLDER",
+        help="a further model repository, such as examples; may be given several times",
+    )
+    run.add_argument(
         "--log-file",
         type=Path,
         metavar="FILE",
@@ -222,6 +231,7 @@ def main(argv: list[str] | None = None) -> int:
         return serve(
             ServeOptions(
                 repository=options.model_repository,
+                further_repositories=tuple(options.further_repositories),
                 ports=ports,
                 host=host,
                 triton_host=options.triton_host,

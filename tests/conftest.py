@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import ssl
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # Without a GPU our kernels run in Triton's interpreter (the language's, not the server's), which must be said before
 # anything imports it.
@@ -15,3 +20,32 @@ if not Path("/dev/nvidiactl").exists():
 # No test fails because the machine is slow.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# Clients of httpx and openai read all of the machine's certificates as they are made: 25 ms, more than the one request
+# that many are made for. Here they share what has been read.
+ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
+
+TRITON = Path(__file__).parent / "triton"
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Work units of parallel runs: a file each, but those that talk to the session's server are one.
+
+    So one worker starts that server, loads the reference, and keeps both to the end of these files, which come early;
+    the others meanwhile take the files that start servers of their own.
+    """
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        files = {path: path.read_text(encoding="utf-8") for path in TRITON.glob("test_*.py")}
+        own = {f"tests/triton/{path.name}" for path, text in files.items() if "run_server" in text}
+        self._own = own | {"tests/triton/test_contenders.py", "tests/triton/test_ranks.py"}
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = super()._split_scope(nodeid)
+        return "tests/triton" if path.startswith("tests/triton/") and path not in self._own else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None

@@ -12,14 +12,13 @@ from starlette.routing import Route
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.one_shot import OneShot
-from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, JsonResponse, error_response, unless_disconnected
-from openai_bls.pipeline.generation import Generation
+from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, error_response
 from openai_bls.pipeline.service import Service
 
-Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Generation]]
-"""The whole answer as JSON text, or a generation that writes into the sink; raises ApiError."""
+Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Cancellable]]
+"""The whole answer as JSON text, or a streamed answer on its way into the sink; raises ApiError."""
 TritonEntry = Callable[[dict[str, Any]], Respond]
 """Triton entry: takes a request body, checks what needs no service; raises InvalidRequestError."""
 
@@ -34,6 +33,8 @@ class Smoke:
     """Check of the decoded answer: returns a short summary, raises AssertionError with a sentence."""
     optional: bool = False
     """A refusal by name passes: not every engine supports it."""
+    tasks: tuple[str, ...] = ()
+    """Asked of a task model with one of these, and of none if there is none; empty asks the served engine."""
 
 
 def expect(condition: object, sentence: str) -> None:
@@ -60,6 +61,8 @@ class Endpoint:
     triton: TritonEntry | None = None
     """None: not served on Triton's ports."""
     smoke: Smoke | None = None
+    has_guards: bool = True
+    """Requests that have a body, and their answers, are shown to the guards, if there are any."""
     answer_error: ErrorAnswer = error_response
     id_header: str = "x-request-id"
     """Response header that carries the request's id, besides `x-request-id`."""
@@ -67,13 +70,22 @@ class Endpoint:
     def routes(self, api: Api) -> list[Route]:
         """The endpoint's routes in an application."""
         handler = api.guarded(
-            self.handler(api), endpoint=self.name, answer_error=self.answer_error, id_header=self.id_header
+            self.handler(api),
+            endpoint=self.name,
+            has_guards=self.has_guards,
+            answer_error=self.answer_error,
+            id_header=self.id_header,
         )
         return [Route(path, handler, methods=[self.method]) for path in self.paths]
 
 
 def one_shot(
-    name: str, answer: OneShot, *, paths: tuple[str, ...] | None = None, smoke: Smoke | None = None
+    name: str,
+    answer: OneShot,
+    *,
+    paths: tuple[str, ...] | None = None,
+    smoke: Smoke | None = None,
+    has_guards: bool = True,
 ) -> Endpoint:
     """An endpoint that answers at once and generates nothing, on /v1 and on Triton's ports.
 
@@ -82,12 +94,13 @@ def one_shot(
         answer: makes the answer to a body.
         paths: None is `/v1/<name>`.
         smoke: its check.
+        has_guards: see `Endpoint`.
     """
 
     def handler(api: Api) -> Handler:
         async def handle(request: Request) -> Response:
             body = json_object(await api.body(request))
-            return JsonResponse(await unless_disconnected(request, answer(api.service, body)))
+            return await api.answered(request, answer(api.service, body))
 
         return handle
 
@@ -97,4 +110,11 @@ def one_shot(
 
         return respond
 
-    return Endpoint(name=name, paths=paths or (f"/v1/{name}",), handler=handler, triton=triton, smoke=smoke)
+    return Endpoint(
+        name=name,
+        paths=paths or (f"/v1/{name}",),
+        handler=handler,
+        triton=triton,
+        smoke=smoke,
+        has_guards=has_guards,
+    )

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from openai_bls.api.endpoint import Endpoint, TritonEntry
 
-FOLDERS = ("chat", "responses", "messages", "embeddings", "tokenize", "lora", "models")
+FOLDERS = ("chat", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize", "lora", "models")
 """Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`."""
 
 
@@ -20,3 +20,6 @@ ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for folder in FOLDERS for endpo
 
 TRITON_ENTRIES: dict[str, TritonEntry] = {e.name: e.triton for e in ENDPOINTS if e.triton is not None}
 """Value of the input `endpoint` on Triton → what serves it."""
+
+GUARDED = frozenset(e.name for e in ENDPOINTS if e.has_guards)
+"""Names of the endpoints whose requests are shown to the guards, if there are any."""

@@ -204,6 +204,8 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     """Raw texts, tokenized as they are, one result each."""
     bad_words: list[str] = []
     """Words to tokenize, each on its own and inside a text."""
+    max_prompt_tokens: int | None = None
+    """A prompt that has more for certain need not be tokenized to be refused; None is no limit."""
 
 
 class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -216,3 +218,4 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     """Message for the client."""
     param: str | None = None
+    code: str | None = None

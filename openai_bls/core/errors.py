@@ -5,10 +5,13 @@
     Exception
     └── ApiError                 carries the HTTP status and OpenAI's type, param and code
         ├── InvalidRequestError  400  the request cannot be honoured as it stands
+        │   └── TooLargeError    413  it has more bytes than the server reads
         ├── ModelNotFoundError   404  `model` names nothing that is served here
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
+        ├── RefusedByGuardError  4xx  a guard refuses the request or its answer
         ├── OverloadedError      503  the server takes no more work just now
+        ├── DeadlineError        504  another model has not answered in time
         └── EngineError          500  the engine failed; the client did nothing wrong
 
 Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
@@ -61,6 +64,15 @@ class InvalidRequestError(ApiError):
     type = "invalid_request_error"
 
 
+class TooLargeError(InvalidRequestError):
+    """413: the request has more bytes than the server reads."""
+
+    status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request is larger than {limit} bytes (max_request_bytes).")
+
+
 class AuthenticationError(ApiError):
     """401: a missing or wrong API key."""
 
@@ -82,12 +94,47 @@ class ModelNotFoundError(NotFoundError):
     default_code = "model_not_found"
 
 
+class RefusedByGuardError(ApiError):
+    """4xx: a guard refuses the request or its answer, in its own words.
+
+    Args:
+        message: for the client.
+        status: from 400 to 499.
+        kind: `type` of OpenAI's error body.
+        param: the request field at fault, or None.
+        code: None is `refused_by_guard`.
+    """
+
+    default_code = "refused_by_guard"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.status = status
+        self.type = kind
+
+
 class OverloadedError(ApiError):
     """503: the server takes no more work just now (full, or shutting down)."""
 
     status = 503
     type = "server_error"
     default_code = "server_overloaded"
+
+
+class DeadlineError(ApiError):
+    """504: another model has not answered in time."""
+
+    status = 504
+    type = "server_error"
+    default_code = "timeout"
 
 
 class EngineError(ApiError):

@@ -63,7 +63,7 @@ SERVE = {
 """Options of launch_triton_server.py and tritonserver."""
 
 SETTINGS = {
-    "decoupled_mode": "it is a setting of engines: tensorrt_llm.decoupled_mode, which their ensembles follow",
+    "decoupled_mode": "it is a setting of engines: tensorrt_llm.decoupled_mode, which the models around it follow",
     "batching_strategy": "leave it out: batching is always in flight (with --backend cpp it is gpt_model_type)",
     "gpt_model_type": "leave it out: batching is always in flight",
     "engine_dir": "leave it out: the build puts the engine into the model's folder",

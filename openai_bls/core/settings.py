@@ -21,6 +21,8 @@ BACKEND_PARAMETERS = {"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+# A folder's name that Triton takes as a model; never `openai_bls`, which would call itself without end.
+GuardName = Annotated[str, msgspec.Meta(pattern=r"^(?!openai_bls$)[A-Za-z0-9_.-]*$")]
 
 
 class SettingsError(Exception):
@@ -47,7 +49,17 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_concurrent_requests: Positive = 4096
     """Requests in progress in each instance; one more is answered 503."""
     max_request_bytes: Positive = 32 * 1024 * 1024
-    """The largest body /v1 reads."""
+    """The largest request, in bytes: a body on /v1, tensors and parameters on Triton's endpoints."""
+    max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
+    """Bytes of the bodies of all requests that /v1 is reading or preparing; further ones are answered 503, except
+    small ones (16 KiB)."""
+    max_connections: Positive = 8192
+    """Open connections of /v1 in each instance, at most what the limit of open files allows; further ones are answered
+    503."""
+    head_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    """Seconds in which the head of a request must come, from its first byte; else 408."""
+    body_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    """Seconds in which a body must bring 32 KiB or end, time and again; else 408."""
     max_choices: Positive = 128
     """The most sequences (prompts × n) of one request."""
     sender_threads: Positive = 4
@@ -61,8 +73,32 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
     engine_grpc_url: str = ""
     """Host and port of this server's gRPC front end, for `grpc`; empty reads tritonserver's command line."""
+    task_models_interval_s: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    """Seconds between two looks for other Triton models of this server with an `openai_task`; 0 serves none of them."""
+    task_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """Seconds that such a model may take for a request; its own `openai_timeout_s` goes before."""
+    chat_models_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """The same for models with the task `chat`, until the end of their answer."""
+    preprocessing_transport: Literal["auto", "exchange", "bls"] = "auto"
+    """Transport to `preprocessing`: `exchange` to our own model.py, `bls` to any other by its tensors, `auto` by
+    whether the model.py serves the exchange."""
+    preprocessing_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """Seconds until a `preprocessing` that is called by BLS must have answered."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
+    cors_origins: str = ""
+    """Origins of web pages that may use /v1, separated by commas, such as `https://chat.example.com`; `*` is every
+    page. Empty is none."""
+    guard_before: GuardName = ""
+    """Triton model that sees each request before the engine does, and may change or refuse it; empty is none."""
+    guard_after: GuardName = ""
+    """Triton model that sees each answer, with its usage, and may change or refuse one that is not streamed; empty is
+    none."""
+    guard_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0
+    """Seconds that a guard may take for one call."""
+    guard_on_failure: Literal["refuse", "pass"] = "refuse"
+    """What happens to a request whose guard fails, is not loaded, is late or answers what it may not: `refuse` it with
+    503, or let it `pass` as if the guard had nothing to say."""
     api_key: str = ""
     """Key that /v1 requires as `Authorization: Bearer <key>`; empty requires none. Set by OPENAI_BLS_API_KEY only."""
 
@@ -70,6 +106,11 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def aliases(self) -> tuple[str, ...]:
         """`model_aliases`, split."""
         return tuple(name.strip() for name in self.model_aliases.split(",") if name.strip())
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """`cors_origins`, split."""
+        return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
     @staticmethod
     def format_for(setting: str, engine: str) -> str:
@@ -92,6 +133,11 @@ class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
     tokenizer_threads: Positive = 4
     """Threads that prepare prompts of `openai_bls` that are long or arrive together."""
+    max_prompt_bytes: NotNegative = 0
+    """The largest prompt that is tokenized, in bytes of text, which take some 200 times the memory; 0 is 8 for each
+    token of the engine's context, and 1 MiB at the least."""
+    max_request_bytes: Positive = 32 * 1024 * 1024
+    """The largest request on Triton's endpoints, in bytes of its tensors."""
 
 
 # Numbers above 0, separated by commas.

@@ -26,6 +26,7 @@ from openai_bls.launcher.server import (
     wheel_root,
 )
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
+from openai_bls.triton_models.tensors import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -226,6 +227,14 @@ def check_repository(repository: Path) -> str:
     return f"models {', '.join(names)} in {repository}"
 
 
+def check_further_repository(repository: Path) -> None:
+    """Models of your own: their folder, not that of one of them."""
+    if (repository / "config.pbtxt").is_file():
+        raise LaunchError(f"--with takes a folder of models, and {repository} is a model: give the folder above it")
+    if not repository.is_dir() or not model_names(repository):
+        raise LaunchError(f"--with {repository}: there are no models")
+
+
 def check_engine(repository: Path) -> str | None:
     """Every engine has been built, where the repository has models that run one."""
     if not (repository / ENGINE_MODEL).is_dir():
@@ -258,11 +267,11 @@ def engine_models(names: Sequence[str]) -> list[str]:
 
 
 def _further_engines(repository: Path) -> dict[Path, str]:
-    """Their folders, and what they are called; an ensemble whose name begins alike runs nothing."""
+    """Their folders, and what they are called; `tensorrt_llm_bls`, whose name begins alike, holds none."""
     return {
         folder: folder.name.removeprefix(f"{ENGINE_MODEL}_")
         for folder in sorted(repository.glob(f"{ENGINE_MODEL}_*"))
-        if any(folder.glob("*/model.py")) or cpp_parameters(folder) is not None
+        if folder.name not in MODELS and (any(folder.glob("*/model.py")) or cpp_parameters(folder) is not None)
     }
 
 

@@ -76,6 +76,8 @@ def served_models(host: str, port: int, engines: int = 1) -> list[str]:
     while True:
         try:
             cards = json.loads(get(host, port, "/v1/models") or b"")["data"]
+            # Not other Triton models.
+            cards = [card for card in cards if card["task"] == "generate"]
             names = [str(card["id"]) for card in cards]
             models = {card["root"] for card in cards if card["parent"] is None}
         except (ValueError, LookupError, TypeError):

@@ -64,6 +64,7 @@ class ServeOptions:
     verbose: bool = False
     ranks: RankOptions = field(default_factory=RankOptions)
     dry_run: bool = False
+    further_repositories: Sequence[Path] = ()
     extra: Sequence[str] = ()
 
     @property
@@ -78,7 +79,7 @@ def triton_flags(options: ServeOptions) -> list[str]:
         if has_flag(options.extra, flag):
             raise LaunchError(f"{flag} cannot stand after --: give {own} before it")
     return [
-        f"--model-repository={options.repository}",
+        *(f"--model-repository={path}" for path in (options.repository, *options.further_repositories)),
         f"--http-port={options.ports.http}",
         f"--grpc-port={options.ports.grpc}",
         f"--metrics-port={options.ports.metrics}",
@@ -106,8 +107,11 @@ def plan(options: ServeOptions) -> Start:
     """
     if options.ranks.mode == "orchestrator" or options.ranks.hosts or options.ranks.hostfile:
         # Other machines and the engine's workers need not have this working directory.
-        options = replace(options, repository=options.repository.absolute())
+        further = [path.absolute() for path in options.further_repositories]
+        options = replace(options, repository=options.repository.absolute(), further_repositories=further)
     checks.check_repository(options.repository)
+    for path in options.further_repositories:
+        checks.check_further_repository(path)
     names = expected_models(options.repository, options.extra)
     flags = [*triton_flags(options), *closed_shared_memory(options.extra)]
     if options.ranks.mode == "orchestrator":

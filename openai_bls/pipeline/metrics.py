@@ -27,6 +27,7 @@ from openai_bls.core.errors import ApiError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
 from openai_bls.pipeline.model_registry import Models
+from openai_bls.pipeline.readiness import Readiness
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -65,6 +66,14 @@ _WHOLE = HistogramFamily(
     "From the request's arrival to its last token, of requests that were not cancelled and did not fail.",
     (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0),
 )
+_GUARD_CALL = HistogramFamily(
+    _PREFIX + "guard_call_seconds",
+    "Calls of a guard, before requests or after answers. The outcome is passed, changed, refused, timeout, failed, or "
+    "cancelled (the client has gone).",
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    ("hook", "outcome"),
+)
+_HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _GUARD_CALL)
 
 
 class Observation(NamedTuple):
@@ -83,6 +92,7 @@ class ServiceLoad(Protocol):
     """Source of the engines' load, read at each scrape."""
 
     models: Models
+    readiness: Readiness
 
 
 class Metrics(Collector):
@@ -115,7 +125,7 @@ class Metrics(Collector):
                 ("reasoning_tokens", "Tokens generated that were reasoning."),
             )
         }
-        self._histograms = {family: family.register(registry) for family in (_FIRST_TOKEN, _PER_TOKEN, _WHOLE)}
+        self._histograms = {family: family.register(registry) for family in _HISTOGRAMS}
         self._in_progress = Gauge(
             _PREFIX + "requests_in_progress",
             "Requests that are being prepared or generated.",
@@ -130,6 +140,10 @@ class Metrics(Collector):
     def set_in_progress(self, count: int) -> None:
         """Set the number of requests in progress."""
         self._in_progress.set(count)
+
+    def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
+        """Count a call of a guard."""
+        self._observe(_GUARD_CALL, (hook, outcome), seconds)
 
     def ended(self, record: RequestRecord) -> None:
         """Count an admitted request that has ended."""
@@ -171,6 +185,7 @@ class Metrics(Collector):
 
     async def scrape(self) -> bytes:
         """The metrics of all instances together, in Prometheus's text format."""
+        await self._service.readiness.check()
         # Thousands of series take a while to be read and written; the event loop goes on with tokens.
         return await asyncio.to_thread(generate_latest, self)
 
@@ -206,7 +221,7 @@ class Metrics(Collector):
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)
         tokens = record.usage.completion_tokens
-        if record.first_token_at is not None and tokens > sequences:
+        if record.first_token_at is not None and tokens > sequences > 0:
             # They run side by side.
             gaps = (tokens - sequences) / sequences
             pace = (record.ended_at - record.first_token_at) / gaps
@@ -231,6 +246,15 @@ class Metrics(Collector):
             if stats is not None:
                 loads[model.info.model_name] = stats
         yield up
+        parts = GaugeMetricFamily(
+            _PREFIX + "model_up",
+            "1 if the Triton model answers, 0 if it has died or does not answer; none for one that is not loaded.",
+            labels=("triton_model",),
+        )
+        for name, state in self._service.readiness.states.items():
+            if state != "absent":
+                parts.add_metric((name,), float(state == "up"))
+        yield parts
         for name, (field, kind, documentation) in _LOAD.items():
             family = kind(_PREFIX + name, documentation, labels=("model",))
             for model_name, stats in loads.items():

@@ -13,6 +13,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, PromptRe
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError
 from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
+from openai_bls.pipeline.task_models import Task, TaskModel, TaskModels, unusable, wrong_endpoint
 
 
 class EngineClient(Protocol):
@@ -51,6 +52,11 @@ class EngineClient(Protocol):
 
 class PromptClient(Protocol):
     """Client of preprocessing: `transport.ipc.prompts`."""
+
+    @property
+    def connected(self) -> bool:
+        """True if preprocessing can be reached."""
+        ...
 
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`; raises EngineError if preprocessing cannot be reached."""
@@ -94,6 +100,11 @@ class ServedModel:
         self.fingerprint = "fp_" + hashlib.sha256(msgspec.json.encode(backend)).hexdigest()[:10]
 
     @property
+    def connected(self) -> bool:
+        """True if the engine and its preprocessing can be reached."""
+        return self.engine.connected and self.prompts.connected
+
+    @property
     def failed(self) -> bool:
         """True if the engine has reported that it answers every request with an error."""
         stats = self.engine.stats
@@ -103,19 +114,23 @@ class ServedModel:
         """True if the engine honours the field of `SamplingParams` or `GenerationRequest`."""
         return field in self.info.supported
 
-    async def tokenize(self, request: PromptRequest, param: str | None = None) -> PromptResult:
+    async def tokenize(
+        self, request: PromptRequest, param: str | None = None, *, any_length: bool = False
+    ) -> PromptResult:
         """Token ids for `request`.
 
         Args:
             request: for preprocessing.
             param: the field at fault if something is, where preprocessing cannot know it.
+            any_length: tokenize what is too long for the context, too, which takes a while.
 
         Raises:
             ApiError: the request is bad, or preprocessing cannot be reached.
         """
-        result = await self.prompts.prepare(request)
+        limit = None if any_length else self.info.max_model_len
+        result = await self.prompts.prepare(msgspec.structs.replace(request, max_prompt_tokens=limit))
         if result.error is not None:
-            raise InvalidRequestError(result.error, param=param or result.param)
+            raise InvalidRequestError(result.error, param=param or result.param, code=result.code)
         return result
 
 
@@ -135,11 +150,13 @@ class Target(NamedTuple):
 class Models:
     """All served models. The first is the default.
 
-    Names are matched in this order: each model's own and its aliases, then the adapters.
+    Names are matched in this order: each model's own and its aliases, then the adapters, then the task models.
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self._models = list(models)
+        self.tasks = TaskModels()
+        """Other Triton models, which do something else or do it in another way."""
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models)
@@ -154,18 +171,20 @@ class Models:
         self._models.append(model)
 
     @property
-    def names(self) -> list[str]:
-        """Every name, each once."""
+    def engine_names(self) -> list[str]:
+        """Every name of an engine or adapter, each once."""
         models = [name for model in self._models for name in model.names]
         adapters = [name for model in self._models for name in model.info.lora_names]
         return list(dict.fromkeys(models + adapters))
 
-    def find(self, name: str | None) -> Target:
-        """The model or adapter of that name; None is the default.
+    @property
+    def names(self) -> list[str]:
+        """Every name, each once; task models with a fault are left out."""
+        tasks = [task.name for task in self.tasks if task.fault is None]
+        return list(dict.fromkeys(self.engine_names + tasks))
 
-        Raises:
-            ModelNotFoundError: no model of that name is served.
-        """
+    def engine_target(self, name: str | None) -> Target | None:
+        """The engine or adapter of that name; None as name is the default, None as result that there is none."""
         if name is None:
             return Target(self.default, None)
         for model in self._models:
@@ -174,6 +193,38 @@ class Models:
         for model in self._models:
             if name in model.info.lora_names:
                 return Target(model, name)
+        return None
+
+    async def look_for(self, name: str | None) -> None:
+        """Ask the server for its models if none of that name is known."""
+        if name is not None and self.engine_target(name) is None and self.tasks.get(name) is None:
+            await self.tasks.look(name)
+
+    def task_model(self, name: str | None) -> TaskModel | None:
+        """The task model that a request's `model` names, if any."""
+        return None if name is None or self.engine_target(name) is not None else self.tasks.get(name)
+
+    async def find_task(self, name: str | None, *tasks: Task) -> TaskModel:
+        """The task model of that name, if it has one of `tasks`; None is the only one that there is.
+
+        Raises:
+            ApiError: there is none, or none that can be used; see `TaskModels.find`.
+        """
+        return await self.tasks.find(name, tasks, self.engine_names)
+
+    def find(self, name: str | None) -> Target:
+        """The model or adapter of that name; None is the default.
+
+        Raises:
+            ModelNotFoundError: no model of that name is served.
+            InvalidRequestError: it is a task model, which is for another endpoint.
+        """
+        target = self.engine_target(name)
+        if target is not None:
+            return target
+        task = self.task_model(name)
+        if task is not None:
+            raise unusable(task) if task.fault is not None else wrong_endpoint(task)
         raise ModelNotFoundError(
             f"The model {name!r} does not exist; served here: {', '.join(self.names)}.", param="model"
         )
@@ -183,7 +234,20 @@ class Models:
 
         Raises:
             ModelNotFoundError: no model of that name is served.
+            OverloadedError: it is a task model with a fault.
         """
+        task = self.task_model(name)
+        if task is not None and task.fault is None:
+            return {
+                "id": name,
+                "object": "model",
+                "created": task.created,
+                "owned_by": "openai_bls",
+                "root": name,
+                "parent": None,
+                "max_model_len": None,
+                "task": task.task,
+            }
         model, lora_name = self.find(name)
         info = model.info
         return {
@@ -194,4 +258,5 @@ class Models:
             "root": info.model_name,
             "parent": info.model_name if lora_name is not None else None,
             "max_model_len": info.max_model_len,
+            "task": "generate",
         }

@@ -164,7 +164,10 @@ async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
     Raises:
         ApiError: a prompt is bad, or preprocessing cannot be reached.
     """
-    result = PromptResult() if request.prompt is None else await model.tokenize(request.prompt)
+    any_length = request.truncate_prompt_tokens is not None
+    result = PromptResult()
+    if request.prompt is not None:
+        result = await model.tokenize(request.prompt, any_length=any_length)
     prompts = request.prompt_token_ids or result.prompt_token_ids
     check_token_ids(request.prompt_token_ids, model, "prompt")
     if request.truncate_prompt_tokens is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -18,6 +18,10 @@ class ModelCallError(Exception):
 
 class ModelUnavailableError(ModelCallError):
     """The model is not loaded, or is being unloaded."""
+
+
+class NoStreamsError(ModelUnavailableError):
+    """No model can be called by `stream` here: the server has no gRPC front end, say."""
 
 
 class ModelTimeoutError(ModelCallError):
@@ -45,7 +49,7 @@ class ModelCalls(Protocol):
 
     def stream(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str], *, timeout_s: float
-    ) -> AsyncIterator[Arrays]:
+    ) -> AsyncGenerator[Arrays, None]:
         """The responses of a decoupled model, in order. Closing the iterator cancels the request.
 
         Args:

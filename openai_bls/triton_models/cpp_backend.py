@@ -19,7 +19,7 @@ import msgspec
 from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest
 from openai_bls.core.settings import NotNegative, Positive, TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, TENSORRT_LLM_BLS, Model, Queue, Tensor, ensemble
+from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, Model, Queue, Tensor, ensemble, tensorrt_llm_bls
 
 CPP_BACKEND = "tensorrtllm"
 GRAMMAR_VOCABULARY = "xgrammar_tokenizer_info.json"
@@ -153,20 +153,22 @@ def cpp_model(
     )
 
 
-def ensembles(engine: Model) -> list[Model]:
-    """The ensembles around the default engine's model. Around the C++ backend their `max_batch_size` is the engine's if
-    that is smaller, and characters that several streamed responses share come out broken, as they do officially."""
-    made = [ensemble(model.name, engine) for model in (ENSEMBLE, TENSORRT_LLM_BLS)]
+def text_models(engine: Model) -> list[Model]:
+    """`ensemble` and `tensorrt_llm_bls` around the default engine's model. The `max_batch_size` of ensembles is the
+    engine's if that is smaller; around the C++ backend, characters that several of their streamed responses share come
+    out broken, as they do officially."""
     return [
         msgspec.structs.replace(model, max_batch_size=min(model.max_batch_size, engine.max_batch_size))
-        for model in made
+        if model.steps
+        else model
+        for model in (ensemble(ENSEMBLE.name, engine), tensorrt_llm_bls(engine))
     ]
 
 
 def render_configs(
     manifest: Manifest, settings: TensorRtLlmSettings, queue: Queue | None = None, suffix: str = ""
 ) -> dict[str, str]:
-    """Name of a model → the text of its config.pbtxt: of the engine and, for the default one, of its ensembles.
+    """Name of a model → the text of its config.pbtxt: of the engine and, for the default one, of `text_models`.
 
     Args:
         manifest: the engine's.
@@ -179,7 +181,7 @@ def render_configs(
     """
     name = f"{TENSORRT_LLM.name}_{suffix}" if suffix else TENSORRT_LLM.name
     engine = engine_model(manifest, settings, queue, name)
-    return {model.name: render(model) for model in (engine, *([] if suffix else ensembles(engine)))}
+    return {model.name: render(model) for model in (engine, *([] if suffix else text_models(engine)))}
 
 
 def cpp_settings(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
-
-Arrays = dict[str, np.ndarray[Any, Any]]
+from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def only_inputs(request: Any) -> Arrays:
     """
     arrays = inputs(request)
     for name, value in request_parameters(request).items():
-        if name == "Streaming" and (_is_true(arrays, "stop") or _is_true(arrays, "streaming") == value):
+        if name == "Streaming" and (_is_true(arrays, "stop") or _streams(arrays) == value):
             # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
             continue
         if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
@@ -140,6 +140,10 @@ def only_inputs(request: Any) -> Arrays:
 
 def _is_true(arrays: Arrays, name: str) -> bool:
     return name in arrays and bool(arrays[name].any())
+
+
+def _streams(arrays: Arrays) -> bool:
+    return _is_true(arrays, "streaming") or _is_true(arrays, "stream")
 
 
 def text_inputs(request: Any) -> dict[str, list[bytes]]:
@@ -159,8 +163,10 @@ def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]]) -> Any:
 
 
 def request_parameters(request: Any) -> dict[str, Any]:
-    """The request's parameters: on HTTP every key of the body that names no input."""
+    """The request's parameters: on HTTP every key of the body that names no input, `id` among them; on gRPC too."""
     parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+    if request.request_id():
+        parameters["id"] = request.request_id()
     return parameters
 
 
@@ -231,6 +237,21 @@ class ResponseStream:
             self._closed = final
 
 
+class TensorReply(ResponseStream):
+    """Response stream of `tensorrt_llm_bls`: official tensors.
+
+    One that is not decoupled ends with its first response: a second one, or an empty end after it, would be an error.
+    """
+
+    def send(self, arrays: Mapping[str, Any], *, final: bool = False) -> None:
+        """One response; with `final` it is the last."""
+        super().send(arrays, final=final or not self._decoupled)
+
+    def fail(self, error: ApiError, message: str | None = None, *, after_output: bool = False) -> None:
+        """An error of Triton's, as the last response."""
+        super().fail(error, message)
+
+
 class TextReply:
     """Response stream of `openai_bls`: JSON text in the output `response`."""
 
@@ -241,9 +262,14 @@ class TextReply:
         """One response."""
         self._stream.send({"response": np.array([body], dtype=np.object_)}, final=final)
 
-    def fail(self, error: ApiError) -> None:
-        """An error of Triton's whose message is the OpenAI error body as JSON text: HTTP 400."""
-        self._stream.fail(error, msgspec.json.encode(error.body()).decode())
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
+        """An error of Triton's whose message is the OpenAI error body as JSON text: HTTP 400. After output a response
+        that holds that text."""
+        body = msgspec.json.encode(error.body())
+        if after_output:
+            self.send(body, final=True)
+        else:
+            self._stream.fail(error, body.decode())
 
     def close(self) -> None:
         """End the stream."""
@@ -252,3 +278,47 @@ class TextReply:
     def is_cancelled(self) -> bool:
         """True once the client has gone."""
         return self._stream.is_cancelled()
+
+
+def call_model(model: str, arrays: Mapping[str, np.ndarray[Any, Any]], outputs: Sequence[str]) -> Arrays:
+    """The one response of another model of this server, by a plain BLS call; blocks until it is there.
+
+    Args:
+        model: its name; the version is the one that Triton's policy chooses.
+        arrays: its inputs by name.
+        outputs: names of the tensors wanted; no other is copied out of the server.
+
+    Raises:
+        ModelUnavailableError: the model is not loaded, or this server is shutting down.
+        ModelCallError: the model answered with an error, or without a tensor that was asked for.
+    """
+    try:
+        answer = pb_utils.InferenceRequest(
+            model_name=model,
+            requested_output_names=list(outputs),
+            inputs=[pb_utils.Tensor(name, array) for name, array in arrays.items()],
+            # NumPy cannot read what a model leaves on its GPU.
+            preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0),
+        ).exec()
+    except pb_utils.TritonModelException as error:
+        # What the call itself refuses: once this model is being unloaded there are no calls any more.
+        raise ModelUnavailableError(str(error)) from None
+    if answer.has_error():
+        raise _call_error(model, answer.error())
+    tensors = {tensor.name(): tensor for tensor in answer.output_tensors()}
+    missing = [name for name in outputs if name not in tensors]
+    if missing:
+        raise ModelCallError(f"the model '{model}' answered without {', '.join(missing)}")
+    # The response's arrays lie in shared memory that goes with it.
+    return {name: np.array(tensors[name].as_numpy()) for name in outputs}
+
+
+# Words of the server's own refusals, which have no code of their own (2.51.0).
+_UNAVAILABLE = re.compile(r"is not ready|has no available versions|Server not ready")
+
+
+def _call_error(model: str, error: Any) -> ModelCallError:
+    # Below it stands the traceback of a Python model, which its own log has.
+    message = error.message().partition("\n\nAt:\n")[0]
+    kind = ModelUnavailableError if _UNAVAILABLE.search(message) else ModelCallError
+    return kind(f"the model '{model}': {message}")

@@ -32,7 +32,7 @@ from openai_bls.core.settings import (
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
 from openai_bls.triton_models.engine_paths import strayed
-from openai_bls.triton_models.repository import served_names
+from openai_bls.triton_models.repository import prompt_transport, served_names
 from openai_bls.triton_models.start_check import check_start
 from openai_bls.triton_models.tensors import (
     ENSEMBLE,
@@ -45,6 +45,7 @@ from openai_bls.triton_models.tensors import (
     Queue,
 )
 from openai_bls.triton_models.tensors import ensemble as ensemble_around
+from openai_bls.triton_models.tensors import tensorrt_llm_bls as bls_around
 
 _SETTINGS: dict[str, type[msgspec.Struct]] = {
     OPENAI_BLS.name: OpenAiBlsSettings,
@@ -59,6 +60,7 @@ _NUMBERS = ("instances", "max_batch_size", "max_queue_delay_microseconds", "max_
 """Settings beside a model's own parameters."""
 _DECOUPLED_MODE = "decoupled_mode"
 """The official name of `Model.decoupled`, a setting of engines."""
+_AROUND_THE_ENGINE = (ENSEMBLE.name, TENSORRT_LLM_BLS.name)
 _OF_THE_QUEUE = ("max_queue_delay_microseconds", "max_queue_size")
 
 
@@ -103,8 +105,8 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
     wanted = _parsed_changes(changes, tables)
     texts: dict[Path, str] = {}
     rendered: dict[str, Model] = {}
-    # The ensembles last: they depend on the engine.
-    for name, table in sorted(tables.items(), key=lambda item: bool(item[1].steps)):
+    # Those around the engine last: they depend on it.
+    for name, table in sorted(tables.items(), key=lambda item: item[0] in _AROUND_THE_ENGINE):
         path = repository / name / "config.pbtxt"
         given = wanted.get(name, {})
         there = _read(path, table)
@@ -115,9 +117,14 @@ def _rendered(repository: Path, changes: Iterable[str]) -> dict[Path, str]:
             if chosen.backend == CPP_BACKEND:
                 chosen = _with_own_paths(path.parent, chosen, given)
         base = table
-        if table.steps and name in (ENSEMBLE.name, TENSORRT_LLM_BLS.name):
+        if name in _AROUND_THE_ENGINE:
             engine = rendered[TENSORRT_LLM.name]
-            base = ensemble_around(name, engine)
+            base = ensemble_around(name, engine) if name == ENSEMBLE.name else bls_around(engine)
+        if base.steps:
+            if not table.steps:
+                # An ensemble for this engine, a model of its own for others, whose choices end here.
+                numbers = {key: value for key, value in chosen.numbers.items() if key == "max_batch_size"}
+                chosen = _Chosen(numbers=numbers)
             most = min(chosen.numbers.get("max_batch_size", base.max_batch_size), engine.max_batch_size)
             if "max_batch_size" in given and most != chosen.numbers["max_batch_size"]:
                 raise SettingsError(
@@ -150,11 +157,14 @@ def _write(texts: Mapping[Path, str]) -> list[Path]:
 def _tables(repository: Path) -> dict[str, Model]:
     """Declarations of this release for the repository's models, by name."""
     tables = dict(MODELS)
+    if prompt_transport(repository / PREPROCESSING.name) == "bls":
+        # Somebody else's, whose file is left alone.
+        del tables[PREPROCESSING.name]
     for engine in served_names(repository):
         suffix = engine.removeprefix(TENSORRT_LLM.name)
         for model in (TENSORRT_LLM, PREPROCESSING):
             name = model.name + suffix
-            if name not in tables:
+            if name not in tables and prompt_transport(repository / name) == "exchange":
                 tables[name] = msgspec.structs.replace(model, name=name)
     return tables
 

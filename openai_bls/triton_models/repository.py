@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,16 +22,21 @@ import msgspec
 
 from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
-from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND
 
 logger = logging.getLogger(__name__)
 
 ENGINE = "tensorrt_llm"
 PREPROCESSING = "preprocessing"
+POSTPROCESSING = "postprocessing"
 TOKENIZER = "tokenizer"
 
 Transport = Literal["exchange", "grpc"]
+PromptTransport = Literal["exchange", "bls"]
+
+# Stands in every model.py that serves the prompt exchange.
+_PROMPT_EXCHANGE = "PromptExchangeServer"
 
 
 class Backend(msgspec.Struct, frozen=True):
@@ -45,6 +51,10 @@ class Backend(msgspec.Struct, frozen=True):
     """The engine's model folder."""
     transport: Transport = "exchange"
     """The exchange of our own model.py, or gRPC for the C++ backend, which has the official tensors alone."""
+    preprocessing_dir: Path = Path()
+    """The model folder of `preprocessing`."""
+    prompt_transport: PromptTransport = "exchange"
+    """The exchange of our own model.py, or BLS calls of any other `preprocessing`."""
 
 
 def with_suffix(name: str, suffix: str) -> str:
@@ -66,9 +76,32 @@ def backends(openai_bls_dir: Path, version: str) -> list[Backend]:
             openai_bls_dir / version / with_suffix(TOKENIZER, suffix),
             openai_bls_dir.parent / with_suffix(ENGINE, suffix),
             _transport(openai_bls_dir.parent / with_suffix(ENGINE, suffix)),
+            openai_bls_dir.parent / with_suffix(PREPROCESSING, suffix),
+            prompt_transport(openai_bls_dir.parent / with_suffix(PREPROCESSING, suffix)),
         )
         for suffix in ("", *_further(openai_bls_dir.parent))
     ]
+
+
+def excludes_input(backend: Backend, environ: Mapping[str, str]) -> bool:
+    """The setting `exclude_input_in_output` of an engine of our own model.py, which the models around it share.
+
+    Raises:
+        SettingsError: a bad value, or an engine of the C++ backend.
+    """
+    if backend.transport == "grpc":
+        raise SettingsError(
+            f"{backend.engine} is of the C++ backend, for which this model's config.pbtxt must be another: run "
+            "`python -m openai_bls render`"
+        )
+    name = "exclude_input_in_output"
+    try:
+        found = config_pbtxt.parameters(config_pbtxt.read(backend.engine_dir / "config.pbtxt"))
+    except (OSError, ValueError):
+        # The server says what is wrong with it.
+        found = {}
+    given = {name: found[name]} if name in found else {}
+    return load(TensorRtLlmSettings, given, environ).exclude_input_in_output
 
 
 def served_names(repository: Path) -> dict[str, list[str]]:
@@ -90,17 +123,31 @@ def served_names(repository: Path) -> dict[str, list[str]]:
     return names
 
 
+def prompt_transport(preprocessing_dir: Path) -> PromptTransport:
+    """`exchange` where the model.py of the newest version serves the prompt exchange, as ours does; else `bls`."""
+    versions = [path for path in preprocessing_dir.glob("*/model.py") if path.parent.name.isdigit()]
+    if not versions:
+        # Of another backend, or an ensemble; or not there (yet).
+        return "exchange" if _backend(preprocessing_dir) in ("", "python") else "bls"
+    newest = max(versions, key=lambda path: int(path.parent.name))
+    return "exchange" if _PROMPT_EXCHANGE in newest.read_text(encoding="utf-8", errors="replace") else "bls"
+
+
 def _transport(engine_dir: Path) -> Transport:
+    return "grpc" if _backend(engine_dir) == CPP_BACKEND else "exchange"
+
+
+def _backend(model_dir: Path) -> str:
+    """Name of a model's backend, or of its platform; empty if it is not there (yet), or tells none."""
     try:
-        config = config_pbtxt.read(engine_dir / "config.pbtxt")
+        config = config_pbtxt.read(model_dir / "config.pbtxt")
     except OSError:
-        # Not there (yet): the builder's own default.
-        return "exchange"
+        return ""
     except ValueError as error:
         # Triton says so too, when it loads the model.
-        logger.warning("%s/config.pbtxt is not readable: %s", engine_dir.name, error)
-        return "exchange"
-    return "grpc" if config_pbtxt.text(config, "backend") == CPP_BACKEND else "exchange"
+        logger.warning("%s/config.pbtxt is not readable: %s", model_dir.name, error)
+        return ""
+    return config_pbtxt.text(config, "backend") or config_pbtxt.text(config, "platform")
 
 
 def _further(repository: Path) -> list[str]:

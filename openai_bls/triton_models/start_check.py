@@ -48,6 +48,7 @@ def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[s
         if not model.steps and model.instances < 1:
             raise SettingsError(f"{name}: instances is {model.instances}: a number from 1 is needed")
     for name in (ENSEMBLE.name, TENSORRT_LLM_BLS.name):
+        # `tensorrt_llm_bls` is one around the C++ backend alone, and a model without steps has nothing to check.
         _check_ensemble(models[name], models)
 
 
@@ -97,6 +98,8 @@ def _check_api(settings: OpenAiBlsSettings, engines: Mapping[str, Model]) -> Non
 
 def _check_ensemble(ensemble: Model, models: Mapping[str, Model]) -> None:
     for step in ensemble.steps:
+        if step.model not in models:
+            continue  # a preprocessing that is not ours
         most = models[step.model].max_batch_size
         if ensemble.max_batch_size > most:
             raise SettingsError(

@@ -4,12 +4,13 @@ share."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import socket
 import sys
 from pathlib import Path
+
+from openai_bls.core.memory import trim
 
 _STANDARD_STREAMS = 3
 _TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -75,10 +76,7 @@ def settle() -> None:
     malloc keeps freed memory; after a tokenizer of 150,000 tokens that is 5 to 30 MB.
     """
     gc.collect()
-    # Only the GNU C library has it.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim()
 
 
 def release() -> None:

@@ -147,6 +147,8 @@ PREPROCESSING = Model(
         _option("EMBEDDING_BIAS_WEIGHTS", "FP32", -1),
         _option("END_ID", "INT32", 1),
         _option("PAD_ID", "INT32", 1),
+        # A `PromptRequest` in MessagePack, and the `PromptResult`, for openai_bls by BLS: ours.
+        _option("PROMPT_REQUEST", "STRING", 1),
     ),
     outputs=(
         Tensor("INPUT_ID", "INT32", (-1,)),
@@ -157,6 +159,7 @@ PREPROCESSING = Model(
         Tensor("REQUEST_OUTPUT_LEN", "INT32", (-1,)),
         Tensor("OUT_END_ID", "INT32", (1,)),
         Tensor("OUT_PAD_ID", "INT32", (1,)),
+        Tensor("PROMPT_RESULT", "STRING", (1,)),
     ),
     comment="Chat template and tokenization.",
 )
@@ -217,8 +220,8 @@ OPENAI_BLS = Model(
     comment="The OpenAI API, on Triton's endpoints and on /v1. Every scalar field of a request is a request parameter.",
 )
 
-# The ensemble's name for a tensor → tensorrt_llm's, for inputs that pass through unchanged.
-_PASSED_THROUGH = {
+# The name of an input of `ensemble` and `tensorrt_llm_bls` → tensorrt_llm's, for those that pass through unchanged.
+PASSED_THROUGH = {
     "top_k": "runtime_top_k",
     "top_p": "runtime_top_p",
     "temperature": "temperature",
@@ -242,36 +245,64 @@ _PASSED_THROUGH = {
 }
 
 
+# Names of the official LLM API model (all_models/llmapi) → those of `tensorrt_llm_bls`.
+LLMAPI_NAMES = {
+    "streaming": "stream",
+    "sampling_param_best_of": "beam_width",
+    "sampling_param_max_tokens": "max_tokens",
+    "sampling_param_temperature": "temperature",
+    "sampling_param_top_k": "top_k",
+    "sampling_param_top_p": "top_p",
+    "sampling_param_frequency_penalty": "frequency_penalty",
+    "sampling_param_presence_penalty": "presence_penalty",
+    "sampling_param_seed": "seed",
+    "sampling_param_exclude_input_from_output": "exclude_input_in_output",
+    "sampling_param_return_perf_metrics": "return_perf_metrics",
+}
+
+
+def _text_inputs(engine: Model) -> tuple[Tensor, ...]:
+    """Inputs of `ensemble` and `tensorrt_llm_bls` around `engine`; those that it lacks are left out."""
+    by_name = {tensor.name: tensor for tensor in engine.inputs}
+    passed_through = [
+        _option(outer, by_name[inner].data_type, 1) for outer, inner in PASSED_THROUGH.items() if inner in by_name
+    ]
+    return (
+        Tensor("text_input", "STRING", (1,)),
+        Tensor("max_tokens", "INT32", (1,)),
+        _option("bad_words", "STRING", -1),
+        _option("stop_words", "STRING", -1),
+        _option("embedding_bias_words", "STRING", -1),
+        _option("embedding_bias_weights", "FP32", -1),
+        _option("end_id", "INT32", 1),
+        _option("pad_id", "INT32", 1),
+        *passed_through,
+    )
+
+
+_TEXT_OUTPUTS = (
+    Tensor("text_output", "STRING", (-1,)),
+    Tensor("batch_index", "INT32", (1,)),
+    Tensor("sequence_index", "INT32", (1,)),
+    # Left out of a response that the engine sends without them.
+    Tensor("cum_log_probs", "FP32", (-1,)),
+    Tensor("output_log_probs", "FP32", (-1, -1)),
+)
+
+
 def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
     """The official ensemble around `engine`, whose tensors it passes on; those that `engine` lacks are left out."""
-    by_name = {tensor.name: tensor for tensor in engine.inputs}
-    passed_through = {outer: inner for outer, inner in _PASSED_THROUGH.items() if inner in by_name}
+    inputs = _text_inputs(engine)
+    names = {tensor.name for tensor in inputs}
+    passed_through = {outer: inner for outer, inner in PASSED_THROUGH.items() if outer in names}
     outputs = {tensor.name for tensor in engine.outputs}
     context: dict[str, str] = {name: f"_{name}" for name in sorted(outputs & {"decode_context", "decode_final"})}
     logits = [tensor for tensor in engine.outputs if tensor.name in ("context_logits", "generation_logits")]
     return Model(
         name=name,
         max_batch_size=64,
-        inputs=(
-            Tensor("text_input", "STRING", (1,)),
-            Tensor("max_tokens", "INT32", (1,)),
-            _option("bad_words", "STRING", -1),
-            _option("stop_words", "STRING", -1),
-            _option("embedding_bias_words", "STRING", -1),
-            _option("embedding_bias_weights", "FP32", -1),
-            _option("end_id", "INT32", 1),
-            _option("pad_id", "INT32", 1),
-            *(_option(outer, by_name[inner].data_type, 1) for outer, inner in passed_through.items()),
-        ),
-        outputs=(
-            Tensor("text_output", "STRING", (-1,)),
-            Tensor("batch_index", "INT32", (1,)),
-            Tensor("sequence_index", "INT32", (1,)),
-            # Left out of a response that the engine sends without them.
-            Tensor("cum_log_probs", "FP32", (-1,)),
-            Tensor("output_log_probs", "FP32", (-1, -1)),
-            *logits,
-        ),
+        inputs=inputs,
+        outputs=(*_TEXT_OUTPUTS, *logits),
         steps=(
             Step(
                 "preprocessing",
@@ -335,8 +366,56 @@ def ensemble(name: str, engine: Model = TENSORRT_LLM) -> Model:
 
 
 ENSEMBLE = ensemble("ensemble")
-# The official repository's other name for the same inputs and outputs; guides use either.
-TENSORRT_LLM_BLS = ensemble("tensorrt_llm_bls")
+
+TENSORRT_LLM_BLS = Model(
+    name="tensorrt_llm_bls",
+    max_batch_size=64,
+    decoupled=True,
+    inputs=(
+        *(
+            msgspec.structs.replace(tensor, optional=tensor.name != "text_input")
+            for tensor in _text_inputs(TENSORRT_LLM)
+        ),
+        _option("return_perf_metrics", "BOOL"),
+        _option("return_num_input_tokens", "BOOL"),
+        _option("return_num_output_tokens", "BOOL"),
+        # Of the LLM API model.
+        _option("streaming", "BOOL"),
+        _option("sampling_param_best_of", "INT32"),
+        _option("sampling_param_max_tokens", "INT32"),
+        _option("sampling_param_temperature", "FP32"),
+        _option("sampling_param_top_k", "INT32"),
+        _option("sampling_param_top_p", "FP32"),
+        _option("sampling_param_frequency_penalty", "FP32"),
+        _option("sampling_param_presence_penalty", "FP32"),
+        _option("sampling_param_stop", "STRING", -1),
+        _option("sampling_param_seed", "UINT64"),
+        _option("sampling_param_exclude_input_from_output", "BOOL"),
+        _option("sampling_param_return_perf_metrics", "BOOL"),
+        _option("return_finish_reason", "BOOL"),
+        _option("return_stop_reason", "BOOL"),
+        _option("return_cumulative_logprob", "BOOL"),
+    ),
+    # All but the first three are sent only where they were asked for.
+    outputs=(
+        *_TEXT_OUTPUTS,
+        Tensor("num_input_tokens", "INT32", (1,)),
+        Tensor("num_output_tokens", "INT32", (1,)),
+        Tensor("finish_reason", "STRING", (-1,)),
+        Tensor("stop_reason", "STRING", (-1,)),
+        Tensor("cumulative_logprob", "FP32", (-1,)),
+    ),
+    comment="text_input → text_output under the official names, on the pipeline of openai_bls.",
+)
+
+
+def tensorrt_llm_bls(engine: Model) -> Model:
+    """`tensorrt_llm_bls` for `engine`: a model of its own, as decoupled as the engine. The C++ backend has tensors that
+    only an ensemble passes on (beam search, logits), and around it that is what it is."""
+    if engine.backend != TENSORRT_LLM.backend:
+        return ensemble(TENSORRT_LLM_BLS.name, engine)
+    return msgspec.structs.replace(TENSORRT_LLM_BLS, decoupled=engine.decoupled)
+
 
 MODELS: dict[str, Model] = {
     model.name: model

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,10 +51,22 @@ RAW = [golden for golden in GOLDEN if golden.raw is not None]
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the model repository with the demo engine, whatever the user's own copy holds."""
-    target = tmp_path_factory.mktemp("repository") / "model_repository"
-    copy_models(ROOT / "model_repository", target)
-    build(BuildOptions(str(CHECKPOINT), target), print)
+    """A copy of the model repository with the demo engine, whatever the user's own copy holds; not to be changed.
+
+    Of the processes that run tests at the same time the first one makes it.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    target = folder / "repository" / "model_repository"
+    with (folder / "repository.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            making = tmp_path_factory.mktemp("making") / "model_repository"
+            copy_models(ROOT / "model_repository", making)
+            build(BuildOptions(str(CHECKPOINT), making), print)
+            target.parent.mkdir()
+            making.rename(target)
     return target
 
 
@@ -70,8 +84,8 @@ def two_instances(repository: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def server(repository: Path) -> Iterator[RunningServer]:
-    """The one server that most tests talk to."""
-    with run_server(repository) as running:
+    """The one server that most tests talk to; started as `tritonserver` starts by default."""
+    with run_server(repository, auto_complete=True) as running:
         yield running
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -155,6 +158,49 @@ def test_body_too_large(server: RunningServer) -> None:
     response = httpx.post(f"{server.openai_url}/chat/completions", content=body, timeout=60)
     assert response.status_code == 413
     check_error(response.json(), None)
+
+
+def test_prompts_that_are_far_too_long(server: RunningServer) -> None:
+    """They cost preprocessing neither time nor memory, however many come at once."""
+    text = "ab " * 1_300_000
+    bodies = [
+        ("completions", {"prompt": text}),
+        ("chat/completions", {"messages": [{"role": "user", "content": text}]}),
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        calls = [
+            pool.submit(httpx.post, f"{server.openai_url}/{path}", json=body, timeout=60) for path, body in bodies * 2
+        ]
+        responses = [call.result() for call in calls]
+    assert [response.status_code for response in responses] == [400] * 4
+    assert {response.json()["error"]["code"] for response in responses} == {"context_length_exceeded"}
+    tokenize = httpx.post(f"{server.openai_url}/tokenize", json={"prompt": text}, timeout=60)
+    assert (tokenize.status_code, tokenize.json()["error"]["code"]) == (400, "string_above_max_length")
+    with pytest.raises(TritonError, match="maximum context length"):
+        triton_client.generate(server.http_url, "ensemble", {"text_input": text, "max_tokens": 5})
+    (pid,) = [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if "/preprocessing/1/model.py\0" in _text(path) and f"\0{server.pid}\0" in _text(path)
+    ]
+    peak = re.search(r"VmHWM:\s+(\d+) kB", _text(Path(f"/proc/{pid}/status")))
+    assert peak is not None
+    assert int(peak[1]) < 300_000
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        # It has ended meanwhile.
+        return ""
+
+
+@pytest.mark.parametrize("model", ["openai_bls", "ensemble"])
+def test_a_request_too_large_for_tritons_endpoints(server: RunningServer, model: str) -> None:
+    field = "prompt" if model == "openai_bls" else "text_input"
+    with pytest.raises(TritonError, match="larger than 33554432 bytes"):
+        triton_client.generate(server.http_url, model, {field: "x" * (33 * 1024 * 1024), "max_tokens": 5})
 
 
 def test_half_a_request(server: RunningServer) -> None:

@@ -27,7 +27,9 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 1200}
 
 def ask_all(goldens: Sequence[Golden], *ways: Callable[[Golden], Any]) -> None:
     """Every golden prompt in every way has its answer."""
-    work = [(way, golden) for way in ways for golden in goldens]
+    # Or the last steps would be those of one long answer.
+    longest_first = sorted(goldens, key=lambda golden: -golden.tokens)
+    work = [(way, golden) for golden in longest_first for way in ways]
     with ThreadPoolExecutor(48) as pool:
         for text, (_, golden) in zip(pool.map(lambda item: item[0](item[1]), work), work, strict=True):
             assert text == golden.answer, golden.label

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
@@ -75,6 +79,7 @@ def test_a_dropped_client_frees_the_engine(repository: Path) -> None:
     """One slot in the engine, held by a client that goes away: the next request is answered."""
     env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "1"}
     endless = {"messages": HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    text: dict[str, Any] = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1}
     with (
         run_server(repository, env=env) as server,
         openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0, timeout=20) as client,
@@ -89,10 +94,25 @@ def test_a_dropped_client_frees_the_engine(repository: Path) -> None:
                 f"{server.http_url}/v2/models/tensorrt_llm/generate_stream",
                 {"input_ids": [1, 2], "request_output_len": 2000, "end_id": -1, "streaming": True},
             ),
+            (f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream", {**text, "stream": True}),
         ):
             with httpx.stream("POST", url, json=body, timeout=60) as response:
                 next(response.iter_bytes())
             # 2,000 tokens would take 40 seconds: this comes only after the first has been cancelled.
+            answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
+            assert answer.choices[0].finish_reason == "length"
+        # Over gRPC a client may leave before its first response, and one that is not streamed too.
+        for stream in (True, False):
+            inputs = [
+                triton_client.infer_input("text_input", np.array([["Hello"]], dtype=np.object_), "BYTES"),
+                triton_client.infer_input("max_tokens", np.array([[2000]], dtype=np.int32), "INT32"),
+                triton_client.infer_input("end_id", np.array([[-1]], dtype=np.int32), "INT32"),
+                triton_client.infer_input("stream", np.array([[stream]]), "BOOL"),
+            ]
+            with triton_client.GrpcStream(server.grpc_url) as leaving:
+                leaving.send("tensorrt_llm_bls", inputs)
+                if stream:
+                    next(leaving.responses())
             answer = client.chat.completions.create(model="openai_bls", messages=HELLO, max_tokens=2)
             assert answer.choices[0].finish_reason == "length"
 
@@ -101,8 +121,7 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
     """An engine that dies ends every stream with an error event and [DONE], and later requests with a 5xx."""
     env = {**SLOW_NULL, "OPENAI_BLS_ENGINE_NULL_CRASH_AT_STEP": "30"}
     with run_server(repository, env=env) as server:
-        health = server.openai_url.removesuffix("/v1") + "/health"
-        assert httpx.get(health).status_code == 200
+        wait_for_health(server, "ok")
         assert docker_health(server) == ""
         received = stream_bytes(server, 1000, threading.Event())
         assert b'data: {"error":' in received
@@ -113,13 +132,7 @@ def test_engine_failures_reach_the_client(repository: Path) -> None:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
         with pytest.raises(triton_client.TritonError):
             triton_client.chat(server.http_url, {"messages": json.dumps(HELLO), "max_tokens": 2})
-        # Told about once a second.
-        for _ in range(600):
-            found = httpx.get(health)
-            if found.status_code != 200:
-                break
-            PAUSE.wait(0.1)
-        assert (found.status_code, found.json()) == (503, {"status": "engine failed"})
+        wait_for_health(server, "engine failed")
         assert "engine failed" in docker_health(server)
 
 
@@ -139,6 +152,59 @@ def docker_health(server: RunningServer) -> str:
     )
     assert done.returncode == bool(done.stdout)
     return done.stdout
+
+
+def stub(server: RunningServer, model: str) -> int:
+    """Process id of the model's stub."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+            parent = int((entry.parent / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        is_stub = words[0].endswith(b"triton_python_backend_stub")
+        if is_stub and parent == server.process.pid and words[1].endswith(f"/{model}/1/model.py".encode()):
+            return int(entry.parent.name)
+    raise AssertionError(f"no stub of {model}")
+
+
+def health(server: RunningServer) -> dict[str, Any]:
+    """What /health says."""
+    response = httpx.get(server.openai_url.removesuffix("/v1") + "/health", timeout=60)
+    answer: dict[str, Any] = response.json()
+    assert response.status_code == (200 if answer["status"] == "ok" else 503)
+    return answer
+
+
+def wait_for_health(server: RunningServer, status: str) -> dict[str, Any]:
+    """What /health says once it says `status`."""
+    deadline = time.monotonic() + 60
+    while (answer := health(server))["status"] != status:
+        assert time.monotonic() < deadline, answer
+        PAUSE.wait(0.1)
+    return answer
+
+
+def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str]) -> None:
+    """/health, the metrics and the image's health check say which, although Triton calls every model ready."""
+    models = {"tensorrt_llm": "up", "preprocessing": "up", "postprocessing": "up"}
+    assert wait_for_health(server, "ok")["models"] == models
+    stopped = stub(server, "preprocessing")
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        found = wait_for_health(server, "preprocessing does not answer")
+        assert found["models"] == models | {"preprocessing": "silent"}
+        assert "preprocessing does not answer" in docker_health(server)
+        assert find(scrape(server), "model_up", triton_model="preprocessing") == 0
+        assert find(scrape(server), "model_up", triton_model="tensorrt_llm") == 1
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_for_health(server, "ok")
+    os.kill(stub(server, "postprocessing"), signal.SIGKILL)
+    assert wait_for_health(server, "postprocessing has died")["models"] == models | {"postprocessing": "lost"}
+    assert main([*reload, "postprocessing"]) == 0
+    assert wait_for_health(server, "ok")["models"] == models
+    assert docker_health(server) == ""
 
 
 def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +230,8 @@ def test_engine_reload(repository: Path, capsys: pytest.CaptureFixture[str]) -> 
         response = httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60)
         assert response.status_code == 200
         assert triton_client.generate(server.http_url, "ensemble", {"text_input": "Hello", "max_tokens": 3})
+        stopped_and_dead_models_are_missed(server, command)
+        capsys.readouterr()
         assert main([*command, "openai_bsl"]) == 2
         assert "there is no model 'openai_bsl' in the server; there are ensemble, openai_bls" in capsys.readouterr().err
         # Triton's port has begun again from 0, as Prometheus expects of a counter; /v1's has gone on.

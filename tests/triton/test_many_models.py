@@ -131,7 +131,7 @@ def server(
     copy = tmp_path_factory.mktemp("many") / "model_repository"
     shutil.copytree(repository, copy)
     build(BuildOptions(str(checkpoint), copy, name="small"), print)
-    build(BuildOptions(str(mamba), copy, name="mamba", max_model_len=512), print)
+    build(BuildOptions(str(mamba), copy, name="mamba", max_model_len=4096), print)
     build(BuildOptions(str(checkpoint), copy, name="fixed", engine="null", served_model_name="fixed"), print)
     env = {
         "OPENAI_BLS_ENGINE_NULL_TOKEN_IDS": ",".join(str(small.tokenizer.convert_tokens_to_ids(c)) for c in LETTERS),
@@ -175,7 +175,7 @@ def test_listing(server: RunningServer, client: openai.OpenAI) -> None:
         "openai_bls": ("demo", None, 2048),
         "fixed": ("fixed", None, 512),
         "tiny-llama": ("tiny-llama", None, 512),
-        "tiny-mamba": ("tiny-mamba", None, 512),
+        "tiny-mamba": ("tiny-mamba", None, 4096),
         "poet": ("fixed", "fixed", 512),
     }
     assert cards(server)[0]["id"] == "demo"
@@ -199,7 +199,7 @@ def test_a_model_without_a_kv_cache(server: RunningServer, mamba: Path) -> None:
                 return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
             endless = await client.chat.completions.create(
-                messages=chat("on and on"), max_tokens=480, extra_body={"ignore_eos": True}, **asked
+                messages=chat("on and on"), max_tokens=4000, extra_body={"ignore_eos": True}, **asked
             )
             await anext(aiter(endless))
             answers = await asyncio.gather(*map(answer, PROMPTS))
@@ -211,7 +211,7 @@ def test_a_model_without_a_kv_cache(server: RunningServer, mamba: Path) -> None:
     while load("steps_total") == before or load("sequences_running"):
         assert time.monotonic() < until
     # One was cut short, and the others went along with it.
-    assert load("steps_total") - before < 480
+    assert load("steps_total") - before < 4000
 
 
 def test_each_model_gives_its_own_answers(

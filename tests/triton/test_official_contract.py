@@ -6,14 +6,16 @@ import json
 import re
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
 
 from openai_bls.launcher.testing import RunningServer
-from tests.triton.conftest import RAW
+from tests.triton.conftest import RAW, ROOT
 from tests.triton.reference import Reference
-from tests.triton.triton_client import GrpcStream, TritonError, generate, generate_stream, infer_input
+from tests.triton.triton_client import TIMEOUT, GrpcStream, TritonError, generate, generate_stream, infer_input
 
 pytestmark = pytest.mark.triton
 
@@ -215,11 +217,12 @@ def test_log_probs_of_ensembles(server: RunningServer, reference: Reference, nam
     assert events[-1]["output_log_probs"] == pytest.approx(expected, abs=1e-3)
 
 
-def test_penalties_and_bias_of_the_ensemble(server: RunningServer) -> None:
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
+def test_penalties_and_bias_of_words(server: RunningServer, name: str) -> None:
     body = {"text_input": RAW[0].raw, "max_tokens": 48}
 
     def text(**fields: Any) -> str:
-        found: str = generate(server.http_url, "ensemble", {**body, **fields})["text_output"]
+        found: str = generate(server.http_url, name, {**body, **fields})["text_output"]
         return found
 
     plain = text()
@@ -230,7 +233,7 @@ def test_penalties_and_bias_of_the_ensemble(server: RunningServer) -> None:
     favoured = text(**favour)
     assert favoured.count(word) > 10
     assert text(**favour, frequency_penalty=2.0).count(word) < favoured.count(word)
-    with pytest.raises(TritonError, match="EMBEDDING_BIAS_WEIGHTS"):
+    with pytest.raises(TritonError, match=r"(?i)'embedding_bias_weights'"):
         text(embedding_bias_words=[word, "x"], embedding_bias_weights=[-100.0])
 
 
@@ -253,7 +256,7 @@ GUIDES = [
 
 @pytest.mark.parametrize(("kind", "guide", "pattern"), GUIDES, ids=[kind for kind, _, _ in GUIDES])
 def test_guides(server: RunningServer, reference: Reference, kind: str, guide: str, pattern: str) -> None:
-    """Whole and streamed, over tensorrt_llm and through the ensemble."""
+    """Whole and streamed, over tensorrt_llm and as text."""
     prompt = reference.prompt_token_ids(RAW[0])
     fields = {"guided_decoding_guide_type": kind, **({"guided_decoding_guide": guide} if guide else {})}
     tensors: dict[str, Any] = {name: (text.encode(), "BYTES", np.object_) for name, text in fields.items()}
@@ -261,9 +264,10 @@ def test_guides(server: RunningServer, reference: Reference, kind: str, guide: s
     text = reference.tokenizer.decode(whole.as_numpy("output_ids").reshape(-1).tolist())
     assert re.fullmatch(pattern, text, re.DOTALL), text
     body = {"text_input": RAW[0].raw, "max_tokens": 64, **fields}
-    assert generate(server.http_url, "ensemble", body)["text_output"] == text
-    events = generate_stream(server.http_url, "ensemble", {**body, "stream": True})
-    assert "".join(event["text_output"] for event in events) == text
+    for name in ("ensemble", "tensorrt_llm_bls"):
+        assert generate(server.http_url, name, body)["text_output"] == text
+        events = generate_stream(server.http_url, name, {**body, "stream": True})
+        assert "".join(event["text_output"] for event in events) == text
 
 
 @pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])
@@ -279,7 +283,8 @@ def test_keys_that_are_no_inputs(server: RunningServer, name: str) -> None:
             generate(server.http_url, name, {**body, key: value})
 
 
-def test_an_ensembles_prompt_and_the_shape_of_its_text(server: RunningServer) -> None:
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
+def test_the_prompt_and_the_shape_of_text(server: RunningServer, name: str) -> None:
     """As the official end_to_end_grpc_client.py sends and reads them."""
     prompt = RAW[0].raw
     inputs = [
@@ -288,8 +293,105 @@ def test_an_ensembles_prompt_and_the_shape_of_its_text(server: RunningServer) ->
         infer_input("exclude_input_in_output", np.array([[False]]), "BOOL"),
     ]
     with GrpcStream(server.grpc_url) as stream:
-        stream.send("ensemble", inputs)
+        stream.send(name, inputs)
         (whole,) = stream.responses()
     (text,) = whole.as_numpy("text_output")
-    answer = generate(server.http_url, "ensemble", {"text_input": prompt, "max_tokens": 8})["text_output"]
+    answer = generate(server.http_url, name, {"text_input": prompt, "max_tokens": 8})["text_output"]
     assert text.decode() == prompt + answer
+    (again,) = _ask_text(server, name, inputs, parameters={"Streaming": False})
+    assert again.as_numpy("text_output").tolist() == [text]
+
+
+def _ask_text(server: RunningServer, name: str, inputs: Any, parameters: dict[str, Any]) -> list[Any]:
+    with GrpcStream(server.grpc_url) as stream:
+        stream.send(name, inputs, parameters)
+        return list(stream.responses())
+
+
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
+def test_logits_are_refused_by_name(server: RunningServer, name: str) -> None:
+    for field in ("return_context_logits", "return_generation_logits"):
+        with pytest.raises(TritonError, match=f"'{field}' is not supported by this engine"):
+            generate(server.http_url, name, {"text_input": "Hello", "max_tokens": 4, field: True})
+        assert generate(server.http_url, name, {"text_input": "Hello", "max_tokens": 4, field: False})
+
+
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls", "tensorrt_llm"])
+def test_unary_calls_of_a_decoupled_model(server: RunningServer, name: str) -> None:
+    """Triton's own errors, before any model sees the call; the guide for what they mean has their text."""
+    guide = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
+    shape = {"shape": [1, 1], "datatype": "INT32", "data": [5]}
+    fields = [{"name": "text_input", **shape, "datatype": "BYTES", "data": ["a"]}, {"name": "max_tokens", **shape}]
+    inputs = [
+        infer_input("text_input", np.array([["a"]], dtype=np.object_), "BYTES"),
+        infer_input("max_tokens", np.array([[5]], dtype=np.int32), "INT32"),
+    ]
+    if name == "tensorrt_llm":
+        fields, inputs = (
+            [{"name": "input_ids", **shape}, {"name": "request_output_len", **shape}],
+            engine_inputs([5], 5),
+        )
+    response = httpx.post(f"{server.http_url}/v2/models/{name}/infer", json={"inputs": fields}, timeout=TIMEOUT)
+    assert response.status_code == 501
+    assert response.json()["error"] in guide
+    with (
+        grpcclient.InferenceServerClient(server.grpc_url) as client,
+        pytest.raises(InferenceServerException) as caught,
+    ):
+        client.infer(name, inputs)
+    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+    assert caught.value.message() in guide
+
+
+def test_the_llm_api_models_quick_start(server: RunningServer) -> None:
+    """The body of its curl line, and what else that model takes, on tensorrt_llm_bls."""
+    prompt = RAW[0].raw or ""
+    expected = generate(server.http_url, "ensemble", {"text_input": prompt, "max_tokens": 50})["text_output"]
+    body = {"text_input": prompt, "sampling_param_max_tokens": 50}
+    assert generate(server.http_url, "tensorrt_llm_bls", body)["text_output"] == expected
+    asked = {"return_finish_reason": True, "return_stop_reason": True, "return_cumulative_logprob": True}
+    events = list(generate_stream(server.http_url, "tensorrt_llm_bls", {**body, **asked, "streaming": True}))
+    assert "".join(event["text_output"] for event in events) == expected
+    assert events[-1]["finish_reason"] in ("stop", "length")
+    assert events[-1]["cumulative_logprob"] < 0
+    stop = expected[10:14]
+    answer = generate(server.http_url, "tensorrt_llm_bls", {**body, **asked, "sampling_param_stop": [stop]})
+    assert answer["text_output"] == expected[: expected.index(stop)]
+    assert (answer["finish_reason"], answer["stop_reason"]) == ("stop", stop)
+    with pytest.raises(TritonError, match="'max_tokens' is missing"):
+        generate(server.http_url, "tensorrt_llm_bls", {"text_input": prompt})
+
+
+def test_stop_words_are_matched_in_the_text(server: RunningServer, reference: Reference) -> None:
+    """Those that begin and end within tokens too, whole and streamed; the text ends with them, as officially."""
+    golden = RAW[0]
+    expected = golden.answer
+    for start, end in ((5, 9), (11, 18)):
+        stop = expected[start:end]
+        body = {"text_input": golden.raw, "max_tokens": 100, "stop_words": [stop, ""]}
+        until = expected[: expected.index(stop) + len(stop)]
+        asked = {"return_num_input_tokens": True, "return_num_output_tokens": True}
+        whole = generate(server.http_url, "tensorrt_llm_bls", {**body, **asked})
+        assert whole["text_output"] == until
+        assert whole["num_input_tokens"] == len(reference.prompt_token_ids(golden))
+        assert 0 < whole["num_output_tokens"] < len(reference.output_ids(golden))
+        events = generate_stream(server.http_url, "tensorrt_llm_bls", {**body, "stream": True})
+        assert "".join(event["text_output"] for event in events) == until
+
+
+def test_rows_and_sequences_of_text(server: RunningServer) -> None:
+    """A response for each row and sequence, tagged by its indices."""
+    inputs = [
+        infer_input("text_input", np.array([[RAW[0].raw], [RAW[1].raw]], dtype=np.object_), "BYTES"),
+        infer_input("max_tokens", np.full((2, 1), 8, dtype=np.int32), "INT32"),
+        infer_input("num_return_sequences", np.full((2, 1), 2, dtype=np.int32), "INT32"),
+    ]
+    got = {
+        (int(r.as_numpy("batch_index")[0, 0]), int(r.as_numpy("sequence_index")[0, 0])): r.as_numpy("text_output")[0]
+        for r in _ask_text(server, "tensorrt_llm_bls", inputs, {})
+    }
+    expected = [
+        generate(server.http_url, "ensemble", {"text_input": golden.raw, "max_tokens": 8})["text_output"].encode()
+        for golden in RAW[:2]
+    ]
+    assert got == {(row, index): expected[row] for row in (0, 1) for index in (0, 1)}

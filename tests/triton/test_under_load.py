@@ -83,6 +83,11 @@ class Worker:
         events = await self.events(f"{self.triton}/generate_stream", body)
         return None if events is None else joined([json.loads(event["response"]) for event in events])
 
+    async def on_tensorrt_llm_bls(self, prompt: str) -> str | None:
+        body = {"text_input": prompt, "max_tokens": 1024, "stream": True}
+        events = await self.events(f"{self.server.http_url}/v2/models/tensorrt_llm_bls/generate_stream", body)
+        return None if events is None else "".join(event["text_output"] for event in events)
+
     async def on_generate(self, prompt: str) -> str | None:
         response = await self.http.post(f"{self.triton}/generate", json=body_for(prompt, stream=False))
         return str(json.loads(response.json()["response"])["choices"][0]["text"])
@@ -112,6 +117,7 @@ class Worker:
         """How many of the clients have gone away."""
         ways: list[Callable[[str], Awaitable[str | None]]] = [
             self.on_v1, self.on_v1, self.on_generate_stream, self.on_grpc, self.on_v1_whole, self.on_generate,
+            self.on_tensorrt_llm_bls,
         ]  # fmt: skip
         gone = 0
         for _ in range(REQUESTS):

@@ -37,6 +37,7 @@ from openai_bls.output.detect import ModelFormats, detect
 from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.model_registry import Models, ServedModel
 from openai_bls.pipeline.service import Service
+from tests.fakes.model_calls import FakeModelCalls
 
 _numbers = itertools.count()
 
@@ -249,6 +250,7 @@ class FakePrompts:
     """A `PromptClient` that tokenizes by the tiny tokenizer; chats are joined contents."""
 
     def __init__(self) -> None:
+        self.connected = True
         self.result: PromptResult | Exception | None = None
         self.hold: Awaitable[Any] | None = None
         self.requests: list[PromptRequest] = []
@@ -277,6 +279,8 @@ class FakeSink:
         self.raw: list[bytes] = []
         self.ends = 0
         self.errors: list[ApiError] = []
+
+    unread = 0
 
     def begin(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
@@ -319,10 +323,10 @@ class FakeReply:
         assert not self.finals, "sent after the end"
         self._keep(json.loads(body), final)
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
         if not self.finals:
-            self.error = error
-            self._keep(None, True)
+            self.error = None if after_output else error
+            self._keep(error.body() if after_output else None, True)
 
     def close(self) -> None:
         if not self.finals:
@@ -364,7 +368,8 @@ class Bench:
             formats or detect(None, tool_call_parser="hermes", reasoning_parser="none"),
             known.aliases,
         )
-        self.service = Service(Models([self.model]), known, on_busy=self.busy.append)
+        self.model_calls = FakeModelCalls()
+        self.service = Service(Models([self.model]), known, self.model_calls, on_busy=self.busy.append)
         self.service.on_end = self.records.append
 
 

@@ -32,6 +32,7 @@ class TritonPythonModel:
                 settings.load(settings.OpenAiBlsSettings, pb_utils.config_parameters(args), os.environ),
                 repository.backends(Path(args["model_repository"]), args["model_version"]),
                 owner=os.getppid(),
+                call_model=pb_utils.call_model,
                 metrics_port=pb_utils.MetricsPort(),
             )
         except (settings.SettingsError, PortInUseError, OSError, ValueError) as error:

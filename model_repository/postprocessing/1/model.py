@@ -1,8 +1,10 @@
 """Triton model `postprocessing`: detokenization for the ensemble and direct users. See docs/architecture.md."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+from openai_bls.transport.ipc import frames
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.postprocessing.model import Postprocessing
 
@@ -12,6 +14,9 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
+        # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
+        from openai_bls.transport.ipc.ping import PingServer
+
         stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
@@ -21,7 +26,14 @@ class TritonPythonModel:
         except (OSError, ValueError) as error:
             raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
         stub_process.settle()
+        name = args["model_name"]
+        self.server = PingServer(name, frames.address(name, os.getppid()), self.postprocessing.probe)
+        self.server.start()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response per request."""
         return [pb_utils.answer(request, self.postprocessing) for request in requests]
+
+    def finalize(self) -> None:
+        """Hang up."""
+        self.server.close()

@@ -22,10 +22,13 @@ class TritonPythonModel:
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         stub_process.keep_torch_out()
-        path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
+        folder = Path(args["model_repository"])
+        path = folder / args["model_version"] / "tokenizer"
+        # preprocessing_small is tensorrt_llm_small's.
+        engine = folder.parent / folder.name.replace("preprocessing", "tensorrt_llm", 1) / args["model_version"]
         try:
             known = settings.load(settings.PreprocessingSettings, pb_utils.config_parameters(args), os.environ)
-            self.preprocessing = Preprocessing(path)
+            self.preprocessing = Preprocessing(path, known, engine)
         except settings.SettingsError as error:
             raise pb_utils.load_error(error) from None
         except (OSError, ValueError) as error:

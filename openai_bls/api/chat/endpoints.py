@@ -2,44 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from openai_bls.api.chat import serving
+from openai_bls.api.chat import model_serving, serving
+from openai_bls.api.chat.chunks import Answer
+from openai_bls.api.chat.model_serving import ChatModelRequest
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
+from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
-from openai_bls.pipeline.generation import Generation
+from openai_bls.api.http.handlers import Api, Handler
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.service import Service
 
 
 def _endpoint(name: Body, path: str, prompt: dict[str, Any]) -> Endpoint:
     def handler(api: Api) -> Handler:
         async def generate(request: Request) -> Response:
-            valid = parse_json(name, await api.body(request))
-            if not valid.stream:
-                return JsonResponse(await unless_disconnected(request, serving.answer(api.service, valid)))
+            body = await api.body(request)
+            checked = await _checked(api.service, name, lambda: parse_json(name, body), lambda: json_object(body))
+            if not checked.stream:
+                return await api.answered(request, _answer(api.service, checked))
             stream = api.event_stream()
-            return await api.streamed(request, stream, await serving.stream(api.service, valid, stream))
+            return await api.streamed(request, stream, await _stream(api.service, checked, stream))
 
         return generate
 
     def triton(body: dict[str, Any]) -> Respond:
-        valid = parse_object(name, body)
+        def parse() -> ValidRequest:
+            return parse_object(name, body)
 
-        async def respond(service: Service, sink: ChunkSink) -> bytes | Generation:
-            if valid.stream:
-                return await serving.stream(service, valid, sink)
-            return encode(await serving.answer(service, valid))
+        async def respond(service: Service, sink: ChunkSink) -> bytes | Cancellable:
+            checked = await _checked(service, name, parse, lambda: body)
+            if checked.stream:
+                return await _stream(service, checked, sink)
+            return encode(await _answer(service, checked))
 
+        if not isinstance(body.get("model"), str):
+            # It is for an engine, so what is wrong can be said before there is one.
+            parse()
         return respond
 
     smoke = Smoke(body={**prompt, "max_tokens": 8, "temperature": 0}, check=_check)
     return Endpoint(name=name, paths=(path,), handler=handler, triton=triton, smoke=smoke)
+
+
+async def _answer(service: Service, request: ValidRequest | ChatModelRequest) -> Answer | msgspec.Raw:
+    if isinstance(request, ChatModelRequest):
+        return await model_serving.answer(service, request)
+    return await serving.answer(service, request)
+
+
+async def _stream(service: Service, request: ValidRequest | ChatModelRequest, sink: ChunkSink) -> Cancellable:
+    if isinstance(request, ChatModelRequest):
+        return model_serving.StreamedAnswer(service, request, sink)
+    return await serving.stream(service, request, sink)
+
+
+async def _checked(
+    service: Service, name: Body, parse: Callable[[], ValidRequest], body: Callable[[], dict[str, Any]]
+) -> ValidRequest | ChatModelRequest:
+    """A request to an engine, or to a chat model, which may have any fields.
+
+    Args:
+        service: that takes it.
+        name: of the endpoint.
+        parse: makes the request to an engine.
+        body: its body.
+
+    Raises:
+        ApiError: it is neither.
+    """
+    try:
+        request = parse()
+    except InvalidRequestError:
+        model = await model_serving.find(service, body().get("model")) if name == model_serving.ENDPOINT else None
+        if model is None:
+            raise
+    else:
+        # Engines come first.
+        if name != model_serving.ENDPOINT or service.models.engine_target(request.model) is not None:
+            return request
+        model = await model_serving.find(service, request.model)
+        if model is None:
+            return request
+    return ChatModelRequest(model, body())
 
 
 def _check(answer: Any) -> str:

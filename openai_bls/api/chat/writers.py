@@ -21,10 +21,11 @@ from openai_bls.api.chat.chunks import (
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.tee import Tee
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.sequence import Sequence
+from openai_bls.pipeline.sequence import Sequence, Writer
 
 
 class StreamWriter:
@@ -50,6 +51,7 @@ class StreamWriter:
         self._encoder = encoder
         self._sink = sink
         sink.begin(encoder)
+        self._envelope = envelope
         self._include_usage = include_usage
         self._renderer = renderer
         # By choice, what goes out with its next chunk.
@@ -58,6 +60,12 @@ class StreamWriter:
         self._roleless = set(range(envelope.choices)) if envelope.chat else set()
         self.usage: Callable[[], Usage] | None = None
         """The counts up to now, for `continuous_usage_stats`; None without it."""
+
+    def recorded(self) -> tuple[Writer, Callable[[Usage], Answer]]:
+        """This writer and one of the whole answer, which has the same id."""
+        # A stream has as many candidates as answers.
+        whole = AnswerWriter(self._envelope, candidates=1, n=1, renderer=self._renderer)
+        return Tee(self, whole), whole.make_answer
 
     def open(self) -> None:
         """Write the role of every choice now instead of with its first delta."""

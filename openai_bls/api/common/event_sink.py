@@ -24,6 +24,14 @@ class EventSink(Protocol):
         ...
 
 
+class Cancellable(Protocol):
+    """Streamed answer on its way into a sink; `pipeline.generation.Generation` is one."""
+
+    def cancel(self) -> None:
+        """Stop, and write nothing more: the client has gone. Harmless after the end."""
+        ...
+
+
 class TextEncoder(Protocol):
     """Encoder of text chunks, one per token; `chat.chunks.ChunkEncoder` is one."""
 
@@ -39,6 +47,11 @@ class ChunkSink(Protocol):
     """Chunks are server-sent events instead of bare JSON."""
     opens_at_once: bool
     """The role chunks are written before the first token."""
+
+    @property
+    def unread(self) -> int:
+        """Chunks that wait for the client."""
+        ...
 
     def begin(self, encoder: TextEncoder) -> None:
         """Called before anything else."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,8 +15,8 @@ import msgspec
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
-from openai_bls.core.usage import Usage
-from openai_bls.pipeline.model_registry import Target
+from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.guards import guarded_request
 from openai_bls.pipeline.prepare import check
 from openai_bls.pipeline.service import Service
 
@@ -32,38 +32,45 @@ class Tally:
 
     prompt_tokens: int = 0
     """Given to the engine."""
+    usage: Usage | None = None
+    """Instead of it, where a model tells it."""
+    finish_reasons: list[FinishReason] = field(default_factory=list)
+    first_token_at: float | None = None
+    """`time.monotonic()` of the first chunk of a stream."""
 
 
 @contextmanager
-def admitted(service: Service, endpoint: str, target: Target) -> Iterator[Tally]:
+def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
     """One request in progress for as long as the block lasts.
 
     Args:
         service: takes the request.
         endpoint: its name in the metrics.
-        target: the model that it is for.
+        model: that it is for, as the metrics call it.
 
     Raises:
         OverloadedError: the server takes no more.
         EngineError: the block failed unexpectedly; the log says how.
     """
     service.check_admission()
-    began_at = time.monotonic()
+    guarded = guarded_request.get()
+    began_at = time.monotonic() if guarded is None else guarded.began_at
     tally = Tally()
 
     def ended(outcome: Outcome) -> None:
-        service.on_end(
-            RequestRecord(
-                endpoint=endpoint,
-                model=target.name,
-                outcome=outcome,
-                finish_reasons=[],
-                usage=Usage.of(tally.prompt_tokens, 0),
-                began_at=began_at,
-                first_token_at=None,
-                ended_at=time.monotonic(),
-            )
+        record = RequestRecord(
+            endpoint=endpoint,
+            model=model,
+            outcome=outcome,
+            finish_reasons=tally.finish_reasons,
+            usage=tally.usage or Usage.of(tally.prompt_tokens, 0),
+            began_at=began_at,
+            first_token_at=tally.first_token_at,
+            ended_at=time.monotonic(),
         )
+        service.on_end(record)
+        if guarded is not None:
+            guarded.ended(record)
 
     service.count(1)
     try:
@@ -99,8 +106,8 @@ async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: st
     """
     target = service.models.find(request.model)
     check(request, target.model, service.settings)
-    with admitted(service, endpoint, target):
+    with admitted(service, endpoint, target.name):
         assert request.prompt is not None
-        result = await target.model.tokenize(request.prompt)
+        result = await target.model.tokenize(request.prompt, any_length=True)
     (tokens,) = result.prompt_token_ids
     return tokens

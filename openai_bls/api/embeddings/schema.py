@@ -30,7 +30,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     encoding_format: EncodingFormat | None = None
     dimensions: PositiveInt | None = None
-    """The model's own size or nothing: its embeddings are not made to be cut."""
+    """The model's own size or nothing, unless its embeddings are made to be cut."""
     user: str | None = None
     """Harmless."""
     pooling: Pooling | None = None
@@ -48,7 +48,7 @@ class Embedding(msgspec.Struct, frozen=True):
 
 
 class EmbeddingsUsage(msgspec.Struct, frozen=True):
-    """Token counts, summed over the inputs."""
+    """Token counts, summed over the inputs; 0 where another model does not tell them."""
 
     prompt_tokens: int
     total_tokens: int

@@ -1,4 +1,4 @@
-"""Serving of embeddings: pooled hidden states of the model."""
+"""Serving of embeddings: pooled hidden states of an engine's model, or another Triton model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from openai_bls.api.embeddings.schema import (
     encode_vector,
     parse_embeddings,
 )
+from openai_bls.api.embeddings.task_serving import embed_by_task
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
-from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, engine_failure
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, engine_failure
 from openai_bls.pipeline.model_registry import ServedModel, Target
 from openai_bls.pipeline.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
@@ -31,7 +32,15 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
         ApiError: the request is bad, the engine has no embeddings, or it failed.
     """
     request, texts, token_ids = parse_embeddings(body)
-    target = service.models.find(request.model)
+    target = service.models.engine_target(request.model)
+    if target is None or (request.model is None and not target.model.supports("pooling")):
+        try:
+            task = await service.models.find_task(request.model, "embeddings")
+        except ModelNotFoundError:
+            # Listed are all models, since engines may have embeddings.
+            target = service.models.find(request.model)
+        else:
+            return await embed_by_task(service, task, request, texts, token_ids)
     model = target.model
     if not model.supports("pooling"):
         raise InvalidRequestError(
@@ -39,7 +48,7 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
             param="model",
             code="unsupported_endpoint",
         )
-    with admitted(service, "embeddings", target) as tally:
+    with admitted(service, "embeddings", target.name) as tally:
         await model.engine.ready()
         prompts = token_ids if token_ids else await _tokenize(request, texts, model)
         _check(prompts, model)

@@ -30,8 +30,13 @@ def _server_routes(service: Service) -> list[Route]:
     """The routes of probes and scrapes, without authentication."""
 
     async def health(request: Request) -> Response:
-        status = service.health
-        return JsonResponse({"status": status}, status_code=200 if status == "ok" else 503)
+        status = await service.health()
+        return JsonResponse(
+            {"status": status, "models": service.readiness.states}, status_code=200 if status == "ok" else 503
+        )
+
+    async def live(request: Request) -> Response:
+        return JsonResponse({"status": "ok"})
 
     async def version(request: Request) -> Response:
         return JsonResponse({"version": __version__, "engine": service.models.default.info.version})
@@ -39,7 +44,8 @@ def _server_routes(service: Service) -> list[Route]:
     async def metrics(request: Request) -> Response:
         return Response(await service.metrics.scrape(), media_type=CONTENT_TYPE)
 
-    return [Route(f"/{handler.__name__}", handler, methods=["GET"]) for handler in (health, version, metrics)]
+    paths = {"/health": health, "/health/live": live, "/health/ready": health, "/version": version, "/metrics": metrics}
+    return [Route(path, handler, methods=["GET"]) for path, handler in paths.items()]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -53,6 +53,11 @@ class EventStream(Response):
         self._written_at = 0.0
         self.on_disconnect: Callable[[], None] = lambda: None
 
+    @property
+    def unread(self) -> int:
+        """Events that wait for the client."""
+        return len(self._pending)
+
     def begin(self, encoder: TextEncoder) -> None:
         """Write text with `encoder`."""
         self._encode_text = encoder.text

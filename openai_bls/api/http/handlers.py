@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import Cancellable
+from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError
-from openai_bls.pipeline.generation import Generation
+from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, TooLargeError
+from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.service import Service
 
 logger = logging.getLogger(__name__)
@@ -60,6 +66,10 @@ class Api:
         self._write_batcher = write_batcher
         self._shared: dict[Any, Any] = {}
 
+    @functools.cached_property
+    def _bodies(self) -> BodyBudget:
+        return BodyBudget(self.service.settings.max_body_bytes_in_flight)
+
     def shared(self, make: Callable[[Api], T]) -> T:
         """The application's single object made by `make`, shared by several endpoints."""
         if make not in self._shared:
@@ -72,6 +82,7 @@ class Api:
         handler: Handler,
         *,
         endpoint: str,
+        has_guards: bool = True,
         answer_error: ErrorAnswer = error_response,
         id_header: str = "x-request-id",
     ) -> Handler:
@@ -80,6 +91,7 @@ class Api:
         Args:
             handler: raises ApiError for the client's errors.
             endpoint: its name in the metrics.
+            has_guards: its requests are shown to the guards (`pipeline.guards`), if there are any.
             answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
             id_header: of the response, beside `x-request-id`.
         """
@@ -90,15 +102,25 @@ class Api:
                 request_id = "req_" + secrets.token_hex(16)
             request.state.request_id = request_id
             request.state.endpoint = endpoint
+            request.state.has_guards = has_guards
+            if self.service.guards is not None:
+                # The server may have begun this task within that of the connection's last request.
+                guarded_request.set(None)
             response = await answer(request, request_id)
             response.headers["x-request-id"] = request_id
             response.headers[id_header] = request_id
+            if response.status_code == 413 or (response.status_code >= 400 and "expect" in request.headers):
+                # The rest of it is not worth reading, or will never be sent.
+                response.headers["connection"] = "close"
             return response
 
         async def answer(request: Request, request_id: str) -> Response:
             try:
+                # By the head alone: nothing of the body has been asked for.
                 _authenticate(request, self.service.settings.api_key)
-                return await handler(request)
+                _check_origin(request)
+                with self._body_reserved(request):
+                    return await handler(request)
             except ApiError as error:
                 self.service.on_refused(endpoint, error)
                 return answer_error(error, request)
@@ -112,22 +134,73 @@ class Api:
 
         return guard
 
-    async def body(self, request: Request) -> bytes:
-        """The request's body.
+    @contextmanager
+    def _body_reserved(self, request: Request) -> Iterator[None]:
+        """Room for the body for as long as the block lasts: what its head declares, or what `body` reads.
 
         Raises:
-            InvalidRequestError: it is too large (413).
+            TooLargeError: it is too large.
+            OverloadedError: there is no room.
+        """
+        limit = self.service.settings.max_request_bytes
+        declared = int(request.headers.get("content-length", "0"))
+        if declared > limit:
+            raise TooLargeError(limit)
+        self._bodies.take(declared)
+        request.state.body_bytes = declared
+        try:
+            yield
+        finally:
+            self._bodies.give_back(request.state.body_bytes)
+
+    async def body(self, request: Request) -> bytes:
+        """The request's body, as the guard leaves it.
+
+        Raises:
+            TooLargeError: it is too large.
+            OverloadedError: there is no room for it.
+            InvalidRequestError: it is no JSON object for the guard.
+            ApiError: the guard refuses the request, or has failed.
             ClientDisconnect: the client has gone.
         """
+        body = await self._received(request)
+        guards = self.service.guards
+        if guards is None or not request.state.has_guards:
+            return body
+        json_object(body)
+        admitting = guards.admit(request.state.endpoint, body, request.state.request_id)
+        guarded: GuardedRequest = await unless_disconnected(request, admitting)
+        guarded_request.set(guarded)
+        return guarded.body
+
+    async def answered(self, request: Request, work: Coroutine[Any, Any, Any]) -> Response:
+        """The response with the whole answer, which `work` makes, as the guard leaves it.
+
+        Raises:
+            ApiError: of `work`, or the guard refuses the answer or has failed.
+            ClientDisconnect: the client has gone; `work` is cancelled.
+        """
+        guarded = guarded_request.get()
+        if guarded is None:
+            return JsonResponse(await unless_disconnected(request, work))
+
+        async def encoded() -> bytes:
+            return encode(await work)
+
+        return JsonResponse(Raw(await unless_disconnected(request, guarded.whole(encoded()))))
+
+    async def _received(self, request: Request) -> bytes:
         limit = self.service.settings.max_request_bytes
         chunks: list[bytes] = []
         size = 0
         async for chunk in request.stream():
             size += len(chunk)
             if size > limit:
-                error = InvalidRequestError(f"The request body is larger than {limit} bytes.")
-                error.status = 413
-                raise error
+                raise TooLargeError(limit)
+            reserved = request.state.body_bytes
+            if size > reserved:
+                self._bodies.take(size - reserved, reserved)
+                request.state.body_bytes = size
             chunks.append(chunk)
         return b"".join(chunks)
 
@@ -136,7 +209,7 @@ class Api:
         return EventStream(self.service.settings.keep_alive_interval_s, self._write_batcher, **options)
 
     async def streamed(
-        self, request: Request, stream: EventStream, generation: Generation, answer_error: ErrorAnswer = error_response
+        self, request: Request, stream: EventStream, generation: Cancellable, answer_error: ErrorAnswer = error_response
     ) -> Response:
         """The response that sends `stream`, into which `generation`, already started, writes.
 
@@ -159,6 +232,15 @@ def _authenticate(request: Request, api_key: str) -> None:
         given = request.headers.get("x-api-key", "")
     if not hmac.compare_digest(given.strip().encode(), api_key.encode()):
         raise AuthenticationError("Incorrect or missing API key: send it as 'Authorization: Bearer <key>'.")
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse what a browser sends for any web page without asking first: JSON that is not declared as such."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and "origin" in request.headers and kind != "application/json":
+        error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
+        error.status = 415
+        raise error
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import secrets
 import socket
-import tempfile
 from pathlib import Path
-from typing import IO
+
+from openai_bls.transport.ipc.frames import new_socket, process_identity
 
 
 class PortInUseError(Exception):
@@ -17,8 +17,8 @@ class PortInUseError(Exception):
 class SharedListener:
     """A socket bound with SO_REUSEPORT, so that every `openai_bls` instance of one tritonserver listens on one port.
 
-    SO_REUSEPORT alone would let two servers of one user share a port and mix their requests up; a lock file that
-    names the owning server keeps a second one off.
+    SO_REUSEPORT alone would let two servers of one user share a port and mix their requests up; a second socket, whose
+    address names the owning server, keeps another one off.
 
     Args:
         owner: the process id of the tritonserver.
@@ -28,7 +28,7 @@ class SharedListener:
     """
 
     def __init__(self, host: str, port: int, owner: int) -> None:
-        self._lock = _claim(port, owner)
+        self._claim = _claim(port, owner)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -46,28 +46,25 @@ class SharedListener:
     def close(self) -> None:
         """Stop listening and give the port up."""
         self.socket.close()
-        self._lock.close()
+        self._claim.close()
 
 
-def _claim(port: int, owner: int) -> IO[str]:
-    path = Path(tempfile.gettempdir()) / f"openai_bls-{os.getuid()}-{port}.lock"
-    lock = path.open("a+", encoding="ascii")
-    try:
-        # Exclusive for the first instance of a server, which writes its name; shared from then on.
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        lock.truncate(0)
-        lock.write(str(owner))
-        lock.flush()
-    except BlockingIOError:
-        pass
-    # A reader may find the first instance between lock and name: this waits for it.
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    lock.seek(0)
-    holder = lock.read().strip()
-    if holder != str(owner):
-        lock.close()
-        raise PortInUseError(
-            f"/v1 port {port} belongs to another tritonserver (process {holder}); "
-            "choose another with OPENAI_BLS_HTTP_PORT, or 0 for none"
-        )
-    return lock
+def _claim(port: int, owner: int) -> socket.socket:
+    """A socket whose abstract address says that the tritonserver `owner` has `port`.
+
+    The kernel keeps such addresses apart by network namespace, as it does ports, and forgets them with the process.
+    """
+    prefix = f"openai_bls/v1/{os.getuid()}/{port}/"
+    holder = "/".join(map(str, process_identity(owner)))
+    claim = new_socket()
+    claim.bind(f"\0{prefix}{holder}/{secrets.token_hex(8)}")
+    # Of two that come at the same moment each sees the other.
+    for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines():
+        _, _, claimed = line.partition(f" @{prefix}")
+        if claimed and not claimed.startswith(f"{holder}/"):
+            claim.close()
+            raise PortInUseError(
+                f"/v1 port {port} belongs to another tritonserver (process {claimed.split('/')[1]}); "
+                "choose another with OPENAI_BLS_HTTP_PORT, or 0 for none"
+            )
+    return claim

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from openai_bls.api.http.bounded_connection import BoundedConnection
 
 # The key of the scope's "extensions" under which a response finds its connection.
 EXTENSION = "openai_bls.connection"
 
 
-class StreamConnection(HttpToolsProtocol):
+class StreamConnection(BoundedConnection):
     """A connection that a response with chunked transfer encoding may write to itself, between its head and its end."""
 
     on_writable: Callable[[], None] | None = None
@@ -25,6 +25,8 @@ class StreamConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Offer this connection to the response."""
         super().on_message_begin()
+        if self._deaf:
+            return
         extensions: dict[str, Any] = {EXTENSION: self}
         self.scope["extensions"] = extensions
 

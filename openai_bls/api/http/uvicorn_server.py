@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import resource
 
+import msgspec
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 
 from openai_bls.api.http.app import create_app
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.stream_connection import StreamConnection
 from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
 
 # Seconds that connections get to finish once the model is being unloaded.
 _GRACE_S = 5
+# Seconds that a connection may stay silent between two requests, and before its first.
+_KEEP_ALIVE_S = 75
+# Open files that are not connections of /v1: libraries, sockets to the other models, Triton's own.
+_OTHER_FILES = 128
 
 
 class HttpServer:
@@ -21,15 +30,21 @@ class HttpServer:
 
     def __init__(self, service: Service, listener: SharedListener, write_batcher: WriteBatcher) -> None:
         self._listener = listener
+        app = create_app(service, write_batcher)
+        if service.settings.origins:
+            app.add_middleware(
+                CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["*"], allow_headers=["*"]
+            )
         config = uvicorn.Config(
-            create_app(service, write_batcher),
-            http=StreamConnection,
+            app,
+            # A class is what it usually is, and called is all it is.
+            http=functools.partial(StreamConnection, settings=_within_open_files(service.settings)),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=75,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
         self._server = uvicorn.Server(config)
@@ -45,3 +60,11 @@ class HttpServer:
         if self._task is not None:
             await self._task
         self._listener.close()
+
+
+def _within_open_files(settings: OpenAiBlsSettings) -> OpenAiBlsSettings:
+    """`settings` with as many connections as the process may have open files, at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return settings
+    return msgspec.structs.replace(settings, max_connections=max(1, min(settings.max_connections, soft - _OTHER_FILES)))

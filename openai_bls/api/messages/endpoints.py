@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import Endpoint, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import OVERLOADED, error_body
 from openai_bls.api.messages.schema import MessagesRequest, PromptRequest
@@ -38,7 +38,7 @@ def _create(api: Api) -> Handler:
         valid, omit_thinking = _converted(api, body)
         if not valid.stream:
             completing = service.complete(valid, lambda _: WholeMessage(body.model, omit_thinking=omit_thinking))
-            return JsonResponse(await unless_disconnected(request, completing))
+            return await api.answered(request, completing)
         stream = api.event_stream(ending=b"")
         generation = await service.begin(
             valid, lambda _: StreamedMessage(stream, body.model, omit_thinking=omit_thinking)
@@ -52,8 +52,11 @@ def _count_tokens(api: Api) -> Handler:
     async def count(request: Request) -> Response:
         body = decode(await api.body(request), PromptRequest)
         valid = _converted(api, body).valid
-        tokens = await unless_disconnected(request, prompt_token_ids(api.service, valid, "messages.count_tokens"))
-        return JsonResponse({"input_tokens": len(tokens)})
+
+        async def counted() -> dict[str, int]:
+            return {"input_tokens": len(await prompt_token_ids(api.service, valid, "messages.count_tokens"))}
+
+        return await api.answered(request, counted())
 
     return count
 

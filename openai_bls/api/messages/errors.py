@@ -23,6 +23,7 @@ _TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 # Fields of the chat completion that a request becomes → the API's own.
@@ -43,7 +44,8 @@ _FAULTS = {"unknown": "Extra inputs are not permitted", "missing": "Field requir
 
 def error_type(error: ApiError) -> str:
     """Anthropic's name for the kind of error."""
-    return _TYPES.get(error.status, "api_error")
+    # A guard may refuse with any 4xx.
+    return _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

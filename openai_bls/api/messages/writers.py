@@ -6,6 +6,7 @@ The events are of Anthropic's API reference: `message_start`, `ping`, for each c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -13,12 +14,13 @@ import msgspec
 from openai_bls.api.common.answer_future import AnswerFuture
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.common.event_sink import EventSink
+from openai_bls.api.common.tee import Tee
 from openai_bls.api.messages.errors import error_event
 from openai_bls.api.messages.turns import tool_use_id
 from openai_bls.core.errors import ApiError
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.sequence import Sequence
+from openai_bls.pipeline.sequence import Sequence, Writer
 
 Message = dict[str, Any]
 Block = dict[str, Any]
@@ -45,6 +47,7 @@ class _MessageWriter:
     def __init__(self, model: str, *, omit_thinking: bool) -> None:
         self._model = model
         self._omit_thinking = omit_thinking
+        self._id = new_id("msg_", 12)
         self._message: Message | None = None
         # Type of the block that is open, and its index or that of the last one.
         self._open: str | None = None
@@ -113,7 +116,7 @@ class _MessageWriter:
         if self._message is None:
             self._message = {
                 "type": "message",
-                "id": new_id("msg_", 12),
+                "id": self._id,
                 "role": "assistant",
                 "model": self._model,
                 "content": [],
@@ -143,6 +146,12 @@ class StreamedMessage(_MessageWriter):
     def __init__(self, sink: EventSink, model: str, *, omit_thinking: bool) -> None:
         super().__init__(model, omit_thinking=omit_thinking)
         self._sink = sink
+
+    def recorded(self) -> tuple[Writer, Callable[[Usage], Message]]:
+        """This writer and one of the whole message, which has the same id."""
+        whole = WholeMessage(self._model, omit_thinking=self._omit_thinking)
+        whole._id = self._id
+        return Tee(self, whole), whole.make_answer
 
     def done(self, usage: Usage) -> None:
         """The last events, and the end."""

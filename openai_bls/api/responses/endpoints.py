@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,14 +15,16 @@ from starlette.responses import Response
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import Endpoint, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.responses import parsing
 from openai_bls.api.responses.items import page
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.store import References, ResponseStore, Stored
-from openai_bls.api.responses.writers import Keep, StreamedResponse, WholeResponse
+from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
 from openai_bls.pipeline.model_registry import Target
+
+logger = logging.getLogger(__name__)
 
 
 class ResponsesHandlers:
@@ -38,39 +42,50 @@ class ResponsesHandlers:
             if wanted.body.stream:
                 return await self._stream(request, wanted)
             completing = self._service.complete(wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target)))
-            return JsonResponse(await unless_disconnected(request, completing))
+            response = await self._api.answered(request, completing)
         except ApiError as error:
             raise wanted.translated(error) from None
+        # Not before: a guard may have changed the answer, and the next one must not be made from what it has removed.
+        self._keep(wanted, bytes(response.body))
+        return response
 
     async def _stream(self, request: Request, wanted: parsing.CreateRequest) -> Response:
         stream = self._api.event_stream(ending=b"")
         generation = await self._service.begin(
-            wanted.chat, lambda target: StreamedResponse(stream, wanted.translated, *self._parts(wanted, target))
+            wanted.chat,
+            lambda target: StreamedResponse(
+                stream, wanted.translated, lambda encoded: self._keep(wanted, encoded), *self._parts(wanted, target)
+            ),
         )
         return await self._api.streamed(request, stream, generation)
 
-    def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None, Keep]:
+    def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None]:
         """Arguments that both writers take."""
         model = target.model
         name = wanted.chat.model or model.info.model_name
         draft = Draft(wanted.body, wanted.tools, name, model.info.sampling_defaults)
-        renderer = LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
+        return draft, LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
 
-        def keep(response: dict[str, Any], encoded: bytes) -> None:
-            if wanted.body.store is not False:
-                self.store.put(Stored(response, encoded, wanted.inputs, wanted.previous))
-
-        return draft, renderer, keep
+    def _keep(self, wanted: parsing.CreateRequest, encoded: bytes) -> None:
+        """Store a finished response."""
+        if wanted.body.store is False:
+            return
+        try:
+            self.store.put(Stored(encoded, wanted.inputs, wanted.previous))
+        except msgspec.ValidationError as error:
+            logger.error("a response that a guard has made is not stored: %s", error)
 
     async def count(self, request: Request) -> Response:
         """POST /v1/responses/input_tokens."""
         wanted = parsing.parse_count(await self._api.body(request), self._references())
         try:
-            counting = prompt_token_ids(self._service, wanted.chat, "responses.input_tokens")
-            tokens = await unless_disconnected(request, counting)
+            return await self._api.answered(request, self._counted(wanted))
         except ApiError as error:
             raise wanted.translated(error) from None
-        return JsonResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+    async def _counted(self, wanted: parsing.Request) -> dict[str, Any]:
+        tokens = await prompt_token_ids(self._service, wanted.chat, "responses.input_tokens")
+        return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
     async def retrieve(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}."""

@@ -7,7 +7,6 @@ themselves. Their memory counts once, however many responses continue them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 import msgspec
 
@@ -27,30 +26,45 @@ class _Listed(msgspec.Struct):
     output: list[msgspec.Raw]
 
 
+class _Item(msgspec.Struct):
+    id: str
+
+
+class _Named(msgspec.Struct):
+    """The ids of a stored response."""
+
+    id: str
+    output: list[_Item]
+
+
 _decode = msgspec.json.Decoder().decode
 _decode_inputs = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_response = msgspec.json.Decoder(_Listed).decode
+_decode_ids = msgspec.json.Decoder(_Named).decode
 
 
 class Stored:
     """A stored response with its input items.
 
     Args:
-        response: the `response` object, complete.
-        encoded: the same as JSON text.
+        response: the `response` object, complete, as JSON text.
         inputs: its request's own input items.
         previous: the response that it continues.
+
+    Raises:
+        msgspec.ValidationError: the response, or an item of its output, has no id.
     """
 
     __slots__ = ("_inputs", "holders", "id", "item_ids", "previous", "response", "size")
 
-    def __init__(self, response: dict[str, Any], encoded: bytes, inputs: list[Item], previous: Stored | None) -> None:
-        self.id: str = response["id"]
-        self.response = encoded
+    def __init__(self, response: bytes, inputs: list[Item], previous: Stored | None) -> None:
+        ids = _decode_ids(response)
+        self.id = ids.id
+        self.response = response
         """JSON text."""
         self._inputs = encode(inputs)
         self.previous = previous
-        self.item_ids: list[str] = [item["id"] for item in (*inputs, *response["output"])]
+        self.item_ids: list[str] = [*(item["id"] for item in inputs), *(item.id for item in ids.output)]
         self.size = len(self.response) + len(self._inputs) + _OVERHEAD
         """Bytes."""
         self.holders = 0

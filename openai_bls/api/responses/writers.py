@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Raw
 
@@ -16,88 +15,69 @@ from openai_bls.api.responses.output import Output
 from openai_bls.api.responses.responses import Draft
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
+from openai_bls.pipeline.sequence import Writer
 
-Keep = Callable[[dict[str, Any], bytes], None]
-"""Receiver of a finished response and its JSON text."""
-
-
-class _ResponseWriter(Output):
-    """Output items of a response that is kept at its end.
-
-    Args:
-        events: of the stream.
-        draft: of the response.
-        renderer: writes log-probabilities, for requests that want them.
-        keep: is given the response at its end.
-        on_begin: called once, before the first event.
-    """
-
-    def __init__(
-        self,
-        events: EventWriter,
-        draft: Draft,
-        renderer: LogprobRenderer | None,
-        keep: Keep,
-        on_begin: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(events, renderer, on_begin)
-        self._draft = draft
-        self._keep = keep
-
-    def _finished(self, usage: Usage) -> tuple[str, Raw]:
-        """The status and the JSON text of the response, which is encoded just once: it may be long."""
-        response = self._draft.finished(self.items, self.reason, usage)
-        encoded = encode(response)
-        self._keep(response, encoded)
-        return response["status"], Raw(encoded)
+Keep = Callable[[bytes], None]
+"""Receiver of a finished response as JSON text."""
 
 
-class WholeResponse(_ResponseWriter, AnswerFuture[Raw]):
+class WholeResponse(Output, AnswerFuture[Raw]):
     """Resolves `answer` with the `response` object, as JSON text, at the end.
 
     Args:
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
-        keep: is given the response at its end.
     """
 
-    def __init__(self, draft: Draft, renderer: LogprobRenderer | None, keep: Keep) -> None:
-        _ResponseWriter.__init__(self, EventWriter(None), draft, renderer, keep)
+    def __init__(self, draft: Draft, renderer: LogprobRenderer | None) -> None:
+        Output.__init__(self, EventWriter(None), renderer)
         AnswerFuture.__init__(self)
+        self._draft = draft
 
     def make_answer(self, usage: Usage) -> Raw:
         """The response."""
-        return self._finished(usage)[1]
+        return Raw(encode(self._draft.finished(self.items, self.reason, usage)))
 
 
-class StreamedResponse(_ResponseWriter):
+class StreamedResponse(Output):
     """Writes events. The first ones wait for the first output, so that an error before it can have its own status.
 
     Args:
         sink: receiver of the events.
         translated: an error of the chat completion with this API's names.
+        keep: is given the response at its end.
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
-        keep: is given the response at its end.
     """
 
     def __init__(
         self,
         sink: EventSink,
         translated: Callable[[ApiError], ApiError],
+        keep: Keep,
         draft: Draft,
         renderer: LogprobRenderer | None,
-        keep: Keep,
     ) -> None:
         self._sink = sink
         self._translated = translated
-        super().__init__(EventWriter(sink.write), draft, renderer, keep, self._begin)
+        self._keep = keep
+        self._draft = draft
+        self._whole: Raw | None = None
+        super().__init__(EventWriter(sink.write), renderer, self._begin)
         self._begun = False
+
+    def recorded(self) -> tuple[Writer, Callable[[Usage], Raw | None]]:
+        """This writer, whose last event has the whole response."""
+        return self, lambda usage: self._whole
 
     def done(self, usage: Usage) -> None:
         """The last event."""
-        status, response = self._finished(usage)
-        self._events.event(f"response.{status}", response=response)
+        response = self._draft.finished(self.items, self.reason, usage)
+        # Encoded just once: it may be long.
+        encoded = encode(response)
+        self._whole = Raw(encoded)
+        self._keep(encoded)
+        self._events.event(f"response.{response['status']}", response=self._whole)
         self._sink.end()
 
     def failed(self, error: ApiError) -> None:

@@ -36,6 +36,6 @@ async def detokenize(service: Service, body: dict[str, Any]) -> DetokenizeAnswer
     """
     request = convert(body, DetokenizeBody)
     target = service.models.find(request.model)
-    with admitted(service, "detokenize", target):
+    with admitted(service, "detokenize", target.name):
         check_token_ids([request.tokens], target.model, "tokens")
         return DetokenizeAnswer(await asyncio.to_thread(target.model.detokenizers.decode, request.tokens))

@@ -103,7 +103,7 @@ def _target(options: argparse.Namespace) -> Iterator[Target]:
     check_engine(repository)
     if not options.json:
         Console().line(f"starting a server for {options.model_repository}")
-    with run_server(repository, log_path=options.log_file, timeout=options.start_timeout) as server:
+    with run_server(repository, log_path=options.log_file, timeout=options.start_timeout, auto_complete=True) as server:
         yield Target(server.openai_url, server.http_url, server.grpc_url, server.metrics_url, *asked)
 
 

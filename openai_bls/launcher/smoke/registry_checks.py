@@ -27,7 +27,8 @@ def _check(
     name: str, endpoint: Endpoint, smoke: Smoke, ask: Callable[[Session, Endpoint, dict[str, Any]], Any]
 ) -> Check:
     def call(session: Session) -> str:
-        answer = ask(session, endpoint, {"model": session.model, **smoke.body})
+        model = session.task_model(smoke.tasks) if smoke.tasks else session.model
+        answer = ask(session, endpoint, {"model": model, **smoke.body})
         try:
             return smoke.check(answer)
         except AssertionError as error:

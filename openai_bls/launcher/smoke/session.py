@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,13 @@ class Session:
         cards = [] if self.target.model else self.v1.models.list().data
         must(self.target.model or cards, "no model is served")
         return self.target.model or cards[0].id
+
+    def task_model(self, tasks: Sequence[str]) -> str:
+        """The first other Triton model with one of these tasks."""
+        for card in self.v1.models.list().data:
+            if (card.model_extra or {}).get("task") in tasks:
+                return card.id
+        raise NotCheckedError(f"needs a model with openai_task {' or '.join(tasks)}")
 
     def body(self, **fields: Any) -> dict[str, Any]:
         """A greedy chat completion of the question."""

@@ -22,16 +22,17 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-_BYTE_OF = _byte_alphabet()
+BYTE_OF = _byte_alphabet()
+"""Stand-in character → byte."""
 
 
-def _bytes_of(token: str) -> bytes:
+def token_bytes(token: str) -> bytes:
     """A token's bytes by the `ByteLevel` decoder, which takes a token with any character outside the alphabet as text.
 
     Most added tokens are such; one like "café", all of it inside the alphabet, decodes to an invalid byte.
     """
     try:
-        return bytes([_BYTE_OF[char] for char in token])
+        return bytes([BYTE_OF[char] for char in token])
     except KeyError:
         return token.encode()
 
@@ -53,7 +54,7 @@ def _table(tokens: Iterable[tuple[int, str]]) -> _Table:
     whole: dict[int, str] = {}
     parts: dict[int, bytes] = {}
     for token_id, token in tokens:
-        raw = _bytes_of(token)
+        raw = token_bytes(token)
         try:
             text = raw.decode()
         except UnicodeDecodeError:
@@ -79,7 +80,7 @@ class ByteLevelFactory(SharedFactory[_Table]):
 
     def _extended(self, special: dict[int, str]) -> _Table:
         """The tables share `whole`, the large part."""
-        added = {token_id: _bytes_of(token) for token_id, token in special.items()}
+        added = {token_id: token_bytes(token) for token_id, token in special.items()}
         return _Table(self._plain.whole, self._plain.parts | added)
 
     def _start(self, shown: _Table, prompt_token_ids: Sequence[int]) -> Detokenizer:

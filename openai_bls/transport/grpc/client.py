@@ -44,18 +44,6 @@ _ASK_S = 5.0
 # Seconds that stopped streams have to end when the client closes.
 _GRACE_S = 2.0
 
-_OPTIONS = (
-    # Loopback, whatever the environment says of proxies.
-    ("grpc.enable_http_proxy", 0),
-    # Log-probabilities of long outputs, biases of large vocabularies.
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # While the server starts.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-
 
 class _RequestState:
     """A request whose stream has not ended."""
@@ -117,7 +105,7 @@ class GrpcEngineClient:
         self._open = asyncio.Event()
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = wire.open_channel(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._watcher = self._loop.create_task(self._watch())
 
@@ -256,7 +244,8 @@ class GrpcEngineClient:
 
     async def _stream(self, state: _RequestState, description: Description) -> None:
         arrays = encoding.encode(state.request, description.info, description.inputs)
-        message = wire.infer_request(self._model, state.triton_id, arrays, log_probs=state.request.logprobs is not None)
+        outputs = wire.OUTPUTS if state.request.logprobs is None else (*wire.OUTPUTS, wire.LOG_PROBS)
+        message = wire.infer_request(self._model, arrays, outputs, state.triton_id)
         state.call = call = self._stub.ModelStreamInfer()
         async with state.writing:
             await call.write(message)
@@ -288,7 +277,7 @@ class GrpcEngineClient:
             if not state.due:
                 return
             state.due += 1
-            message = wire.infer_request(self._model, state.triton_id, encoding.stop_arrays(), log_probs=False)
+            message = wire.infer_request(self._model, encoding.stop_arrays(), wire.OUTPUTS, state.triton_id)
             # The stream may have ended meanwhile.
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
                 await state.call.write(message)

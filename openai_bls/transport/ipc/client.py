@@ -10,7 +10,7 @@ from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
-from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link
+from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link, PartState
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,10 @@ class ExchangeClient:
     def connected(self) -> bool:
         """True while the engine is connected."""
         return self._link.open
+
+    async def check(self, timeout_s: float) -> PartState:
+        """Ask the process of the engine for an answer."""
+        return await self._link.check(timeout_s)
 
     async def ready(self) -> None:
         """Wait for an engine that is being reloaded.

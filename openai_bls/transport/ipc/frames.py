@@ -17,6 +17,11 @@ CONNECTION_SHIFT = 32
 
 LENGTH = struct.Struct("<I")
 
+PING = b""
+"""Message of a client that wants to know whether the other end answers; the answer is the same."""
+GOODBYE = msgspec.msgpack.encode(None)
+"""Last message of a server that is unloaded; one that dies sends none."""
+
 
 class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Message of `openai_bls` to `tensorrt_llm`."""

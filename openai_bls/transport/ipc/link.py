@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
 from openai_bls.core.errors import OverloadedError
-from openai_bls.transport.ipc.frames import Frames, new_socket, pack
+from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, new_socket, pack
 
 logger = logging.getLogger(__name__)
 
@@ -22,15 +22,18 @@ _WAIT_S = 5.0
 
 SHUTTING_DOWN = "The server is shutting down."
 
+PartState = Literal["up", "absent", "lost", "silent"]
+"""State of a model at the other end: it answers; it was never there or has been unloaded; it has died; it is there and
+does not answer."""
+
 MessageT = TypeVar("MessageT")
 
 
 class _Protocol(asyncio.Protocol):
     """Decodes what comes in."""
 
-    def __init__(self, decode: Callable[[bytes], Any], take: Callable[[Any, asyncio.Transport], None]) -> None:
-        self._decode = decode
-        self._take = take
+    def __init__(self, link: Link[Any]) -> None:
+        self._link = link
         self._frames = Frames()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -40,7 +43,7 @@ class _Protocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for message in self._frames.feed(data):
-            self._take(self._decode(message), self._transport)
+            self._link.received(message, self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.lost.done():
@@ -76,6 +79,9 @@ class Link(Generic[MessageT]):
         self._encoder = msgspec.msgpack.Encoder()
         self._transport: asyncio.Transport | None = None
         self._open_or_closed = asyncio.Event()
+        self._died = False
+        """The last connection ended without a goodbye."""
+        self._pongs: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.closed = False
         self._task = self._loop.create_task(self._run())
@@ -85,9 +91,38 @@ class Link(Generic[MessageT]):
         """True while the other end is connected."""
         return self._transport is not None
 
+    async def check(self, timeout_s: float) -> PartState:
+        """Ask the other end for an answer.
+
+        Args:
+            timeout_s: seconds that it has.
+        """
+        if not self.open:
+            return "lost" if self._died and not self.closed else "absent"
+        pong = self._loop.create_future()
+        self._pongs.add(pong)
+        assert self._transport is not None
+        self._transport.write(pack(PING))
+        done, _ = await asyncio.wait([pong], timeout=timeout_s)
+        self._pongs.discard(pong)
+        if not done:
+            return "silent"
+        return "up" if self.open else await self.check(timeout_s)
+
+    def received(self, message: bytes, transport: asyncio.Transport) -> None:
+        """Take a message of the other end."""
+        if message == PING:
+            self._answer_pongs()
+        elif message == GOODBYE:
+            self._died = False
+        else:
+            self._take(self._decoder.decode(message), transport)
+
     def opened(self, transport: asyncio.Transport) -> None:
         """Mark the link as open: the first message has come."""
         self._transport = transport
+        # Until it says goodbye.
+        self._died = True
         self._open_or_closed.set()
 
     async def ready(self) -> None:
@@ -132,9 +167,7 @@ class Link(Generic[MessageT]):
                 connection.close()
                 await asyncio.sleep(_RETRY_S)
                 continue
-            transport, protocol = await self._loop.create_unix_connection(
-                lambda: _Protocol(self._decoder.decode, self._take), sock=connection
-            )
+            transport, protocol = await self._loop.create_unix_connection(lambda: _Protocol(self), sock=connection)
             try:
                 await protocol.lost
             finally:
@@ -142,7 +175,13 @@ class Link(Generic[MessageT]):
                 self._open_or_closed.clear()
                 # Not the socket, which is the transport's now: it still sends what is buffered.
                 transport.close()
+                self._answer_pongs()
             logger.warning("the connection to the %s is lost", self._name)
             self._on_lost()
             # No busy loop with an end that hangs up at once.
             await asyncio.sleep(_RETRY_S)
+
+    def _answer_pongs(self) -> None:
+        for pong in self._pongs:
+            if not pong.done():
+                pong.set_result(None)

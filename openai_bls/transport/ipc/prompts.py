@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
+from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc.frames import Frames, pack
-from openai_bls.transport.ipc.link import Link
+from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
+from openai_bls.transport.ipc.link import Link, PartState
 from openai_bls.transport.ipc.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -23,16 +26,24 @@ logger = logging.getLogger(__name__)
 Prepare = Callable[[PromptRequest], PromptResult]
 
 # A request that comes alone is prepared where it is read, which saves a thread's wake-up, if it has no more bytes than
-# this (some 1 ms); a longer one in a pool, so that it holds nobody up.
+# this (some 1 ms).
 _SHORT_BYTES = 8 * 1024
+# Larger ones are prepared one at a time: a megabyte takes a second and 200 MB.
+_LONG_BYTES = 64 * 1024
+# Nice value added to their thread's: the CPU is the others' first.
+_LONG_NICE = 5
+
+# Prepared for a client that only wants to know whether that works.
+_PROBE = PromptRequest(prompts=["ready"])
 
 
 class PromptCall(msgspec.Struct, frozen=True):
     """Request to `preprocessing`."""
 
     call_id: int
-    request: bytes
-    """A packed `PromptRequest`: one that cannot be unpacked must not cost the others their connection."""
+    request: bytes | None
+    """A packed `PromptRequest`: one that cannot be unpacked must not cost the others their connection. None takes the
+    call back."""
 
 
 class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +53,19 @@ class PromptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     result: PromptResult = PromptResult()
     failed: bool = False
     """Preparing it raised something that was not the request's fault."""
+
+
+def encode_request(request: PromptRequest) -> bytes:
+    """`request` in MessagePack.
+
+    Raises:
+        InvalidRequestError: it holds a value that cannot be passed on.
+    """
+    try:
+        return msgspec.msgpack.encode(request)
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+        # JSON text knows larger integers and half surrogate pairs.
+        raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
 
 
 class PromptExchangeClient:
@@ -54,7 +78,18 @@ class PromptExchangeClient:
     def __init__(self, address: str) -> None:
         self._calls: dict[int, asyncio.Future[PromptResult]] = {}
         self._last_id = 0
+        # The others' bytes wait here, where giving up is easiest.
+        self._long = asyncio.Semaphore(1)
         self._link = Link("preprocessing model", address, PromptAnswer, self._take, self._lost)
+
+    @property
+    def connected(self) -> bool:
+        """True while preprocessing is connected."""
+        return self._link.open
+
+    async def check(self, timeout_s: float) -> PartState:
+        """Have preprocessing prepare a word."""
+        return await self._link.check(timeout_s)
 
     async def prepare(self, request: PromptRequest) -> PromptResult:
         """Token ids for `request`.
@@ -64,11 +99,13 @@ class PromptExchangeClient:
             OverloadedError: preprocessing is not there.
             EngineError: it failed.
         """
-        try:
-            payload = msgspec.msgpack.encode(request)
-        except (OverflowError, UnicodeEncodeError, RecursionError) as error:
-            # JSON text knows larger integers and half surrogate pairs.
-            raise InvalidRequestError(f"The request holds a value that cannot be passed on: {error}") from None
+        payload = encode_request(request)
+        if len(payload) <= _LONG_BYTES:
+            return await self._call(payload)
+        async with self._long:
+            return await self._call(payload)
+
+    async def _call(self, payload: bytes) -> PromptResult:
         await self._link.ready()
         self._last_id += 1
         call_id = self._last_id
@@ -79,6 +116,8 @@ class PromptExchangeClient:
             return await answer
         finally:
             self._calls.pop(call_id, None)
+            if answer.cancelled():
+                self._link.send(PromptCall(call_id, None))
 
     async def close(self) -> None:
         """Hang up; pending calls end with an error."""
@@ -110,12 +149,12 @@ class PromptExchangeServer:
     Args:
         address: to listen on, as `frames.address` gives it.
         prepare: from any thread, several at the same time.
-        threads: that prepare long prompts.
+        threads: that prepare prompts beside those that read them.
     """
 
     def __init__(self, address: str, prepare: Prepare, threads: int) -> None:
         self._prepare = prepare
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prompt")
+        self._lanes = _Lanes(threads)
         self._listener = Listener("preprocessing model", address, self._connect)
         self._lock = threading.Lock()
         self._connections: list[_PromptConnection] = []
@@ -131,23 +170,59 @@ class PromptExchangeServer:
             connections, self._connections = self._connections, []
         for connection in connections:
             connection.close()
-        self._pool.shutdown(cancel_futures=True)
+        self._lanes.close()
 
     def _connect(self, accepted: socket.socket) -> None:
-        connection = _PromptConnection(accepted, self._prepare, self._pool)
+        connection = _PromptConnection(accepted, self._prepare, self._lanes)
         with self._lock:
             # Those whose clients have gone are forgotten here.
             self._connections = [c for c in self._connections if c.alive] + [connection]
         connection.start()
 
 
+class _Lanes:
+    """Threads for short and for long requests: no number of long ones holds a short one up."""
+
+    def __init__(self, threads: int) -> None:
+        self._short = ThreadPoolExecutor(threads, "prompt-short")
+        self._middle = ThreadPoolExecutor(threads, "prompt-middle")
+        self._long = ThreadPoolExecutor(1, "prompt-long", initializer=_yield_cpu)
+
+    def submit(self, size: int, work: Callable[[], None]) -> Future[None]:
+        """Have a request of `size` bytes prepared; raises RuntimeError once closed."""
+        if size <= _SHORT_BYTES:
+            return self._short.submit(work)
+        if size <= _LONG_BYTES:
+            return self._middle.submit(work)
+        return self._long.submit(_then_trim, work)
+
+    def close(self) -> None:
+        """Drop what waits, wait for what runs."""
+        for pool in (self._short, self._middle, self._long):
+            pool.shutdown(cancel_futures=True)
+
+
+def _yield_cpu() -> None:
+    # Linux has a nice value for each thread.
+    with contextlib.suppress(OSError):
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LONG_NICE)
+
+
+def _then_trim(work: Callable[[], None]) -> None:
+    work()
+    memory.trim()
+
+
 class _PromptConnection:
     """One `openai_bls` instance."""
 
-    def __init__(self, connection: socket.socket, prepare: Prepare, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, connection: socket.socket, prepare: Prepare, lanes: _Lanes) -> None:
         self._socket = connection
         self._prepare = prepare
-        self._pool = pool
+        self._lanes = lanes
+        self._waiting: dict[int, Future[None]] = {}
+        """By call_id; of the reading thread, and popped by others."""
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="prompt-read", daemon=True)
 
@@ -162,42 +237,73 @@ class _PromptConnection:
     def close(self) -> None:
         """Hang up."""
         with contextlib.suppress(OSError):
+            self._send(GOODBYE)
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def _run(self) -> None:
         decoder = msgspec.msgpack.Decoder(PromptCall)
         try:
-            self._send(PromptAnswer(0))
+            self._answer_with(PromptAnswer(0))
             frames = Frames()
             while data := self._socket.recv(65536):
-                calls = [decoder.decode(message) for message in frames.feed(data)]
-                # Requests that arrive together are prepared in parallel.
-                alone = len(calls) == 1 and len(calls[0].request) <= _SHORT_BYTES
-                for call in calls:
-                    if alone:
-                        self._answer(call)
-                    else:
-                        self._pool.submit(self._answer, call)
+                messages = frames.feed(data)
+                calls = [decoder.decode(message) for message in messages if message != PING]
+                if len(calls) < len(messages):
+                    self._answer_ping()
+                self._take(calls)
+                # Not held until the next ones come: each may be large.
+                del messages, calls
         except (OSError, RuntimeError, msgspec.DecodeError) as error:
             logger.info("an openai_bls instance hung up: %s", error)
+        for waiting in list(self._waiting.values()):
+            waiting.cancel()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._sending:
             self._socket.close()
 
-    def _answer(self, call: PromptCall) -> None:
+    def _answer_ping(self) -> None:
         try:
-            request = msgspec.msgpack.decode(call.request, type=PromptRequest)
-            answer = PromptAnswer(call.call_id, self._prepare(request))
+            self._prepare(_PROBE)
+        except Exception:
+            logger.exception("prompts cannot be prepared")
+            return
+        self._send(PING)
+
+    def _take(self, calls: list[PromptCall]) -> None:
+        # Requests that arrive together are prepared in parallel.
+        alone = len(calls) == 1
+        for call_id, request in ((call.call_id, call.request) for call in calls):
+            if request is None:
+                waiting = self._waiting.pop(call_id, None)
+                if waiting is not None:
+                    # One that runs goes on.
+                    waiting.cancel()
+            elif alone and len(request) <= _SHORT_BYTES:
+                self._answer(call_id, request)
+            else:
+                future = self._lanes.submit(len(request), functools.partial(self._answer, call_id, request))
+                self._waiting[call_id] = future
+                future.add_done_callback(functools.partial(self._forget, call_id))
+
+    def _forget(self, call_id: int, future: Future[None]) -> None:
+        self._waiting.pop(call_id, None)
+
+    def _answer(self, call_id: int, request: bytes) -> None:
+        try:
+            answer = PromptAnswer(call_id, self._prepare(msgspec.msgpack.decode(request, type=PromptRequest)))
         except Exception:
             logger.exception("a prompt could not be prepared")
-            answer = PromptAnswer(call.call_id, failed=True)
+            answer = PromptAnswer(call_id, failed=True)
         # Unless the client has gone meanwhile.
         with contextlib.suppress(OSError):
-            self._send(answer)
+            self._answer_with(answer)
 
-    def _send(self, answer: PromptAnswer) -> None:
-        frame = pack(msgspec.msgpack.encode(answer))
+    def _answer_with(self, answer: PromptAnswer) -> None:
+        self._send(msgspec.msgpack.encode(answer))
+
+    def _send(self, message: bytes) -> None:
         with self._sending:
-            self._socket.sendall(frame)
+            self._socket.sendall(pack(message))

@@ -14,7 +14,15 @@ import msgspec
 
 from openai_bls.core.engine import Engine, EngineStats, LoraError
 from openai_bls.core.engine_types import GenerationRequest, LoraResult, LoraUpdate, TokenDelta
-from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, ClientFrame, Frames, ServerFrame, pack
+from openai_bls.transport.ipc.frames import (
+    CONNECTION_SHIFT,
+    GOODBYE,
+    PING,
+    ClientFrame,
+    Frames,
+    ServerFrame,
+    pack,
+)
 from openai_bls.transport.ipc.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -82,7 +90,10 @@ class _Connection:
 
     def tell(self, message: ServerFrame) -> None:
         """Send a frame of its own, or queue it."""
-        frame = pack(self._encoder.encode(message))
+        self._tell(self._encoder.encode(message))
+
+    def _tell(self, message: bytes) -> None:
+        frame = pack(message)
         with self._changed:
             if self._closed:
                 return
@@ -113,6 +124,7 @@ class _Connection:
 
     def close(self) -> None:
         """Send what is pending, then hang up."""
+        self._tell(GOODBYE)
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -159,7 +171,10 @@ class _Connection:
             frames = Frames()
             while data := self._socket.recv(65536):
                 for message in frames.feed(data):
-                    self._take(decoder.decode(message))
+                    if message == PING:
+                        self._tell(PING)
+                    else:
+                        self._take(decoder.decode(message))
         except (OSError, msgspec.DecodeError) as error:
             logger.warning("an openai_bls instance hung up: %s", error)
         except Exception:

@@ -14,10 +14,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from openai_bls.api.common.encoding import encode
-from openai_bls.api.common.event_sink import TextEncoder
 from openai_bls.core.errors import ApiError
 from openai_bls.core.usage import Usage
 
@@ -36,14 +34,19 @@ _LONGEST_REST_S = 0.005
 _CANCELLATION_INTERVAL_S = 0.15
 
 
-class Reply(Protocol):
-    """Response stream of a Triton request; see `pb_utils.TextReply`."""
+BodyT = TypeVar("BodyT")
+BodyT_co = TypeVar("BodyT_co", covariant=True)
+BodyT_contra = TypeVar("BodyT_contra", contravariant=True)
 
-    def send(self, body: bytes, *, final: bool = False) -> None:
+
+class Reply(Protocol[BodyT_contra]):
+    """Response stream of a Triton request; see `pb_utils.TextReply` and `pb_utils.TensorReply`."""
+
+    def send(self, body: BodyT_contra, *, final: bool = False) -> None:
         """One response; waits for the server."""
         ...
 
-    def fail(self, error: ApiError) -> None:
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
         """An error as the last response."""
         ...
 
@@ -53,6 +56,14 @@ class Reply(Protocol):
 
     def is_cancelled(self) -> bool:
         """True once the client has gone."""
+        ...
+
+
+class TextEncoder(Protocol[BodyT_co]):
+    """Encoder of text; see `api.common.event_sink.TextEncoder`."""
+
+    def text(self, index: int, text: str, usage: Usage | None = None) -> BodyT_co:
+        """A response with a piece of text of choice `index`."""
         ...
 
 
@@ -66,7 +77,7 @@ class _End(NamedTuple):
     error: ApiError | None = None
 
 
-class ResponseSender:
+class ResponseSender(Generic[BodyT]):
     """Responses of one request on Triton's endpoints, streamed or whole.
 
     Everything but `send_pending` and `look` belongs to the event loop's thread and returns at once.
@@ -76,13 +87,13 @@ class ResponseSender:
     # Triton notices that an HTTP client has gone only after a first response, hence the role at once.
     opens_at_once = True
 
-    def __init__(self, reply: Reply, thread: SenderThread, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, reply: Reply[BodyT], thread: SenderThread, loop: asyncio.AbstractEventLoop) -> None:
         self._reply = reply
         self._thread = thread
         self._loop = loop
-        self._encoder: TextEncoder | None = None
+        self._encoder: TextEncoder[BodyT] | None = None
         # Appended to by the event loop, emptied by the sender.
-        self._items: deque[bytes | _Text | _End] = deque()
+        self._items: deque[BodyT | _Text | _End] = deque()
         self._scheduled = False
         self._ending = False
         self._abandoned = False
@@ -92,7 +103,12 @@ class ResponseSender:
         self._ended = False
         thread.open.add(self)
 
-    def begin(self, encoder: TextEncoder) -> None:
+    @property
+    def unread(self) -> int:
+        """Responses that wait for the server."""
+        return len(self._items)
+
+    def begin(self, encoder: TextEncoder[BodyT]) -> None:
         """Write text with `encoder`."""
         self._encoder = encoder
 
@@ -100,7 +116,7 @@ class ResponseSender:
         """A piece of text of choice `index`; pieces that wait for the server are joined."""
         self._put(_Text(index, text, usage))
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, chunk: BodyT) -> None:
         """One response."""
         self._put(chunk)
 
@@ -108,13 +124,13 @@ class ResponseSender:
         """The stream is complete. There is no [DONE] here: Triton has an end of its own."""
         self._put(_End())
 
-    def answer(self, body: bytes) -> None:
+    def answer(self, body: BodyT) -> None:
         """The only response."""
         self._put(body)
         self._put(_End())
 
     def fail(self, error: ApiError) -> None:
-        """Before any output an error of Triton's, after it a response that holds the error body."""
+        """End with an error; the reply knows its form before any output and after it."""
         self._put(_End(error))
 
     def close(self) -> None:
@@ -126,7 +142,7 @@ class ResponseSender:
         """Have `cancel` called, on the event loop, if the client goes away before the end."""
         self._on_cancelled = cancel
 
-    def _put(self, item: bytes | _Text | _End) -> None:
+    def _put(self, item: BodyT | _Text | _End) -> None:
         if self._ending:
             return
         self._ending = isinstance(item, _End)
@@ -173,9 +189,9 @@ class ResponseSender:
             self._thread.open.discard(self)
             self._loop.call_soon_threadsafe(self._cancelled)
 
-    def _take(self) -> tuple[list[bytes], _End | None]:
+    def _take(self) -> tuple[list[BodyT], _End | None]:
         """Pending bodies, with neighbouring pieces of text joined, and the end if it has come."""
-        bodies: list[bytes] = []
+        bodies: list[BodyT] = []
         texts: dict[int, _Text] = {}
         items = self._items
         while items:
@@ -191,28 +207,26 @@ class ResponseSender:
             bodies.append(item)
         return bodies + self._encoded(texts), None
 
-    def _encoded(self, texts: dict[int, _Text]) -> list[bytes]:
+    def _encoded(self, texts: dict[int, _Text]) -> list[BodyT]:
         if not texts:
             return []
         assert self._encoder is not None
         return [self._encoder.text(*text) for text in texts.values()]
 
-    def _send(self, bodies: list[bytes], end: _End | None) -> None:
+    def _send(self, bodies: list[BodyT], end: _End | None) -> None:
         reply = self._reply
         if self._abandoned:
             bodies = []
         if end is not None:
             self._finish()
-            if end.error is not None:
-                if not (self._started or bodies):
-                    reply.fail(end.error)
-                    return
-                bodies.append(encode(end.error.body()))
+        error = None if end is None else end.error
         last = len(bodies) - 1
         for at, body in enumerate(bodies):
             self._started = True
-            self._thread.send(reply, body, final=end is not None and at == last)
-        if end is not None and not bodies:
+            self._thread.send(reply, body, final=end is not None and error is None and at == last)
+        if error is not None:
+            reply.fail(error, after_output=self._started)
+        elif end is not None and not bodies:
             reply.close()
 
     def _finish(self) -> None:
@@ -248,18 +262,18 @@ class SenderThread:
     """
 
     def __init__(self, name: str, throttle: Throttle) -> None:
-        self.open: set[ResponseSender] = set()
+        self.open: set[ResponseSender[Any]] = set()
         """Requests that have not ended."""
         self._throttle = throttle
-        self._queue: queue.SimpleQueue[ResponseSender | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[ResponseSender[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, sender: ResponseSender) -> None:
+    def put(self, sender: ResponseSender[Any]) -> None:
         """Have `sender` sent. From any thread."""
         self._queue.put(sender)
 
-    def send(self, reply: Reply, body: bytes, *, final: bool) -> None:
+    def send(self, reply: Reply[BodyT], body: BodyT, *, final: bool) -> None:
         """One response, not faster than the server can take it."""
         self._throttle.wait()
         started = time.monotonic()
@@ -297,7 +311,7 @@ class SenderThreads:
         self._senders = [SenderThread(f"triton-sender-{number}", throttle) for number in range(threads)]
         self._turn = itertools.cycle(self._senders)
 
-    def sender_for(self, reply: Reply) -> ResponseSender:
+    def sender_for(self, reply: Reply[BodyT]) -> ResponseSender[BodyT]:
         """The sender of a new request."""
         return ResponseSender(reply, next(self._turn), self._loop)
 

@@ -15,23 +15,32 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from openai_bls.api.common.bodies import json_object
+from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.api.registry import TRITON_ENTRIES
+from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
 from openai_bls.core.engine_types import EngineInfo
-from openai_bls.core.errors import ApiError, EngineError, OverloadedError
+from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output import detect
 from openai_bls.output.detokenizer import factory
+from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.ping import PingClient
 from openai_bls.transport.ipc.prompts import PromptExchangeClient
+from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
+from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
+from openai_bls.triton_models.openai_bls.model_index import model_index
+from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.openai_bls.server_process import (
     NoGrpcError,
@@ -39,10 +48,13 @@ from openai_bls.triton_models.openai_bls.server_process import (
     is_listening,
     shows_metrics,
 )
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
+from openai_bls.triton_models.repository import POSTPROCESSING, Backend
 
 if TYPE_CHECKING:
     from openai_bls.transport.grpc.client import GrpcEngineClient
+    from openai_bls.transport.model_calls import ModelCalls
+    from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +87,16 @@ class _Engine:
         self._aliases = settings.aliases if is_default else ()
         self._transport = backend.transport if settings.engine_door == "auto" else settings.engine_door
         self._grpc_url = settings.engine_grpc_url
+        self._prompt_transport = settings.preprocessing_transport
+        if self._prompt_transport == "auto":
+            self._prompt_transport = backend.prompt_transport
+        self._preprocessing = PreprocessingModel(backend.preprocessing_dir) if self._prompt_transport == "bls" else None
+        self._preprocessing_timeout_s = settings.preprocessing_timeout_s
         self.client: ExchangeClient | GrpcEngineClient | None = None
-        self.prompts: PromptExchangeClient | None = None
+        self.prompts: PromptExchangeClient | BlsPromptClient | None = None
         self.model: ServedModel | None = None
 
-    def connect(self, owner: int, on_engine: Callable[[_Engine], None]) -> None:
+    def connect(self, owner: int, model_calls: ModelCalls, on_engine: Callable[[_Engine], None]) -> None:
         """Begin to look for the engine; `on_engine` is called when it is there for the first time.
 
         Raises:
@@ -95,11 +112,30 @@ class _Engine:
             self.model = ServedModel(info, self.client, self.prompts, self._detokenizers, self._formats, self._aliases)
             on_engine(self)
 
-        self.prompts = PromptExchangeClient(address(self.backend.preprocessing, owner))
+        self.prompts = self._prompt_client(owner, model_calls)
         if self._transport == "grpc":
             self.client = self._grpc_client(owner, take)
         else:
             self.client = ExchangeClient(address(self.backend.engine, owner), take)
+
+    def _prompt_client(self, owner: int, model_calls: ModelCalls) -> PromptExchangeClient | BlsPromptClient:
+        model = self._preprocessing
+        if model is None:
+            return PromptExchangeClient(address(self.backend.preprocessing, owner))
+        # Not at the top: it is for renderers of chat templates, which most servers have in `preprocessing` alone.
+        from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient, OfficialPromptClient
+
+        logger.info("prompts of %s are prepared by BLS calls of %s", self.backend.engine, model.name)
+        if model.declares("PROMPT_REQUEST", "PROMPT_RESULT"):
+            return BlsPromptClient(model, model_calls, self._preprocessing_timeout_s)
+
+        def vocab_size() -> int:
+            assert self.model is not None
+            return self.model.info.vocab_size
+
+        return OfficialPromptClient(
+            model, model_calls, self._preprocessing_timeout_s, self.backend.tokenizer_dir, vocab_size
+        )
 
     def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
         engine = self.backend.engine
@@ -120,6 +156,14 @@ class _Engine:
             ) from None
         return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
 
+    def add_to(self, readiness: Readiness) -> None:
+        """Have the engine and its preprocessing asked whether they answer, where the exchange leads to them."""
+        if isinstance(self.client, ExchangeClient):
+            readiness.add(self.backend.engine, self.client)
+        # A model that is called by BLS is not asked beside: a request to a stopped one costs the server.
+        if isinstance(self.prompts, PromptExchangeClient):
+            readiness.add(self.backend.preprocessing, self.prompts)
+
     async def close(self) -> None:
         """Hang up."""
         if self.client is not None:
@@ -135,12 +179,14 @@ class Runtime:
         settings: the model's.
         backends: of the engines to serve, the default one first.
         owner: process id of the tritonserver.
+        call_model: makes one BLS call.
         metrics_port: where the metrics are shown beside /v1's page, unless the settings or the server say otherwise.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
         OSError: a tokenizer cannot be read.
-        ValueError: a tokenizer is not one, or a setting names a format that does not exist.
+        ValueError: a tokenizer is not one, a setting names a format that does not exist, or a `preprocessing` cannot be
+            called by BLS.
     """
 
     def __init__(
@@ -148,6 +194,7 @@ class Runtime:
         settings: OpenAiBlsSettings,
         backends: Sequence[Backend],
         owner: int,
+        call_model: BlockingCall,
         metrics_port: MetricsPort | None = None,
     ) -> None:
         self._settings = settings
@@ -155,7 +202,10 @@ class Runtime:
         self._exporter: MetricsExporter | None = None
         self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
+        self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
+        self._streams = GrpcStreams(owner, settings.engine_grpc_url)
+        self._model_calls = BlsCalls(self._loop, call_model, self._streams.stream)
         self._service: asyncio.Future[Service] = self._loop.create_future()
         self._write_batcher = WriteBatcher(self._loop)
         self._senders = SenderThreads(settings.sender_threads, self._loop)
@@ -168,6 +218,7 @@ class Runtime:
         """Resolved if the default engine will never be there."""
         self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
+        self._postprocessing: PingClient | None = None
         self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
 
     def start(self) -> None:
@@ -178,7 +229,7 @@ class Runtime:
         self,
         tensors: Mapping[str, Sequence[bytes]],
         parameters: Mapping[str, Any],
-        reply: Reply,
+        reply: Reply[bytes],
     ) -> None:
         """Take a request of Triton's endpoints; returns at once. From any thread.
 
@@ -217,9 +268,10 @@ class Runtime:
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
+        self._postprocessing = PingClient(POSTPROCESSING, address(POSTPROCESSING, self._owner))
         for engine in self._engines:
             try:
-                engine.connect(self._owner, self._on_engine)
+                engine.connect(self._owner, self._model_calls, self._on_engine)
             except _UnreachableEngineError as error:
                 logger.error("%s", error)
                 if engine is self._engines[0]:
@@ -237,11 +289,19 @@ class Runtime:
     def _open(self, default: ServedModel) -> None:
         assert self._guard is not None
         further = [engine.model for engine in self._engines[1:] if engine.model is not None]
-        service = Service(Models([default, *further]), self._settings, on_busy=self._guard.set_in_progress)
+        service = Service(
+            Models([default, *further]), self._settings, self._model_calls, on_busy=self._guard.set_in_progress
+        )
+        for engine in self._engines:
+            engine.add_to(service.readiness)
+        assert self._postprocessing is not None
+        service.readiness.add(POSTPROCESSING, self._postprocessing)
         self._service.set_result(service)
+        self._discover_tasks(service.models)
         if self._metrics_port is not None:
             self._exporter = MetricsExporter(service.metrics, self._metrics_port)
             self._exporter.start()
+            self._tasks.append(self._loop.create_task(service.readiness.watch()))
         if self._listener is not None:
             self._http = HttpServer(service, self._listener, self._write_batcher)
             self._http.start()
@@ -252,13 +312,23 @@ class Runtime:
                 ", ".join(service.models.names),
             )
 
+    def _discover_tasks(self, models: Models) -> None:
+        if not self._settings.task_models_interval_s:
+            return
+        index = model_index(self._owner)
+        if index is None:
+            logger.info("tritonserver has neither HTTP nor gRPC to be asked: models with an openai_task are not served")
+            return
+        discovery = TaskDiscovery(index, models, self._settings.task_models_interval_s)
+        self._tasks.append(self._loop.create_task(discovery.run()))
+
     def _on_drain(self) -> None:
         service = self._service.result()
         if not service.draining:
             logger.info("shutting down: %d requests in progress end first", service.in_progress)
             service.draining = True
 
-    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply) -> None:
+    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply[bytes]) -> None:
         sender = self._senders.sender_for(reply)
         task = self._loop.create_task(self._answer(tensors, parameters, sender))
         sender.when_cancelled(functools.partial(_cancel, task))
@@ -266,12 +336,16 @@ class Runtime:
         task.add_done_callback(self._answers.discard)
 
     async def _answer(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender
+        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender[bytes]
     ) -> None:
         endpoint = ""
         try:
+            limit = self._settings.max_request_bytes
+            texts = [value for value in parameters.values() if isinstance(value, str)]
+            if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
+                raise TooLargeError(limit)
             endpoint, body = assemble(tensors, parameters)
-            await self._answer_or_raise(endpoint, body, sender)
+            await self._answer_or_raise(endpoint, body, str(parameters.get("id", "")), sender)
         except ApiError as error:
             self._refuse(endpoint, error, sender)
         except asyncio.CancelledError:
@@ -281,18 +355,32 @@ class Runtime:
             logger.exception("a request failed")
             self._refuse(endpoint, EngineError("The server had an error; see its log."), sender)
 
-    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender) -> None:
+    def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender[bytes]) -> None:
         if self._service.done():
             self._service.result().on_refused(endpoint, error)
         sender.fail(error)
 
-    async def _answer_or_raise(self, endpoint: str, body: dict[str, Any], sender: ResponseSender) -> None:
+    async def _answer_or_raise(
+        self, endpoint: str, body: dict[str, Any], request_id: str, sender: ResponseSender[bytes]
+    ) -> None:
+        guarded = None
+        if endpoint in self._guarded:
+            guarded = await self._admit(endpoint, body, request_id)
+            body = json_object(guarded.body)
         respond = TRITON_ENTRIES[endpoint](body)
-        answer = await respond(await self._ready_service(), sender)
+        answering = respond(await self._ready_service(), sender)
+        answer = await (answering if guarded is None else guarded.whole(answering))
         if isinstance(answer, bytes):
             sender.answer(answer)
         else:
             sender.when_cancelled(answer.cancel)
+
+    async def _admit(self, endpoint: str, body: dict[str, Any], request_id: str) -> GuardedRequest:
+        guards = (await self._ready_service()).guards
+        assert guards is not None
+        guarded = await guards.admit(endpoint, encode(body), request_id or new_id("req_"))
+        guarded_request.set(guarded)
+        return guarded
 
     async def _ready_service(self) -> Service:
         if not self._service.done():
@@ -308,10 +396,16 @@ class Runtime:
     async def _shut_down(self) -> None:
         if self._service.done():
             self._service.result().draining = True
+            if guards := self._service.result().guards:
+                guards.close()
         if self._guard is not None:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
+        if self._postprocessing is not None:
+            await self._postprocessing.close()
+        self._model_calls.close()
+        await self._streams.close()
         if self._http is not None:
             await self._http.stop()
         # Requests that wait for preprocessing or for the engine to load end with an error.

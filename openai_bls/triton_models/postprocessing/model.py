@@ -27,6 +27,10 @@ class Postprocessing:
     def __init__(self, tokenizer_dir: Path) -> None:
         self._factory = factory.load(tokenizer_dir)
 
+    def probe(self) -> None:
+        """Decode a token."""
+        self._factory.decode_chunk([], [0], True, True)
+
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """`OUTPUT`, BYTES of shape [batch * beams], flat as the official one, which clients go through item by item.
 

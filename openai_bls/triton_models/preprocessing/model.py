@@ -6,13 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from openai_bls.core import word_lists
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.engine_types import PromptRequest
+from openai_bls.core.errors import InvalidRequestError, TooLargeError
+from openai_bls.core.manifest import EngineLoadError, load_manifest
+from openai_bls.core.settings import PreprocessingSettings
+from openai_bls.triton_models import word_tensors
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+# Characters up to which a text is tokenized without a look at the engine's limit.
+_SHORT_TEXT = 4096
+# `max_prompt_bytes`, where it is not set: enough for English text of a whole context, and at least this.
+_BYTES_PER_TOKEN = 8
+_MAX_PROMPT_BYTES = 1 << 20
 
 
 class Preprocessing:
@@ -20,10 +31,16 @@ class Preprocessing:
 
     Args:
         tokenizer_dir: a tokenizer as `save_pretrained` writes it.
+        settings: of the model.
+        engine_dir: version folder of the engine that the prompts are for; without its manifest no context is known.
     """
 
-    def __init__(self, tokenizer_dir: Path) -> None:
-        self._encoder = PromptEncoder(tokenizer_dir)
+    def __init__(
+        self, tokenizer_dir: Path, settings: PreprocessingSettings | None = None, engine_dir: Path | None = None
+    ) -> None:
+        self._settings = settings or PreprocessingSettings()
+        self._engine_dir = engine_dir
+        self._encoder = PromptEncoder(tokenizer_dir, self._max_prompt_bytes)
         self.prepare = self._encoder.prepare
 
     def __call__(self, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
@@ -34,9 +51,18 @@ class Preprocessing:
         Raises:
             InvalidRequestError: an input is bad.
         """
+        limit = self._settings.max_request_bytes
+        if sum(len(text) for array in arrays.values() if array.dtype == object for text in array.flat) > limit:
+            raise TooLargeError(limit)
+        if "PROMPT_REQUEST" in arrays:
+            return {"PROMPT_RESULT": self._result(arrays["PROMPT_REQUEST"])}
         if "QUERY" not in arrays:
             raise InvalidRequestError("'QUERY' is missing.", param="QUERY")
-        texts = [_text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
+        texts = [word_tensors.text(row[0], "QUERY") for row in arrays["QUERY"].reshape(-1, 1)]
+        if max(map(len, texts)) > _SHORT_TEXT:
+            context = self._context_length()
+            for text in texts:
+                self._encoder.check_length(text, context, "QUERY")
         rows = [self._encoder.encode(text) for text in texts]
         if not all(rows):
             raise InvalidRequestError("'QUERY' holds an empty prompt.", param="QUERY")
@@ -60,45 +86,43 @@ class Preprocessing:
             "OUT_PAD_ID": pad_ids.astype(np.int32),
         }
 
+    def _max_prompt_bytes(self) -> int:
+        automatic = max(_MAX_PROMPT_BYTES, _BYTES_PER_TOKEN * (self._context_length() or 0))
+        return self._settings.max_prompt_bytes or automatic
+
+    def _context_length(self) -> int | None:
+        """The engine's, which may be another after a reload: read for long prompts alone."""
+        try:
+            return load_manifest(self._engine_dir).max_model_len if self._engine_dir is not None else None
+        except EngineLoadError:
+            return None
+
+    def _result(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A packed `PromptResult` for a packed `PromptRequest`."""
+        try:
+            (payload,) = array.reshape(-1).tolist()
+            request = msgspec.msgpack.decode(payload, type=PromptRequest)
+        except (ValueError, TypeError, msgspec.DecodeError, RecursionError):
+            raise InvalidRequestError("'PROMPT_REQUEST' is not one request.", param="PROMPT_REQUEST") from None
+        if request.chat_template:
+            # Unlike the exchange's socket this is open to all clients of the server.
+            raise InvalidRequestError("'chat_template' is not taken from tensors.", param="chat_template")
+        return np.array([[msgspec.msgpack.encode(self.prepare(request))]], dtype=np.object_)
+
     def _words(self, arrays: Arrays, name: str, batch: int) -> np.ndarray[Any, Any]:
         """Shape [batch, 2, n], the same list for every row."""
         if name not in arrays:
             return np.zeros((batch, 2, 0), dtype=np.int32)
-        words = [_text(word, name) for word in _shared_row(arrays, name, batch)]
-        encoded = word_lists.encode(self._encoder.encode_words(words))
+        encoded = word_lists.encode(self._encoder.encode_words(word_tensors.words(arrays, name, batch)))
         return np.repeat(encoded[np.newaxis], batch, axis=0)
 
     def _bias(self, arrays: Arrays, batch: int) -> np.ndarray[Any, Any]:
-        """FP32 of shape [batch, n], the same for every row: the weight of each word for each of its tokens, added up.
-        n is just enough for the highest of their ids."""
-        names = ("EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS")
-        words, weights = (_shared_row(arrays, name, batch) if name in arrays else [] for name in names)
-        if len(words) != len(weights):
-            raise InvalidRequestError(
-                f"'{names[0]}' has {len(words)} elements and '{names[1]}' {len(weights)}; each word needs one weight.",
-                param=names[1],
-            )
-        bias: dict[int, float] = {}
-        for word, weight in zip(words, weights, strict=True):
-            for token in self._encoder.encode(_text(word, names[0]), add_special_tokens=False):
-                bias[token] = bias.get(token, 0.0) + weight
-        row = np.zeros(max(bias, default=-1) + 1, dtype=np.float32)
-        row[list(bias)] = list(bias.values())
+        """FP32 of shape [batch, n], the same for every row."""
+        weighted = word_tensors.weighted_words(arrays, "EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS", batch)
+        row = word_tensors.bias_row(
+            (self._encoder.encode(word, add_special_tokens=False), weight) for word, weight in weighted
+        )
         return np.repeat(row[np.newaxis], batch, axis=0)
-
-
-def _shared_row(arrays: Arrays, name: str, batch: int) -> list[Any]:
-    rows: list[list[Any]] = arrays[name].reshape(batch, -1).tolist()
-    if any(row != rows[0] for row in rows[1:]):
-        raise InvalidRequestError(f"'{name}' must be the same for all rows.", param=name)
-    return rows[0]
-
-
-def _text(value: Any, name: str) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError:
-        raise InvalidRequestError(f"'{name}' is not UTF-8.", param=name) from None
 
 
 def _column(value: int, batch: int) -> np.ndarray[Any, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ import jinja2
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.word_lists import WordList
+from openai_bls.triton_models.preprocessing.token_bound import token_bound
 
 logger = logging.getLogger(__name__)
+
+# Characters up to which a text is never too large.
+_SHORT_TEXT = 1 << 16
 
 # Arguments of apply_chat_template that are this module's to set.
 _RESERVED = {
@@ -37,9 +42,10 @@ class PromptEncoder:
 
     Args:
         tokenizer_dir: a tokenizer as `save_pretrained` writes it, with its chat template.
+        max_prompt_bytes: the largest text to tokenize; None is no limit.
     """
 
-    def __init__(self, tokenizer_dir: Path) -> None:
+    def __init__(self, tokenizer_dir: Path, max_prompt_bytes: Callable[[], int] | None = None) -> None:
         # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
         from transformers import AutoTokenizer
 
@@ -51,6 +57,9 @@ class PromptEncoder:
         self._tokenizer("")
         # The length is checked against the engine's limit, with an error; a warning in the log helps nobody.
         self._tokenizer.model_max_length = 10**9
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        self._bound = token_bound(backend.to_str()) if backend is not None else None
+        self._max_prompt_bytes = max_prompt_bytes
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
         self.pad_token_id: int | None = self._tokenizer.pad_token_id
 
@@ -61,11 +70,44 @@ class PromptEncoder:
                 prompts = [self._encode_chat(request)]
             else:
                 special = request.add_special_tokens is not False
-                prompts = [self.encode(text, add_special_tokens=special) for text in request.prompts or []]
+                prompts = []
+                for text in request.prompts or []:
+                    self.check_length(text, request.max_prompt_tokens, "prompt")
+                    prompts.append(self.encode(text, add_special_tokens=special))
             bad_words = [list(word) for word in self.encode_words(request.bad_words)]
             return PromptResult(prompts, bad_words)
         except InvalidRequestError as error:
-            return PromptResult(error=error.message, param=error.param)
+            return PromptResult(error=error.message, param=error.param, code=error.code)
+
+    def check_length(self, text: str, max_tokens: int | None, param: str) -> None:
+        """Refuse a text that is too long to be tokenized.
+
+        Raises:
+            InvalidRequestError: it has more than `max_tokens` for certain, or too many bytes.
+        """
+        # Fewer characters than tokens allowed prove nothing.
+        bound = self._bound
+        if (
+            max_tokens is not None
+            and len(text) > max_tokens
+            and bound is not None
+            and bound.exceeded_by(text, max_tokens)
+        ):
+            raise InvalidRequestError(
+                f"This model's maximum context length is {max_tokens} tokens; the prompt has more. Shorten it.",
+                param=param,
+                code="context_length_exceeded",
+            )
+        if self._max_prompt_bytes is None or len(text) <= _SHORT_TEXT:
+            return
+        limit, size = self._max_prompt_bytes(), len(text.encode(errors="replace"))
+        if size > limit:
+            raise InvalidRequestError(
+                f"The prompt has {size} bytes; at most {limit} are tokenized (max_prompt_bytes of the model "
+                "preprocessing).",
+                param=param,
+                code="string_above_max_length",
+            )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of raw text.
@@ -82,17 +124,36 @@ class PromptEncoder:
 
         A word may be tokenized differently in context all the same: openai_bls matches stop strings in text instead.
         """
-        sequences: dict[tuple[int, ...], None] = {}
-        for word in words:
-            if not word:
-                continue
-            for form in (word, " " + word) if not word[0].isspace() else (word,):
-                ids = self._tokenizer.encode(form, add_special_tokens=False)
-                if ids:
-                    sequences[tuple(ids)] = None
-        return list(sequences)
+        encoded = (tuple(self._tokenizer.encode(form, add_special_tokens=False)) for form in word_forms(words))
+        return [ids for ids in dict.fromkeys(encoded) if ids]
+
+    @functools.cached_property
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        """Token ids that the tokenizer adds by itself before a text (a BOS, say), and after it."""
+        text = self.encode("a", add_special_tokens=False)
+        whole = self.encode("a")
+        for at in range(len(whole) - len(text) + 1):
+            if whole[at : at + len(text)] == text:
+                return whole[:at], whole[at + len(text) :]
+        return [], []
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special ones included."""
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
 
     def _encode_chat(self, request: PromptRequest) -> list[int]:
+        text = self.render(request)
+        self.check_length(text, request.max_prompt_tokens, "messages")
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True)
+        return ids
+
+    def render(self, request: PromptRequest) -> str:
+        """Text of the conversation in `request`, by the chat template.
+
+        Raises:
+            InvalidRequestError: there is no template, or it does not render the messages.
+        """
         template = request.chat_template or getattr(self._tokenizer, "chat_template", None)
         if not template:
             raise InvalidRequestError(
@@ -108,7 +169,7 @@ class PromptEncoder:
         if request.documents is not None:
             kwargs["documents"] = request.documents
         try:
-            text = self._tokenizer.apply_chat_template(
+            text: str = self._tokenizer.apply_chat_template(
                 request.messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
             )
         except jinja2.TemplateError as error:
@@ -122,8 +183,13 @@ class PromptEncoder:
             raise InvalidRequestError(
                 f"The model's chat template cannot render the messages: {error}", param="messages"
             ) from None
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens is True)
-        return ids
+        return text
+
+
+def word_forms(words: Sequence[str]) -> list[str]:
+    """Stop or bad words in both of their forms, at the start of a word and inside a text; empty ones left out."""
+    forms = [form for word in words if word for form in ((word,) if word[0].isspace() else (word, " " + word))]
+    return list(dict.fromkeys(forms))
 
 
 def _effort(request: PromptRequest, template: Any) -> dict[str, Any]:

@@ -59,14 +59,31 @@ class OfficialRequest(msgspec.Struct, frozen=True):
     streaming: bool
     exclude_input: bool
 
+    def engine_request(self, request_id: int, row: int, index: int) -> GenerationRequest:
+        """The engine request of sequence `index` of a row."""
+        sampling = self.template.sampling
+        if sampling.seed is not None:
+            # Every sequence has a seed of its own, or they would all be the same.
+            sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) % 2**64)
+        prompt = self.prompts[row]
+        return msgspec.structs.replace(self.template, request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
+
 
 def is_stop(arrays: Arrays) -> bool:
     """True for a stop request, which ends the live request of the same Triton request id."""
     return "stop" in arrays and bool(arrays["stop"].reshape(-1)[0])
 
 
-def parse(arrays: Arrays, info: EngineInfo, exclude_input_default: bool) -> OfficialRequest:
+def parse(
+    arrays: Arrays, info: EngineInfo, exclude_input_default: bool, prompts: list[list[int]] | None = None
+) -> OfficialRequest:
     """The request that the input tensors hold.
+
+    Args:
+        arrays: the tensors by name.
+        info: the engine's.
+        exclude_input_default: of requests that do not say.
+        prompts: of each row; None reads them from `input_ids`.
 
     Raises:
         InvalidRequestError: a missing or bad tensor, or one that asks for what this engine does not do.
@@ -92,7 +109,7 @@ def parse(arrays: Arrays, info: EngineInfo, exclude_input_default: bool) -> Offi
     if not 1 <= return_sequences <= 128:
         raise InvalidRequestError("'num_return_sequences' must be between 1 and 128.", param="num_return_sequences")
     return OfficialRequest(
-        prompts=_prompts(arrays),
+        prompts=_prompts(arrays) if prompts is None else prompts,
         template=template,
         return_sequences=return_sequences,
         streaming=_scalar(arrays, "streaming", False),

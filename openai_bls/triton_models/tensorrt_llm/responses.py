@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from openai_bls.core.engine_types import GenerationRequest, TokenDelta
@@ -102,14 +101,7 @@ class Sequence:
 
     def request(self, request_id: int) -> GenerationRequest:
         """The engine request of this sequence."""
-        template = self._responder.request.template
-        sampling = template.sampling
-        if sampling.seed is not None:
-            seed = (sampling.seed + self.index) % 2**64
-            sampling = msgspec.structs.replace(sampling, seed=seed)
-        return msgspec.structs.replace(
-            template, request_id=request_id, prompt_token_ids=self._prompt, sampling=sampling
-        )
+        return self._responder.request.engine_request(request_id, self.row, self.index)
 
     def __call__(self, delta: TokenDelta) -> None:
         """Take the delta of an engine step."""

@@ -1,18 +1,21 @@
-"""Requests to the whole application, in process: answered by a fake engine, or given up by the client."""
+"""Requests to the whole application, in process or over a socket, answered by a fake engine."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 
 from openai_bls.api.http.app import create_app
+from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
-from tests.unit.core_support import WAIT_S, Answered, App, Bench, FakeEngineClient, ask
+from tests.unit.core_support import WAIT_S, Answered, App, Bench, FakeEngineClient, ask, free_port
 
 
 def application(bench: Bench) -> Starlette:
@@ -74,3 +77,23 @@ async def given_up(app: App, engine: FakeEngineClient, path: str, body: dict[str
     gone.set()
     await asyncio.wait_for(task, WAIT_S)
     assert engine.cancelled == [engine.requests[0].request_id]
+
+
+@asynccontextmanager
+async def served(bench: Bench) -> AsyncIterator[int]:
+    port = free_port()
+    listener = SharedListener("127.0.0.1", port, owner=1)
+    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
+    server.start()
+    try:
+        yield port
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def over_socket(**settings: Any) -> AsyncIterator[tuple[Bench, int]]:
+    bench = Bench(**settings)
+    async with asyncio.timeout(WAIT_S), served(bench) as port:
+        yield bench, port
+        await until(lambda: bench.service.in_progress == 0)

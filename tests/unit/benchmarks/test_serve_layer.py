@@ -84,7 +84,7 @@ def test_a_contender_that_does_not_answer(server: tuple[int, int], clients: Clie
 def test_long_prompts(
     server: tuple[int, int], clients: Clients, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("_SETTLE_S", 0.2), ("_QUIET_S", 0.1), ("_PROMPT_S", 0.1), ("_PROMPTS", 2), ("_STREAMS", 4)):
+    for name, value in (("_SETTLE_S", 0.2), ("_QUIET_S", 0.1), ("_PROMPT_S", 0.6), ("_PROMPTS", 2), ("_STREAMS", 4)):
         monkeypatch.setattr(stages, name, value)
     session, lines = _session(clients, tokenizer_dir)
     session.shape = replace(session.shape, long_prompt_tokens=2_000, step_delay_ms=2.5)

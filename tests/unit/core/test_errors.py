@@ -16,6 +16,7 @@ from openai_bls.core import errors
         (errors.NotFoundError, 404, "invalid_request_error", None),
         (errors.ModelNotFoundError, 404, "invalid_request_error", "model_not_found"),
         (errors.OverloadedError, 503, "server_error", "server_overloaded"),
+        (errors.DeadlineError, 504, "server_error", "timeout"),
         (errors.EngineError, 500, "server_error", None),
     ],
 )

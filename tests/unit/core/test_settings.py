@@ -85,6 +85,13 @@ def test_the_backends_own_parameters_are_no_settings() -> None:
         ("max_choices", "many"),
         ("sender_threads", "-3"),
         ("keep_alive_interval_s", "0"),
+        ("guard_before", "openai_bls"),
+        ("guard_before", "my guard"),
+        ("guard_after", "../guard"),
+        ("guard_after", "openai_bls"),
+        ("guard_timeout_s", "0"),
+        ("guard_timeout_s", "soon"),
+        ("guard_on_failure", "ignore"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from openai_bls import __version__
 from openai_bls.__main__ import build_parser
@@ -20,6 +21,7 @@ from openai_bls.core.settings import (
 )  # fmt: skip
 from openai_bls.engines.registry import parse_options
 from openai_bls.launcher.ports import Ports
+from openai_bls.transport.ipc.link import PartState
 from tests.unit.core_support import Bench
 from tests.unit.deploy.support import (
     CASES,
@@ -179,3 +181,20 @@ def test_values_that_the_docs_name_exist() -> None:
     named = set(re.findall(rf"`((?:{sections})(?:\.[A-Za-z]+)+)`", DOCS))
     assert named
     assert named | set(re.findall(r"--set ([\w.]+)=", DOCS)) <= known
+
+
+class Up:
+    async def check(self, timeout_s: float) -> PartState:
+        return "up"
+
+
+async def test_alerts_are_about_metrics_that_there_are() -> None:
+    bench = Bench()
+    bench.service.readiness.add("preprocessing", Up())
+    scraped = {line.partition("{")[0] for line in (await bench.service.metrics.scrape()).decode().splitlines()}
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert {"alert", "expr", "for", "labels", "annotations"} == set().union(*alerts)
+    named = {name for alert in alerts for name in re.findall(r"openai_bls_\w+", alert["expr"])}
+    assert named == {"openai_bls_model_up", "openai_bls_engine_up"}
+    assert named <= scraped

@@ -271,7 +271,8 @@ def test_it_is_healthy_until_a_model_dies_and_ends_when_told_to(container: Conta
     os.kill(container.stub("tensorrt_llm"), signal.SIGKILL)
     done = container.health()
     assert done.returncode == 1
-    assert done.stdout.startswith("tensorrt_llm on port ")
+    assert done.stdout.startswith("/v1 on port ")
+    assert "tensorrt_llm has died" in done.stdout
     assert done.stdout.count("\n") == 1
 
     # The first one would wait for the dead process until the exit timeout; the second one kills.

@@ -23,7 +23,7 @@ from openai_bls.core.settings import ENV_PREFIX, SettingsError, TensorRtLlmSetti
 from openai_bls.triton_models.cpp_backend import CppSettings
 from openai_bls.triton_models.render_configs import configure
 from openai_bls.triton_models.tensorrt_llm.requests import parse
-from openai_bls.triton_models.tensors import ENSEMBLE, MODELS
+from openai_bls.triton_models.tensors import ENSEMBLE, MODELS, TENSORRT_LLM_BLS
 from tests.contracts.tables import NEWEST, VERSIONS, OfficialModel, official
 from tests.unit.core_support import Bench, engine_info
 from tests.unit.docs import pages
@@ -86,7 +86,9 @@ TEMPLATES: dict[str, tuple[OfficialModel, ...]] = {
 }
 QUEUE = {"max_queue_delay_microseconds", "max_queue_size"}
 # Pieces of code in our columns that are nothing of ours: of NVIDIA's client, of requests, and plain words.
-FOREIGN = {"--streaming", "400", "501", "generate", "infer", "true", "false", "[batch, beams]"}
+FOREIGN = {
+    "--streaming", "400", "501", "generate", "generate_stream", "infer", "true", "false", "[batch, beams]",
+}  # fmt: skip
 OPTION_ROWS = [row for row in rows(MIGRATE) if any(name.startswith("--") for name in row.names)]
 SETTING_ROWS = rows_of(MIGRATE, "fill_template.py: tensorrt_llm")
 PROSE = re.sub(r"^\|.*$", "", pages.without_blocks(MIGRATE), flags=re.MULTILINE)
@@ -145,7 +147,7 @@ def test_what_is_named_of_ours_exists(tmp_path: Path) -> None:
     pages.make_paths(tmp_path)
     for column, piece in dict.fromkeys(IN_TABLES + IN_PROSE):
         assert piece in FOREIGN or piece.startswith("python ") or exists(piece, column, tmp_path), piece
-    for piece in ("--tensor-parallel", "/v1/rerank", "OPENAI_BLS_SPEED", "openai_bls.speed", "top_q", "no_folder/"):
+    for piece in ("--tensor-parallel", "/v1/images", "OPENAI_BLS_SPEED", "openai_bls.speed", "top_q", "no_folder/"):
         assert not exists(piece, "", tmp_path), piece
 
 
@@ -195,7 +197,7 @@ def test_verdicts_on_options(row: Row) -> None:
 
 
 def test_what_is_refused() -> None:
-    """Tensors of the official contract, fields and paths of trtllm-serve, inputs of the ensembles."""
+    """Tensors of the official contract, fields and paths of trtllm-serve."""
     (tensors,) = [row.names for row in rows_of(MIGRATE, "Requests") if row.verdict.startswith("400")]
     for name in tensors:
         arrays = {"input_ids": np.array([[1]]), "request_output_len": np.array([[1]]), name: np.array([[2]])}
@@ -207,7 +209,30 @@ def test_what_is_refused() -> None:
     for name in [name for row in refused for name in row.names]:
         assert name not in routes()
         assert not is_field(name) or name in schema.UNSUPPORTED
-    listed = re.search(r"The ensembles have no (.*?)\. Over gRPC", pages.text(MIGRATE), re.DOTALL)
-    assert listed is not None
+
+
+def test_tensors_of_the_text_models() -> None:
+    """Every official one exists or is listed as absent, and none that is listed exists."""
+    text = pages.text(MIGRATE)
+    listed = [
+        set(code(found))
+        for found in re.findall(
+            r"Inputs that .*? do not have: (.*?);\n`ensemble` has no (.*?) either\..*?On no model: (.*?), and without",
+            text,
+            re.DOTALL,
+        )[0]
+    ]
+    of_neither, of_ensemble, outputs = listed
     inputs = {tensor.name for tensor in ENSEMBLE.inputs}
-    assert set(code(listed[1])) == {tensor.name for tensor in official("ensemble", NEWEST).inputs} - inputs
+    assert not of_neither & (inputs | {tensor.name for tensor in TENSORRT_LLM_BLS.inputs})
+    assert {tensor.name for tensor in official("ensemble", NEWEST).inputs} - inputs <= of_neither | of_ensemble
+    assert not of_ensemble & inputs
+    ours = {tensor.name for model in MODELS.values() for tensor in model.outputs}
+    assert not outputs & ours
+    names = {tensor.name for model in ("ensemble", "tensorrt_llm") for tensor in official(model, NEWEST).outputs}
+    assert names <= ours | outputs | {"context_logits", "generation_logits"}
+    quick_start = text.partition("The quick start of `all_models/llmapi`")[2].partition("```bash")[0]
+    of_llmapi = {name for name in code(quick_start) if name.startswith(("sampling_param_", "return_"))}
+    known = {tensor.name for tensor in TENSORRT_LLM_BLS.inputs}
+    assert of_llmapi <= known
+    assert {name for name in known if name.startswith("sampling_param_")} <= of_llmapi

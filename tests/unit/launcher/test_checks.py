@@ -214,8 +214,9 @@ def test_missing_engine(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"`make engine` or `python build/engine\.py --model"):
         checks.check_engine(tmp_path)
     (version / "engine.json").touch()
-    # The ensemble of that name holds none.
+    # The model of that name holds none.
     (tmp_path / "tensorrt_llm_bls" / "1").mkdir(parents=True)
+    (tmp_path / "tensorrt_llm_bls" / "1" / "model.py").touch()
     alone = checks.check_engine(tmp_path)
     assert alone is not None
     version = tmp_path / "tensorrt_llm_small" / "1"

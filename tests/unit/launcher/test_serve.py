@@ -177,6 +177,26 @@ def test_triton_flags() -> None:
     ]
 
 
+def test_further_repositories(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = capture(monkeypatch, "--with", "mine", "--with", "examples")
+    assert triton_flags(options)[:3] == [
+        "--model-repository=model_repository",
+        "--model-repository=mine",
+        "--model-repository=examples",
+    ]
+    monkeypatch.undo()
+    (tmp_path / "repository" / "m" / "1").mkdir(parents=True)
+    where = ("--model-repository", str(tmp_path / "repository"))
+    (tmp_path / "mine").mkdir()
+    assert cli.main(["serve", "--dry-run", *where, "--with", str(tmp_path / "mine")]) == 2
+    assert "there are no models" in capsys.readouterr().err
+    (tmp_path / "mine" / "config.pbtxt").touch()
+    assert cli.main(["serve", "--dry-run", *where, "--with", str(tmp_path / "mine")]) == 2
+    assert "is a model: give the folder above it" in capsys.readouterr().err
+
+
 def test_v1_alone_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--model-repository", str(tmp_path), "--host", "0.0.0.0")
     (tmp_path / "a").mkdir()
@@ -242,7 +262,8 @@ def models_port() -> Iterator[int]:
 
 def models_page(*cards: tuple[str, str, str | None]) -> tuple[int, bytes]:
     """Cards: id, root, parent."""
-    data = [{"id": name, "root": root, "parent": parent} for name, root, parent in cards]
+    data = [{"id": name, "root": root, "parent": parent, "task": "generate"} for name, root, parent in cards]
+    data.append({"id": "vectors", "root": "vectors", "parent": None, "task": "embeddings"})
     return 200, json.dumps({"data": data}).encode()
 
 

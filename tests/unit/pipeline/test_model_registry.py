@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from openai_bls.core.errors import ModelNotFoundError
+from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError, OverloadedError
 from openai_bls.output.detect import ModelFormats
 from openai_bls.pipeline.model_registry import Models, ServedModel
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
+from tests.unit.task_support import model as task_model
 
 
 def served(*aliases: str, **info: Any) -> ServedModel:
@@ -57,3 +58,30 @@ def test_another_engine_in_its_place() -> None:
     assert model.fingerprint == before
     model.use_engine(engine_info(model_name="old", lora_names=("poet",)))
     assert model.fingerprint == before
+
+
+def test_task_models_beside_the_engines() -> None:
+    models = Models([served("alias", model_name="big", lora_names=("poet",))])
+    models.tasks.replace(
+        [task_model("rerank", "ranks"), task_model("chat", "poet"), task_model("chat", "x", output=[])]
+    )
+    assert models.names == ["big", "alias", "poet", "ranks"]
+    assert models.card("ranks") == {
+        "id": "ranks",
+        "object": "model",
+        "created": 7,
+        "owned_by": "openai_bls",
+        "root": "ranks",
+        "parent": None,
+        "max_model_len": None,
+        "task": "rerank",
+    }
+    # Engines and adapters keep their names.
+    assert (models.task_model("poet"), models.find("poet").lora_name) == (None, "poet")
+    assert models.card("poet")["task"] == "generate"
+    with pytest.raises(InvalidRequestError, match="'ranks' scores documents against a query: use /v1/rerank") as info:
+        models.find("ranks")
+    assert (info.value.param, info.value.code) == ("model", "unsupported_endpoint")
+    for ask in (models.find, models.card):
+        with pytest.raises(OverloadedError, match="'x' cannot be used: it has no output 'response'"):
+            ask("x")

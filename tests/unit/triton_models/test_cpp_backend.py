@@ -16,9 +16,9 @@ from openai_bls.triton_models.cpp_backend import (
     CppSettings,
     cpp_settings,
     engine_model,
-    ensembles,
     grammar_vocabulary,
     render_configs,
+    text_models,
 )
 from openai_bls.triton_models.tensors import MODELS, Model, Queue
 
@@ -110,7 +110,7 @@ def test_ensembles_around_the_cpp_backend_connect(max_batch_size: int) -> None:
     built = manifest(max_batch_size=max_batch_size)
     engine = engine_model(built, cpp_settings(built, TensorRtLlmSettings(), HERE))
     models: dict[str, Model] = {**MODELS, engine.name: engine}
-    for model in ensembles(engine):
+    for model in text_models(engine):
         assert model.max_batch_size <= max_batch_size
         produced = {tensor.name for tensor in model.inputs}
         for step in model.steps:

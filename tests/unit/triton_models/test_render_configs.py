@@ -11,9 +11,9 @@ from openai_bls.core import config_pbtxt
 from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, write_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.cpp_backend import cpp_settings, render_configs
+from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model, cpp_settings, render_configs
 from openai_bls.triton_models.render_configs import configure
-from openai_bls.triton_models.tensors import MODELS, Queue
+from openai_bls.triton_models.tensors import MODELS, Queue, ensemble
 
 NO_GRAMMARS = {"xgrammar_tokenizer_info_path": ""}
 
@@ -33,9 +33,7 @@ def config(repository: Path, model: str) -> Path:
 
 
 def test_an_empty_folder_gets_the_committed_files(tmp_path: Path) -> None:
-    assert configure(tmp_path) == [
-        config(tmp_path, name) for name in sorted(MODELS, key=lambda n: bool(MODELS[n].steps))
-    ]
+    assert configure(tmp_path) == [config(tmp_path, name) for name in MODELS]
     for name, model in MODELS.items():
         assert config(tmp_path, name).read_text() == render(model)
 
@@ -60,12 +58,35 @@ def test_values_are_set_once_and_stay(repository: Path) -> None:
 
 
 def test_an_engine_with_one_response_per_request(repository: Path) -> None:
-    engine = config(repository, "tensorrt_llm")
-    assert configure(repository, ["tensorrt_llm.decoupled_mode=False"]) == [engine]
-    assert "model_transaction_policy { decoupled: false }" in engine.read_text()
+    """tensorrt_llm_bls answers as its engine does."""
+    models = [config(repository, name) for name in ("tensorrt_llm", "tensorrt_llm_bls")]
+    assert configure(repository, ["tensorrt_llm.decoupled_mode=False"]) == models
+    for model in models:
+        assert "model_transaction_policy { decoupled: false }" in model.read_text()
     assert configure(repository) == []
-    assert configure(repository, ["tensorrt_llm.decoupled_mode="]) == [engine]
-    assert engine.read_text() == render(MODELS["tensorrt_llm"])
+    assert configure(repository, ["tensorrt_llm.decoupled_mode="]) == models
+    for model in models:
+        assert model.read_text() == render(MODELS[model.parent.name])
+
+
+def test_tensorrt_llm_bls_of_an_older_release_becomes_a_model(repository: Path) -> None:
+    model = config(repository, "tensorrt_llm_bls")
+    model.write_text(render(msgspec.structs.replace(ensemble("tensorrt_llm_bls"), max_batch_size=16)))
+    assert configure(repository, ["tensorrt_llm_bls.instances=2"]) == [model]
+    expected = msgspec.structs.replace(MODELS["tensorrt_llm_bls"], max_batch_size=16, instances=2)
+    assert model.read_text() == render(expected)
+
+
+def test_tensorrt_llm_bls_is_an_ensemble_around_the_cpp_backend(repository: Path) -> None:
+    """Its own choices end there, and a later render keeps it so."""
+    configure(repository, ["tensorrt_llm_bls.instances=2"])
+    settings = CppSettings(gpt_model_path="/srv/engine")
+    config(repository, "tensorrt_llm").write_text(render(cpp_model(settings, 32)))
+    model = config(repository, "tensorrt_llm_bls")
+    assert model in configure(repository)
+    assert 'platform: "ensemble"' in model.read_text()
+    assert "max_batch_size: 32" in model.read_text()
+    assert configure(repository) == []
 
 
 def test_what_was_written_by_hand_stays_in_any_layout(repository: Path) -> None:
@@ -88,6 +109,17 @@ def test_a_queue_of_our_own_engine_is_kept_and_changed_but_not_made(repository: 
     assert configure(repository) == []
     configure(repository, ["tensorrt_llm.max_queue_size=16"])
     assert "max_queue_size: 16" in path.read_text()
+
+
+def test_a_preprocessing_that_is_not_ours_is_left_alone(repository: Path) -> None:
+    (repository / "preprocessing" / "1").mkdir()
+    (repository / "preprocessing" / "1" / "model.py").write_text("class TritonPythonModel: ...")
+    theirs = config(repository, "preprocessing")
+    theirs.write_text('parameters { key: "theirs" value { string_value: "1" } }')
+    assert configure(repository, ["openai_bls.instances=2"]) == [config(repository, "openai_bls")]
+    assert "theirs" in theirs.read_text()
+    with pytest.raises(SettingsError, match="no model 'preprocessing'"):
+        configure(repository, ["preprocessing.instances=2"])
 
 
 def built(backend: Any = "cpp") -> Manifest:

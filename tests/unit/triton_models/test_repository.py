@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.core.settings import SettingsError
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
-from openai_bls.triton_models.repository import Backend, backends, served_names
+from openai_bls.triton_models.repository import Backend, backends, excludes_input, served_names
 from openai_bls.triton_models.tensors import OPENAI_BLS, TENSORRT_LLM
 
 
@@ -20,15 +21,21 @@ def engine(repository: Path, name: str, *, manifest: str = "engine.json", versio
 
 def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) -> None:
     model = tmp_path / "openai_bls"
-    default = Backend("tensorrt_llm", "preprocessing", model / "1" / "tokenizer", tmp_path / "tensorrt_llm")
+    default = Backend(
+        "tensorrt_llm",
+        "preprocessing",
+        model / "1" / "tokenizer",
+        tmp_path / "tensorrt_llm",
+        preprocessing_dir=tmp_path / "preprocessing",
+    )
     assert backends(model, "1") == [default]
     engine(tmp_path, "tensorrt_llm")
     # Of two versions it is one engine.
     engine(tmp_path, "tensorrt_llm_small")
     engine(tmp_path, "tensorrt_llm_small", version="2")
     engine(tmp_path, "tensorrt_llm_a_b")
-    # The ensemble of that name, and what is no engine.
-    engine(tmp_path, "tensorrt_llm_bls", manifest=".gitkeep")
+    # The model of that name, and what is no engine.
+    engine(tmp_path, "tensorrt_llm_bls", manifest="model.py")
     engine(tmp_path, "other_engine")
     assert backends(model, "1") == [
         default,
@@ -38,6 +45,7 @@ def test_the_default_engine_comes_first_and_need_not_be_there(tmp_path: Path) ->
                 f"preprocessing_{name}",
                 model / "1" / f"tokenizer_{name}",
                 tmp_path / f"tensorrt_llm_{name}",
+                preprocessing_dir=tmp_path / f"preprocessing_{name}",
             )
             for name in ("a_b", "small")
         ),
@@ -61,6 +69,35 @@ def test_the_door_goes_by_the_backend(tmp_path: Path, config: str, transport: st
     assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == ["exchange"]
     (tmp_path / "tensorrt_llm" / "config.pbtxt").write_text(config)
     assert [backend.transport for backend in backends(tmp_path / "openai_bls", "1")] == [transport]
+
+
+OURS = (Path(__file__).parents[3] / "model_repository" / "preprocessing" / "1" / "model.py").read_text(encoding="utf-8")
+THEIRS = "class TritonPythonModel: ..."
+
+
+@pytest.mark.parametrize(
+    ("files", "transport"),
+    [
+        ({}, "exchange"),
+        ({"config.pbtxt": "", "1/model.py": OURS}, "exchange"),
+        ({"config.pbtxt": "", "1/model.py": THEIRS}, "bls"),
+        # Triton loads the newest version.
+        ({"9/model.py": THEIRS, "10/model.py": OURS, "old/model.py": THEIRS}, "exchange"),
+        ({"1/model.py": OURS, "2/model.py": THEIRS}, "bls"),
+        ({"config.pbtxt": 'backend: "python"'}, "exchange"),
+        ({"config.pbtxt": 'backend: "mine"'}, "bls"),
+        ({"config.pbtxt": 'platform: "ensemble"'}, "bls"),
+        ({"config.pbtxt": "backend {"}, "exchange"),
+    ],
+)
+def test_a_preprocessing_that_is_not_ours_is_called_by_bls(
+    tmp_path: Path, files: dict[str, str], transport: str
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / "preprocessing" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert [backend.prompt_transport for backend in backends(tmp_path / "openai_bls", "1")] == [transport]
 
 
 def named(repository: Path, name: str, served_as: str, version: str = "1") -> None:
@@ -94,3 +131,24 @@ def test_aliases_are_the_configured_ones(tmp_path: Path, text: str, aliases: lis
     assert spread != config
     (tmp_path / "openai_bls" / "config.pbtxt").write_text(spread)
     assert served_names(tmp_path) == {"tensorrt_llm": aliases}
+
+
+def test_a_setting_that_the_models_around_an_engine_share(tmp_path: Path) -> None:
+    """As the engine reads it: from its config.pbtxt, overridden by the environment."""
+    engine(tmp_path, "tensorrt_llm")
+    config = tmp_path / "tensorrt_llm" / "config.pbtxt"
+
+    def found(text: str | None, environ: dict[str, str]) -> bool:
+        if text is not None:
+            config.write_text(text)
+        return excludes_input(backends(tmp_path / "openai_bls", "1")[0], environ)
+
+    assert found(None, {})
+    assert found(render(TENSORRT_LLM), {})
+    kept = msgspec.structs.replace(TENSORRT_LLM, parameters={"exclude_input_in_output": "false"})
+    assert not found(render(kept), {})
+    assert found(None, {"OPENAI_BLS_EXCLUDE_INPUT_IN_OUTPUT": "true"})
+    with pytest.raises(SettingsError, match="exclude_input_in_output"):
+        found(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
+    with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai_bls render"):
+        found(render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), {})

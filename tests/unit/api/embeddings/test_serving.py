@@ -98,7 +98,7 @@ async def test_answers_keep_the_inputs_order_whichever_comes_first(bench: Bench)
 @pytest.mark.parametrize(("given_value", "meant"), [(None, True), (True, True), (False, False)])
 async def test_special_tokens_are_added_unless_not_wanted(bench: Bench, given_value: bool | None, meant: bool) -> None:
     task = await begin(bench, {"input": ["x"], "add_special_tokens": given_value})
-    assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant)]
+    assert bench.prompts.requests == [PromptRequest(prompts=["x"], add_special_tokens=meant, max_prompt_tokens=1000)]
     bench.engine.deliver(0, [], "stop", embedding=[1.0])
     await task
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.engine_types import PromptResult
-from tests.unit.api.http_support import asked, until
+from openai_bls.transport.ipc.link import PartState
+from tests.unit.api.http_support import asked, over_socket, until
 from tests.unit.core_support import EOS, WAIT_S, Answered, Bench, events, free_port
 
 USER = {"role": "user", "content": "hi"}
@@ -56,6 +56,7 @@ def test_models() -> None:
         "root": "tiny",
         "parent": None,
         "max_model_len": 1000,
+        "task": "generate",
     }
     assert (second["id"], second["root"]) == ("openai_bls", "tiny")
     assert one("GET", "/v1/models/tiny").json() == first
@@ -66,7 +67,7 @@ def test_models() -> None:
 
 def test_version_and_health() -> None:
     assert one("GET", "/version").json() == {"version": __version__, "engine": "fake 1"}
-    assert one("GET", "/health", bench=lambda: Bench(api_key="k1")).json() == {"status": "ok"}
+    assert one("GET", "/health", bench=lambda: Bench(api_key="k1")).json() == {"status": "ok", "models": {}}
 
     def draining() -> Bench:
         bench = Bench()
@@ -74,7 +75,7 @@ def test_version_and_health() -> None:
         return bench
 
     assert one("GET", "/health", bench=draining).status == 503
-    assert one("GET", "/health", bench=draining).json() == {"status": "draining"}
+    assert one("GET", "/health", bench=draining).json() == {"status": "draining", "models": {}}
     busy = one("POST", "/v1/chat/completions", CHAT, bench=draining)
     assert busy.status == 503
     assert busy.headers["retry-after"]
@@ -96,7 +97,52 @@ def test_health_is_the_engines_too(connected: bool, failed: bool, others: int) -
 
     answer = one("GET", "/health", bench=bench)
     status = "engine failed" if failed else "ok" if connected or others else "engine not loaded"
-    assert (answer.status, answer.json()) == (200 if status == "ok" else 503, {"status": status})
+    assert (answer.status, answer.json()) == (200 if status == "ok" else 503, {"status": status, "models": {}})
+
+
+class Part:
+    """A model in a given state."""
+
+    def __init__(self, state: PartState) -> None:
+        self.state = state
+
+    async def check(self, timeout_s: float) -> PartState:
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        ("up", "ok"),
+        ("absent", "ok"),
+        ("lost", "preprocessing has died"),
+        ("silent", "preprocessing does not answer"),
+    ],
+)
+def test_health_is_that_of_every_model(state: PartState, status: str) -> None:
+    def bench() -> Bench:
+        bench = Bench()
+        bench.service.readiness.add("tensorrt_llm", Part("up"))
+        bench.service.readiness.add("preprocessing", Part(state))
+        return bench
+
+    answer = one("GET", "/health/ready", bench=bench)
+    assert answer.json() == {"status": status, "models": {"tensorrt_llm": "up", "preprocessing": state}}
+    assert answer.status == (200 if status == "ok" else 503)
+    assert one("GET", "/health/live", bench=bench).status == 200
+    metrics = one("GET", "/metrics", bench=bench).body.decode()
+    line = f'openai_bls_model_up{{triton_model="preprocessing"}} {float(state == "up")}'
+    assert (line in metrics) == (state != "absent")
+
+
+def test_a_model_without_its_preprocessing_answers_nothing() -> None:
+    def bench() -> Bench:
+        bench = Bench()
+        bench.prompts.connected = False
+        return bench
+
+    answer = one("GET", "/health", bench=bench)
+    assert (answer.status, answer.json()["status"]) == (503, "preprocessing not loaded")
 
 
 def test_paths_and_methods_that_do_not_exist() -> None:
@@ -213,18 +259,6 @@ def test_an_error_before_the_first_token_has_its_own_status(invalid: bool, statu
 # --- over a socket ---
 
 
-@asynccontextmanager
-async def served(bench: Bench) -> AsyncIterator[int]:
-    port = free_port()
-    listener = SharedListener("127.0.0.1", port, owner=1)
-    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
-    server.start()
-    try:
-        yield port
-    finally:
-        await server.stop()
-
-
 async def post(port: int, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     payload = json.dumps(body).encode()
@@ -245,14 +279,6 @@ def content_of(received: bytes) -> list[str]:
         body = body[int(size, 16) + 2 :]
     chunks = [json.loads(event) for event in events(whole) if event != "[DONE]"]
     return [choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"]]
-
-
-@asynccontextmanager
-async def over_socket(**settings: Any) -> AsyncIterator[tuple[Bench, int]]:
-    bench = Bench(**settings)
-    async with asyncio.timeout(WAIT_S), served(bench) as port:
-        yield bench, port
-        await until(lambda: bench.service.in_progress == 0)
 
 
 async def test_chunks_arrive_as_they_are_made() -> None:
@@ -381,3 +407,69 @@ async def test_stopping_lets_a_running_stream_end() -> None:
     await asyncio.wait_for(stopping, WAIT_S)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
+
+
+# --- web pages ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("text/plain", 415),
+        (None, 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("Application/JSON; charset=x", 200),
+    ],
+)
+def test_a_web_page_declares_its_json(kind: str | None, status: int) -> None:
+    """A browser asks before it sends that, and sends the rest for any page."""
+    headers = [("Origin", "https://evil.example")] + ([("Content-Type", kind)] if kind else [])
+    bench = Bench()
+    feed = (lambda: bench.engine.deliver(0, "a", "length")) if status == 200 else None
+    answer = asked(bench, "/v1/chat/completions", CHAT, feed, headers=headers)
+    assert answer.status == status
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def ask_as_page(port: int, origin: str, *lines: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = [*lines, "Host: x", f"Origin: {origin}", "Connection: close"]
+    writer.write("\r\n".join(head).encode() + b"\r\n\r\n")
+    received = (await reader.read()).lower()
+    writer.close()
+    return received
+
+
+async def test_origins_that_may_use_it() -> None:
+    preflight = [
+        "OPTIONS /v1/chat/completions HTTP/1.1",
+        "Access-Control-Request-Method: POST",
+        "Access-Control-Request-Headers: authorization,content-type",
+    ]
+    async with over_socket(cors_origins="https://a.example, https://b.example") as (_, port):
+        for origin in ("https://a.example", "https://b.example"):
+            answer = await ask_as_page(port, origin, *preflight)
+            assert answer.startswith(b"http/1.1 200")
+            assert f"access-control-allow-origin: {origin}\r\n".encode() in answer
+            assert b"authorization" in answer
+            assert b"access-control-allow-origin" in await ask_as_page(port, origin, "GET /v1/models HTTP/1.1")
+        assert b"access-control-allow-origin" not in await ask_as_page(port, "https://c.example", *preflight)
+    async with over_socket() as (_, port):
+        answer = await ask_as_page(port, "https://a.example", *preflight)
+        assert answer.startswith(b"http/1.1 405")
+        assert b"access-control-allow-origin" not in answer
+
+
+async def test_streams_of_web_pages() -> None:
+    async with over_socket(cors_origins="*") as (bench, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        payload = json.dumps(STREAM).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\nConnection: close\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        writer.write(head.encode() + payload)
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "a", "length")
+        received = await reader.read()
+        assert b"access-control-allow-origin: *" in received
+        assert b"data: [DONE]" in received
+        writer.close()

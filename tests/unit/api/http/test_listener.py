@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from openai_bls.api.http import listener
 from openai_bls.api.http.listener import PortInUseError, SharedListener
 from tests.unit.core_support import WAIT_S, free_port
 
@@ -13,8 +15,7 @@ HOST = "127.0.0.1"
 
 
 @pytest.fixture
-def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def port() -> int:
     return free_port()
 
 
@@ -72,6 +73,26 @@ def test_an_address_that_is_not_ours(port: int) -> None:
 
 
 def test_closing_twice_is_harmless(port: int) -> None:
-    listener = SharedListener(HOST, port, owner=1)
-    listener.close()
-    listener.close()
+    made = SharedListener(HOST, port, owner=1)
+    made.close()
+    made.close()
+
+
+def test_servers_of_other_id_namespaces_are_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers that share a network may have the same process id."""
+    first = SharedListener(HOST, port, owner=1)
+    monkeypatch.setattr(listener, "process_identity", lambda pid: (5, pid, "0"))
+    with pytest.raises(PortInUseError, match="process 1"):
+        SharedListener(HOST, port, owner=1)
+    first.close()
+    SharedListener(HOST, port, owner=1).close()
+
+
+def test_no_file_is_opened(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link in the temporary directory leads nowhere."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    target = tmp_path / "target"
+    (tmp_path / f"openai_bls-{os.getuid()}-{port}.lock").symlink_to(target)
+    SharedListener(HOST, port, owner=1).close()
+    assert not target.exists()
+    assert len(list(tmp_path.iterdir())) == 1

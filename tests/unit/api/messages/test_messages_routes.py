@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from openai_bls.core.engine_types import PromptResult
@@ -187,7 +188,8 @@ def test_what_is_counted_is_the_prompt_that_would_be_read() -> None:
     counting, asking = Bench(), Bench()
     counted = asked(counting, COUNT, fields)
     whole = asked(asking, MESSAGES, {**fields, "max_tokens": 5}, lambda: asking.engine.deliver(0, "x", "length"))
-    assert counting.prompts.requests == asking.prompts.requests
+    (prompt,) = asking.prompts.requests
+    assert counting.prompts.requests == [msgspec.structs.replace(prompt, max_prompt_tokens=None)]
     assert counted.json()["input_tokens"] == whole.json()["usage"]["input_tokens"]
 
 

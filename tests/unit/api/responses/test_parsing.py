@@ -242,7 +242,7 @@ def test_what_is_continued() -> None:
     store = ResponseStore()
     call = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "f", "arguments": "no object"}
     response = {"id": "resp_1", "output": [call]}
-    store.put(Stored(response, msgspec.json.encode(response), [], None))
+    store.put(Stored(msgspec.json.encode(response), [], None))
     error = refused(store, previous_response_id="resp_1")
     assert error.param == "previous_response_id"
     missing = refused(store, previous_response_id="resp_2")

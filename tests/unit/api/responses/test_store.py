@@ -20,7 +20,7 @@ def message(name: str, size: int = 1) -> dict[str, Any]:
 
 def stored(name: str, previous: Stored | None = None, size: int = 1) -> Stored:
     response = {"id": name, "output": [message(f"{name}_out", size)]}
-    return Stored(response, msgspec.json.encode(response), [message(f"{name}_in")], previous)
+    return Stored(msgspec.json.encode(response), [message(f"{name}_in")], previous)
 
 
 def ids(items: list[dict[str, Any]]) -> list[str]:
@@ -167,7 +167,7 @@ def test_of_two_items_of_one_id_it_is_the_first() -> None:
     store = ResponseStore()
     response = {"id": "r1", "output": []}
     inputs = [{"id": "mine", "n": 1}, {"id": "mine", "n": 2}]
-    store.put(Stored(response, msgspec.json.encode(response), inputs, None))
+    store.put(Stored(msgspec.json.encode(response), inputs, None))
     assert References(store, 1000).take("mine", "input[0].id") == inputs[0]
 
 
@@ -197,7 +197,7 @@ def test_a_response_is_looked_through_once_however_many_items_are_referred_to(mo
     monkeypatch.setattr(module, "_decode_response", counted)
     store = ResponseStore()
     response = {"id": "r1", "output": [message(f"out{at}", 100) for at in range(50)]}
-    store.put(Stored(response, msgspec.json.encode(response), [], None))
+    store.put(Stored(msgspec.json.encode(response), [], None))
     store.put(stored("r2"))
     references = References(store, 10**6)
     for at in range(50):

@@ -23,6 +23,8 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 class RealPrompts:
     """Preprocessing itself, without the process."""
 
+    connected = True
+
     def __init__(self, tokenizer_dir: Path) -> None:
         self._encoder = PromptEncoder(tokenizer_dir)
 

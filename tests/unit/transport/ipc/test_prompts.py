@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc import link, listener, prompts
 from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
 from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, PromptExchangeServer
+from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, exchange_address
 
 
@@ -31,6 +33,9 @@ class World:
         self.held = threading.Event()
         self.held.set()
         self.started = threading.Semaphore(0)
+        self.prepared: list[str] = []
+        self.running = self.most = 0
+        """Long ones."""
         self.load()
         self.client = PromptExchangeClient(self.address)
 
@@ -44,10 +49,20 @@ class World:
             raise RuntimeError("secret")
         if text == "refused":
             return PromptResult(error="no", param="prompt")
+        self.prepared.append(text)
+        long = len(text) >= 100_000
+        self.running += long
+        self.most = max(self.most, self.running)
         if text.startswith("held"):
             self.started.release()
             assert self.held.wait(WAIT_S)
+        self.running -= long
         return PromptResult([[len(text)]])
+
+    @property
+    def waiting(self) -> int:
+        """Requests in lanes."""
+        return sum(len(connection._waiting) for connection in self.server._connections)
 
     async def ask(self, text: str) -> PromptResult:
         return await self.client.prepare(PromptRequest(prompts=[text]))
@@ -84,6 +99,80 @@ async def test_a_long_prompt_holds_no_short_one_up(world: World) -> None:
     assert not long.done()
     world.held.set()
     assert (await long).prompt_token_ids == [[50_004]]
+
+
+async def test_any_number_of_long_prompts_holds_no_short_ones_up(world: World) -> None:
+    world.held.clear()
+    long = [asyncio.ensure_future(world.ask("held" + "x" * size)) for size in [20_000] * 5 + [100_000] * 5]
+    await world.wait_started()
+    # Together, and alone.
+    assert len(await asyncio.gather(*(world.ask("short") for _ in range(50)))) == 50
+    assert (await world.ask("short")).prompt_token_ids == [[5]]
+    assert not any(call.done() for call in long)
+    world.held.set()
+    await asyncio.gather(*long)
+
+
+async def test_long_prompts_are_prepared_one_at_a_time(world: World) -> None:
+    other = PromptExchangeClient(world.address)
+    world.held.clear()
+    calls = [world.ask(f"held{at}" + "x" * 100_000) for at in range(3)]
+    calls += [other.prepare(PromptRequest(prompts=["held" + "x" * 100_000])) for _ in range(3)]
+    long = [asyncio.ensure_future(call) for call in calls]
+    await world.wait_started()
+    await world.ask("short")
+    assert not world.started.acquire(blocking=False)
+    world.held.set()
+    await asyncio.gather(*long)
+    assert world.most == 1
+    await other.close()
+
+
+async def test_a_long_prompt_that_nobody_waits_for_is_not_prepared(world: World) -> None:
+    """Whether it waits here, behind one of the same client, or in preprocessing, behind another client's."""
+    other = PromptExchangeClient(world.address)
+    world.held.clear()
+    first = asyncio.ensure_future(world.ask("held" + "x" * 100_000))
+    await world.wait_started()
+    given_up = [
+        asyncio.ensure_future(world.ask("here" + "x" * 100_000)),
+        asyncio.ensure_future(other.prepare(PromptRequest(prompts=["there" + "x" * 100_000]))),
+    ]
+    await until(lambda: world.waiting == 2)
+    for call in given_up:
+        call.cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
+    await until(lambda: world.waiting == 1)
+    world.held.set()
+    await first
+    assert (await world.ask("last" + "x" * 100_000)).prompt_token_ids == [[100_004]]
+    assert not {"here", "ther"} & {text[:4] for text in world.prepared}
+    await other.close()
+
+
+async def test_long_prompts_of_a_lost_client_are_not_prepared(world: World) -> None:
+    other = PromptExchangeClient(world.address)
+    world.held.clear()
+    first = asyncio.ensure_future(world.ask("held" + "x" * 100_000))
+    await world.wait_started()
+    gone = asyncio.ensure_future(other.prepare(PromptRequest(prompts=["gone" + "x" * 100_000])))
+    await until(lambda: world.waiting == 2)
+    await other.close()
+    await asyncio.gather(gone, return_exceptions=True)
+    await until(lambda: world.waiting == 1)
+    world.held.set()
+    await first
+    assert "gone" not in {text[:4] for text in world.prepared}
+
+
+async def test_memory_is_given_back_after_a_long_prompt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[int] = []
+    monkeypatch.setattr(memory, "trim", lambda: trims.append(1))
+    await world.ask("x" * 50_000)
+    assert trims == []
+    await world.ask("x" * 100_000)
+    await world.ask("x" * 100_000)
+    assert trims
 
 
 async def test_a_failure_is_the_calls_own(world: World) -> None:

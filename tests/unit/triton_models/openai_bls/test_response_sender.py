@@ -42,7 +42,7 @@ class World:
         self.loop = asyncio.get_running_loop()
         self.senders = SenderThreads(threads, self.loop)
 
-    def sender_for(self, reply: FakeReply, *, choices: int = 2) -> ResponseSender:
+    def sender_for(self, reply: FakeReply, *, choices: int = 2) -> ResponseSender[bytes]:
         sender = self.senders.sender_for(reply)
         sender.begin(
             ChunkEncoder(

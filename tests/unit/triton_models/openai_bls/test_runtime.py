@@ -26,6 +26,7 @@ from openai_bls.transport.ipc import prompts as prompts_module
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompts import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.transport.model_calls import Arrays, ModelUnavailableError
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
 from openai_bls.triton_models.openai_bls.runtime import Runtime
 from openai_bls.triton_models.repository import Backend, Transport
@@ -47,6 +48,10 @@ from tests.unit.transport.grpc.test_description import write_engine
 _numbers = itertools.count()
 
 CHAT = {"messages": [json.dumps([{"role": "user", "content": "hi"}]).encode()]}
+
+
+def no_model(model: str, inputs: object, outputs: object) -> Arrays:
+    raise ModelUnavailableError(f"{model} is not there")
 
 
 class Fake:
@@ -154,7 +159,10 @@ class World:
         if engine:
             self.load_engine()
         self.runtime = Runtime(
-            OpenAiBlsSettings(**{"http_port": 0, **settings}), [fake.backend for fake in self.fakes], owner=owner
+            OpenAiBlsSettings(**{"http_port": 0, **settings}),
+            [fake.backend for fake in self.fakes],
+            owner=owner,
+            call_model=no_model,
         )
         if start:
             self.runtime.start()
@@ -477,7 +485,20 @@ def test_a_port_that_is_taken_is_told_at_once(make: Callable[..., World], tokeni
     port = free_port()
     make(http_port=port)
     with pytest.raises(PortInUseError):
-        Runtime(OpenAiBlsSettings(http_port=port), [Backend("tensorrt_llm", "preprocessing", tokenizer_dir)], owner=2)
+        Runtime(
+            OpenAiBlsSettings(http_port=port), [Backend("tensorrt_llm", "preprocessing", tokenizer_dir)], 2, no_model
+        )
+
+
+def test_a_preprocessing_that_cannot_be_called_by_bls_is_told_at_once(tokenizer_dir: Path, tmp_path: Path) -> None:
+    backend = Backend("tensorrt_llm", "theirs", tokenizer_dir, Path(), "exchange", tmp_path / "theirs", "bls")
+    with pytest.raises(ValueError, match="the model theirs cannot be called by BLS"):
+        Runtime(OpenAiBlsSettings(http_port=0), [backend], 2, no_model)
+    # The setting has the last word.
+    Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="exchange"), [backend], 2, no_model).close()
+    ours = msgspec.structs.replace(backend, prompt_transport="exchange")
+    with pytest.raises(ValueError, match="cannot be called by BLS"):
+        Runtime(OpenAiBlsSettings(http_port=0, preprocessing_transport="bls"), [ours], 2, no_model)
 
 
 def small(tmp_path: Path) -> tuple[EngineInfo, Path]:
@@ -586,3 +607,11 @@ def test_metrics_tell_of_tritons_requests_and_the_engine(make: Callable[..., Wor
         "openai_bls_requests_in_progress 0.0",
     ):
         assert line in text.splitlines()
+
+
+@pytest.mark.parametrize("parameter", [True, False])
+def test_a_request_that_is_too_large(make: Callable[..., World], parameter: bool) -> None:
+    world = make(max_request_bytes=100)
+    text = "x" * 101
+    reply = world.submit(user=text) if parameter else world.submit({"prompt": [text.encode()]})
+    assert refusal(reply).status == 413

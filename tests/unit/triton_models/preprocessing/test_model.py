@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from openai_bls.core import word_lists
-from openai_bls.core.errors import InvalidRequestError
+from openai_bls.core.errors import InvalidRequestError, TooLargeError
+from openai_bls.core.settings import PreprocessingSettings
 from openai_bls.triton_models.preprocessing.model import Preprocessing
 from openai_bls.triton_models.tensors import PREPROCESSING
 from tests.unit.core_support import EOS, tiny_tokenizer, token_ids
@@ -36,8 +39,9 @@ def test_official_tensors(preprocessing: Preprocessing) -> None:
             "STOP_WORDS_DICT": strings(["x", ""], ["x", ""]),
         }
     )
-    assert set(outputs) == {t.name for t in PREPROCESSING.outputs}
-    dtypes = {tensor.name: numpy_dtype(tensor) for tensor in PREPROCESSING.outputs}
+    official = [tensor for tensor in PREPROCESSING.outputs if tensor.name != "PROMPT_RESULT"]
+    assert set(outputs) == {tensor.name for tensor in official}
+    dtypes = {tensor.name: numpy_dtype(tensor) for tensor in official}
     assert {name: array.dtype for name, array in outputs.items()} == dtypes
     assert outputs["INPUT_ID"].tolist() == [token_ids("abc"), [*token_ids("é"), PAD]]
     assert outputs["REQUEST_INPUT_LEN"].tolist() == [[3], [2]]
@@ -103,3 +107,58 @@ def test_bad_official_tensors(preprocessing: Preprocessing, arrays: dict[str, An
 def test_a_missing_tokenizer_is_an_os_or_value_error(tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError)):
         Preprocessing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[b"\xc1"]], "is not one request"),
+        ([["[1]"]], "is not one request"),
+        ([[msgspec.msgpack.encode({"unknown": 1})]], "is not one request"),
+        ([[msgspec.msgpack.encode({})], [msgspec.msgpack.encode({})]], "is not one request"),
+        ([[b"\x91" * 100_000]], "is not one request"),
+        # Any client of the server may send it, and a template is a program.
+        ([[msgspec.msgpack.encode({"chat_template": "{{ 1 }}", "messages": []})]], "'chat_template' is not taken"),
+    ],
+)
+def test_whole_requests_that_are_refused(preprocessing: Preprocessing, rows: list[list[Any]], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        preprocessing({"QUERY": strings([""]), "PROMPT_REQUEST": strings(*rows)})
+
+
+@pytest.fixture
+def engine_dir(tmp_path: Path) -> Path:
+    manifest = {"engine": "null", "model_name": "tiny", "max_model_len": 5000, "max_batch_size": 1, "created": 0}
+    (tmp_path / "engine.json").write_text(json.dumps(manifest | {"format_version": 1}), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_query_that_cannot_fit_the_engines_context(tokenizer_dir: Path, engine_dir: Path, tmp_path: Path) -> None:
+    """The engine may be another after a reload, or there may be none."""
+    preprocessing = Preprocessing(tokenizer_dir, engine_dir=engine_dir)
+    assert len(preprocessing({"QUERY": strings(["a" * 5000])})["INPUT_ID"][0]) == 5000
+    with pytest.raises(InvalidRequestError, match="5000 tokens") as caught:
+        preprocessing({"QUERY": strings(["a"], ["ab " * 200_000])})
+    assert (caught.value.param, caught.value.code) == ("QUERY", "context_length_exceeded")
+    (engine_dir / "engine.json").unlink()
+    assert len(preprocessing({"QUERY": strings(["ab " * 10_000])})["INPUT_ID"][0]) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("setting", "context", "limit"), [(0, 5000, 1 << 20), (0, 200_000, 1_600_000), (0, None, 1 << 20), (7, 5000, 7)]
+)
+def test_bytes_of_a_prompt(
+    tokenizer_dir: Path, engine_dir: Path, setting: int, context: int | None, limit: int
+) -> None:
+    manifest = json.loads((engine_dir / "engine.json").read_text())
+    (engine_dir / "engine.json").write_text(json.dumps(manifest | {"max_model_len": context or "none"}))
+    settings = PreprocessingSettings(max_prompt_bytes=setting)
+    assert Preprocessing(tokenizer_dir, settings, engine_dir)._max_prompt_bytes() == limit
+
+
+def test_a_request_that_is_too_large(tokenizer_dir: Path) -> None:
+    preprocessing = Preprocessing(tokenizer_dir, PreprocessingSettings(max_request_bytes=10))
+    arrays = {"QUERY": strings(["12345"]), "REQUEST_OUTPUT_LEN": np.array([[5]], dtype=np.int32)}
+    assert len(preprocessing(arrays)["INPUT_ID"][0]) == 5
+    with pytest.raises(TooLargeError, match="10 bytes"):
+        preprocessing({**arrays, "STOP_WORDS_DICT": strings(["123456"])})

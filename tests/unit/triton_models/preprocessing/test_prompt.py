@@ -130,3 +130,42 @@ def test_threads_prepare_side_by_side(tokenizer_dir: Path) -> None:
         found = list(pool.map(encoder.prepare, requests))
     assert found[:40] == expected
     assert all(result.error is None for result in found)
+
+
+LONG = "ab " * 400_000
+
+
+def test_what_cannot_fit_is_refused_before_it_is_tokenized(
+    tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = PromptEncoder(tokenizer_dir)
+
+    def tokenize(*args: Any, **options: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(encoder, "encode", tokenize)
+    monkeypatch.setattr(encoder._tokenizer, "encode", tokenize)
+    long_message = {"role": "user", "content": LONG}
+    for request, param in (
+        (PromptRequest(prompts=["x", LONG][1:], max_prompt_tokens=1000), "prompt"),
+        (PromptRequest(messages=[long_message], max_prompt_tokens=1000), "messages"),
+    ):
+        result = encoder.prepare(request)
+        assert (result.code, result.param) == ("context_length_exceeded", param)
+        assert "1000 tokens" in (result.error or "")
+
+
+def test_what_the_template_leaves_out_does_not_count(tmp_path: Path) -> None:
+    encoder = PromptEncoder(write_tokenizer(tmp_path, "{{ messages[-1].content }}"))
+    messages = [{"role": "user", "content": LONG}, USER]
+    assert encoder.prepare(PromptRequest(messages=messages, max_prompt_tokens=10)).error is None
+
+
+def test_text_of_too_many_bytes(tokenizer_dir: Path) -> None:
+    encoder = PromptEncoder(tokenizer_dir, lambda: 200_000)
+    for text, taken in (("a" * 200_000, True), ("a" * 200_001, False), ("é" * 100_001, False)):
+        result = encoder.prepare(PromptRequest(prompts=[text]))
+        assert (result.error is None) == taken
+        if not taken:
+            assert result.code == "string_above_max_length"
+            assert "max_prompt_bytes" in (result.error or "")

@@ -1,0 +1,51 @@
+"""Triton model `tensorrt_llm_bls`: text in, text out under the official names. See docs/architecture.md."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from openai_bls.core import settings
+from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.triton_models import pb_utils, repository, stub_process
+
+
+class TritonPythonModel:
+    """Takes requests and hands them to the runtime, which answers them from its event loop."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Start the runtime; it waits for the engine by itself."""
+        pb_utils.log_to_triton()
+        # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
+        from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
+
+        models = Path(args["model_repository"]).parent
+        self.decoupled = pb_utils.is_decoupled(args)
+        try:
+            backend = repository.backends(models / "openai_bls", args["model_version"])[0]
+            self.runtime = Runtime(
+                backend,
+                owner=os.getppid(),
+                exclude_input_default=repository.excludes_input(backend, os.environ),
+                decoupled=self.decoupled,
+            )
+        except (settings.SettingsError, OSError, ValueError) as error:
+            raise pb_utils.load_error(error) from None
+        stub_process.settle()
+        self.runtime.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand every request to the runtime."""
+        for request in requests:
+            reply = pb_utils.TensorReply(request, decoupled=self.decoupled)
+            try:
+                self.runtime.submit(pb_utils.only_inputs(request), reply)
+            except ApiError as error:
+                reply.fail(error)
+            except Exception:
+                pb_utils.logger.exception("a request could not be read")
+                reply.fail(EngineError("The request could not be read; see the server's log."))
+
+    def finalize(self) -> None:
+        """End what runs."""
+        self.runtime.close()
+        stub_process.release()

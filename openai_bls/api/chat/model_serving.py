@@ -1,0 +1,195 @@
+"""Serving of chat models, Triton models with the `openai_task` chat, on /v1/chat/completions and on Triton's endpoints.
+
+Such a model gets the request as JSON, with whatever fields it has, and answers with OpenAI's JSON: one whole answer, or
+for `stream` one chunk per response. The answer of a model that answers once is cut into chunks for `stream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import msgspec
+
+from openai_bls.api.chat import model_answers
+from openai_bls.api.chat.assembly import assemble
+from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.encoding import encode
+from openai_bls.api.common.event_sink import ChunkSink
+from openai_bls.api.common.one_shot import Tally, admitted
+from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
+from openai_bls.pipeline.guards import guarded_request
+from openai_bls.pipeline.service import Service
+from openai_bls.pipeline.task_models import TaskModel, unusable
+
+ENDPOINT = "chat.completions"
+
+# Bytes of a stream that wait for a client that reads slowly, or not at all. Nothing makes a model wait, hence a limit.
+MAX_UNREAD_BYTES = 16 * 1024 * 1024
+
+
+class _Message(msgspec.Struct):
+    role: str
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Body(msgspec.Struct):
+    """What every chat request must be; all else is the model's."""
+
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+
+
+class ChatModelRequest:
+    """A request to a chat model.
+
+    Args:
+        model: without a fault.
+        body: of the request.
+
+    Raises:
+        InvalidRequestError: it is no chat request.
+    """
+
+    def __init__(self, model: TaskModel, body: dict[str, Any]) -> None:
+        checked = convert(body, _Body)
+        options = checked.stream_options
+        self.model = model
+        self.stream = bool(checked.stream)
+        self.include_usage = options is not None and bool(options.include_usage)
+        if options is not None and not self.stream:
+            raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+        streams = self.stream and model.decoupled
+        if not streams:
+            body = {name: value for name, value in body.items() if name != "stream_options"}
+        self.text = encode({**body, "stream": streams})
+        """JSON text for the model."""
+
+
+async def find(service: Service, name: object) -> TaskModel | None:
+    """The chat model of that name; None if it is no task model, or of another task.
+
+    Raises:
+        OverloadedError: it has a fault.
+    """
+    if not isinstance(name, str):
+        return None
+    await service.models.look_for(name)
+    model = service.models.task_model(name)
+    if model is not None and model.fault is not None:
+        raise unusable(model)
+    return model if model is not None and model.task == "chat" else None
+
+
+async def answer(service: Service, request: ChatModelRequest) -> msgspec.Raw:
+    """The whole answer, as the model wrote it. Cancelling this coroutine cancels the request.
+
+    Raises:
+        ApiError: the server takes no more, the model failed, or it answered with an error.
+    """
+    with admitted(service, ENDPOINT, request.model.name) as tally:
+        text, whole = await _whole_answer(service, request)
+        _count(tally, whole)
+        return msgspec.Raw(text)
+
+
+class StreamedAnswer:
+    """A streamed answer on its way into a sink.
+
+    Args:
+        service: takes the request.
+        request: with `stream`.
+        sink: gets the chunks, or the error.
+    """
+
+    def __init__(self, service: Service, request: ChatModelRequest, sink: ChunkSink) -> None:
+        self._service = service
+        self._request = request
+        self._sink = sink
+        # What is kept for a guard.
+        self._kept: list[dict[str, Any]] | None = None
+        guarded = guarded_request.get()
+        if guarded is not None and guarded.wants_answers:
+            kept = self._kept = []
+            guarded.streams(lambda usage: assemble(kept))
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def cancel(self) -> None:
+        """Stop: the client has gone. Harmless after the end."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        sink = self._sink
+        unread = _Unread(sink)
+        try:
+            with admitted(self._service, ENDPOINT, self._request.model.name) as tally:
+                async with aclosing(self._chunks(tally)) as chunks:
+                    async for chunk in chunks:
+                        if tally.first_token_at is None:
+                            tally.first_token_at = time.monotonic()
+                        event = b"data: %b\n\n" % chunk if sink.sse else chunk
+                        unread.add(len(event))
+                        sink.write(event)
+            sink.end()
+        except ApiError as error:
+            sink.fail(error)
+
+    async def _chunks(self, tally: Tally) -> AsyncGenerator[bytes, None]:
+        model = self._request.model
+        if not model.decoupled:
+            _, whole = await _whole_answer(self._service, self._request)
+            _count(tally, whole)
+            for text in model_answers.chunks(model.name, whole, include_usage=self._request.include_usage):
+                if self._kept is not None:
+                    self._kept.append(model_answers.checked(model.name, text))
+                yield text
+            return
+        async with aclosing(self._service.chat_models.chunks(model, self._request.text)) as texts:
+            async for text in texts:
+                chunk = model_answers.checked(model.name, text)
+                _count(tally, chunk)
+                if self._kept is not None:
+                    self._kept.append(chunk)
+                # An event has one line.
+                yield encode(chunk) if b"\n" in text or b"\r" in text else text
+
+
+class _Unread:
+    """Bytes of a stream that a sink has not passed on yet."""
+
+    def __init__(self, sink: ChunkSink) -> None:
+        self._sink = sink
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+
+    def add(self, size: int) -> None:
+        """Count a chunk that is about to be written.
+
+        Raises:
+            OverloadedError: too much waits.
+        """
+        while len(self._sizes) > self._sink.unread:
+            self._bytes -= self._sizes.popleft()
+        self._sizes.append(size)
+        self._bytes += size
+        if self._bytes > MAX_UNREAD_BYTES and len(self._sizes) > 1:
+            raise OverloadedError("The answer was cut off: its client reads too slowly.", code="client_too_slow")
+
+
+async def _whole_answer(service: Service, request: ChatModelRequest) -> tuple[bytes, dict[str, Any]]:
+    """The model's text and what it says."""
+    text = await service.chat_models.answer(request.model, request.text)
+    return text, model_answers.checked(request.model.name, text)
+
+
+def _count(tally: Tally, answer: dict[str, Any]) -> None:
+    tally.usage = model_answers.usage(answer) or tally.usage
+    tally.finish_reasons += model_answers.finish_reasons(answer)

@@ -1,0 +1,263 @@
+"""Limits of a connection before its requests are admitted: size and time of a head, pace of a body, pipelining."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from openai_bls.api.common.encoding import encode
+from openai_bls.core.errors import ApiError, InvalidRequestError, OverloadedError
+from openai_bls.core.settings import OpenAiBlsSettings
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Bytes of a request's path and headers."""
+MAX_PIPELINED = 16
+"""Requests of one connection that wait behind the one that is being answered."""
+MIN_BODY_BYTES = 32 * 1024
+"""Bytes that a body must bring in every `body_timeout_s`, unless it ends."""
+MAX_REFUSED_CONNECTIONS = 32
+"""Connections beyond the limit that are open while they are told so; any more are cut."""
+
+# Seconds that a refused client gets to read its answer, while what it still sends is dropped: closing at once would
+# reset the connection, and the answer with it.
+_LINGER_S = 5.0
+
+Phase = Literal["idle", "head", "body"]
+
+
+class _RefusalError(InvalidRequestError):
+    """A request that is not read to its end."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _ResponseTransport:
+    """Transport as a response uses it: closing waits until the client has read."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """Connection that refuses what is too large, too slow or too much, with a JSON error where HTTP allows one.
+
+    A request that arrives whole costs no timer.
+    """
+
+    def __init__(self, *args: Any, settings: OpenAiBlsSettings, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._settings = settings
+        self._phase: Phase = "idle"
+        """Part of a request that the client is sending."""
+        self._began = False
+        """A message has begun with the data that is being fed."""
+        self._head_bytes = 0
+        self._body_bytes = 0
+        """Since the timer was set."""
+        self._dropped_bytes = 0
+        self._deaf = False
+        """Nothing that comes is read any more."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Refuse one connection too many; close one that stays silent."""
+        super().connection_made(cast("asyncio.Transport", transport))
+        self._response_transport = _ResponseTransport(self.transport, self._close_after_response)
+        excess = len(self.connections) - self._settings.max_connections
+        if excess > MAX_REFUSED_CONNECTIONS:
+            self.transport.abort()
+        elif excess > 0:
+            self._refuse(OverloadedError("The server has too many connections; try again later."))
+        else:
+            self._close_if_silent()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, and watch what it waits for."""
+        if self._deaf:
+            return
+        self._began = False
+        super().data_received(data)
+        if self._deaf or self.transport.is_closing():
+            return
+        if self._phase == "head":
+            if not self._began:
+                self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(_head_too_large())
+            elif self._timer is None:
+                self._timer = self.loop.call_later(self._settings.head_timeout_s, self._head_timed_out)
+        elif self._phase == "body":
+            self._body_bytes += len(data)
+            if self._timer is None:
+                self._watch_body()
+        elif self.cycle is None or self.cycle.response_complete:
+            self._close_if_silent()
+
+    # Parser callbacks
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        if self._deaf:
+            return
+        super().on_message_begin()
+        self._phase, self._began, self._head_bytes = "head", True, 0
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the path."""
+        if not self._deaf:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        if not self._deaf:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Refuse the request by its head, or have it answered."""
+        if self._deaf:
+            return
+        self._stop_timer()
+        self._phase, self._dropped_bytes = "body", 0
+        error: ApiError | None = None
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+            error = _head_too_large()
+        elif len(self.pipeline) >= MAX_PIPELINED:
+            error = OverloadedError(f"More than {MAX_PIPELINED} requests wait on this connection; read their answers.")
+        if error is not None:
+            # In its turn, after the answers to the requests before it.
+            self._deaf = True
+            self.app = _refusing(error)
+        super().on_headers_complete()
+        self.cycle.transport = cast("asyncio.Transport", self._response_transport)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body; of one whose request is already answered not without end."""
+        if self._deaf:
+            return
+        if self.cycle.response_complete:
+            self._dropped_bytes += len(body)
+            if self._dropped_bytes > self._settings.max_request_bytes:
+                self._linger()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request has come whole."""
+        if self._deaf:
+            return
+        self._stop_timer()
+        self._phase = "idle"
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, unless the connection is to be closed."""
+        if not self._deaf or self.pipeline:
+            super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP."""
+        self._refuse(_RefusalError(400, msg))
+
+    # Time
+
+    def _head_timed_out(self) -> None:
+        self._refuse(_RefusalError(408, f"The head of the request took more than {self._settings.head_timeout_s} s."))
+
+    def _watch_body(self) -> None:
+        self._body_bytes = 0
+        self._timer = self.loop.call_later(self._settings.body_timeout_s, self._body_timed_out)
+
+    def _body_timed_out(self) -> None:
+        # One that the server itself does not read just now is not late.
+        if self.flow.read_paused or self._body_bytes >= MIN_BODY_BYTES:
+            self._watch_body()
+            return
+        seconds = self._settings.body_timeout_s
+        self._refuse(_RefusalError(408, f"The body of the request brought too little in {seconds} s."))
+
+    def _close_if_silent(self) -> None:
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Ends
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer what has not come whole, and close."""
+        self._stop_timer()
+        self._deaf = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self._phase != "body":
+                # An answer to an earlier request is on its way: the last one.
+                cycle.keep_alive = False
+                return
+            # Its body is the one that is missing.
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+        elif self._phase == "body":
+            self.transport.close()
+            return
+        body = encode(error.body())
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[error.status] + head + body)
+        self._linger()
+
+    def _close_after_response(self) -> None:
+        """Close the connection after a response that is its last."""
+        if self._phase == "idle" and not self._deaf:
+            self.transport.close()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """End our side, and drop what comes until the client has ended its own."""
+        self._deaf = True
+        self._stop_timer()
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._timer = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+
+def _head_too_large() -> ApiError:
+    return _RefusalError(431, f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.")
+
+
+def _refusing(error: ApiError) -> Any:
+    """ASGI application that answers with `error` and closes the connection."""
+
+    async def app(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        body = encode(error.body())
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app

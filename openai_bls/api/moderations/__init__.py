@@ -1,0 +1,1 @@
+"""Moderations: the classes of a text, by another Triton model."""

@@ -1,0 +1,19 @@
+"""/v1/moderations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openai_bls.api.endpoint import Smoke, expect, one_shot
+from openai_bls.api.moderations.serving import moderate
+
+
+def _check(answer: Any) -> str:
+    (result,) = answer["results"]
+    expect(result["categories"].keys() == result["category_scores"].keys(), "scores and categories differ")
+    return ", ".join(f"{name} {value:.3f}" for name, value in result["category_scores"].items())
+
+
+ENDPOINTS = (
+    one_shot("moderations", moderate, smoke=Smoke(body={"input": "Hello"}, check=_check, tasks=("classify",))),
+)

@@ -1,0 +1,1 @@
+"""Rerank and score: how well texts fit each other, by other Triton models."""

@@ -1,0 +1,151 @@
+"""Bodies and answers of /v1/rerank and /v1/score.
+
+Sources: the rerank APIs of Jina and Cohere, which vLLM serves as one; /score is vLLM's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from openai_bls.api.chat.schema import PositiveInt
+from openai_bls.api.common.bodies import convert
+from openai_bls.core.errors import InvalidRequestError
+
+MAX_DOCUMENTS = 2048
+"""Maximum documents of a request."""
+
+
+class DocumentObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A document as an object; `text` is its only field that a model sees."""
+
+    text: str
+
+
+class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/rerank."""
+
+    query: str
+    documents: list[str | DocumentObject]
+    model: str | None = None
+    top_n: PositiveInt | None = None
+    """The best so many; without it all."""
+    return_documents: bool | None = None
+    """Texts in the answer, the default."""
+    user: str | None = None
+    """Harmless."""
+
+
+class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/score: one text and one, one and many, or pairs."""
+
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    """Another name of `text_1`."""
+    documents: str | list[str] | None = None
+    """Another name of `text_2`."""
+    model: str | None = None
+    user: str | None = None
+    """Harmless."""
+
+
+class PairUsage(msgspec.Struct, frozen=True):
+    """Token counts; 0 where the model does not tell them."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One document's score."""
+
+    index: int
+    relevance_score: float
+    document: DocumentObject | None = None
+
+
+class RerankAnswer(msgspec.Struct, frozen=True):
+    """The documents, the most relevant first."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+    usage: PairUsage
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One pair's score."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreAnswer(msgspec.Struct, frozen=True):
+    """The scores, in the order of the pairs."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: PairUsage
+
+
+def parse_rerank(body: dict[str, Any]) -> tuple[RerankBody, list[str]]:
+    """A valid request with its documents' texts.
+
+    Raises:
+        InvalidRequestError: `param` names the field at fault.
+    """
+    request = convert(body, RerankBody)
+    texts = [document if isinstance(document, str) else document.text for document in request.documents]
+    _check_count(texts, "documents")
+    return request, texts
+
+
+def parse_score(body: dict[str, Any]) -> tuple[ScoreBody, list[str], list[str]]:
+    """A valid request with both sides of its pairs, equally long.
+
+    Raises:
+        InvalidRequestError: `param` names the field at fault.
+    """
+    request = convert(body, ScoreBody)
+    first_name, first = _either("text_1", request.text_1, "queries", request.queries)
+    second_name, second = _either("text_2", request.text_2, "documents", request.documents)
+    _check_count(first, first_name)
+    _check_count(second, second_name)
+    if len(first) == 1:
+        first = first * len(second)
+    if len(first) != len(second):
+        raise InvalidRequestError(
+            f"'{first_name}' has {len(first)} texts and '{second_name}' {len(second)}: one and any number, or equally "
+            "many, are supported.",
+            param=second_name,
+        )
+    return request, first, second
+
+
+def _either(
+    name: str, value: str | list[str] | None, other_name: str, other: str | list[str] | None
+) -> tuple[str, list[str]]:
+    """The field that was given, with its texts."""
+    if value is not None and other is not None:
+        raise InvalidRequestError(f"Give '{name}' or '{other_name}', not both.", param=other_name)
+    if value is None and other is None:
+        raise InvalidRequestError(
+            f"Missing required parameter: '{name}' (or '{other_name}')", param=name, code="missing_required_parameter"
+        )
+    name, given = (name, value) if value is not None else (other_name, other)
+    return name, [given] if isinstance(given, str) else list(given or [])
+
+
+def _check_count(texts: list[str], field: str) -> None:
+    if not texts:
+        raise InvalidRequestError(f"'{field}' is an empty array.", param=field)
+    if len(texts) > MAX_DOCUMENTS:
+        raise InvalidRequestError(
+            f"'{field}' has {len(texts)} items; at most {MAX_DOCUMENTS} are supported.", param=field
+        )

@@ -1,0 +1,96 @@
+"""Serving of rerank and score: pairs of texts, by a model that scores them or by the cosine of their embeddings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from openai_bls.api.common.encoding import new_id
+from openai_bls.api.common.one_shot import Tally, admitted
+from openai_bls.api.rerank.schema import (
+    DocumentObject,
+    PairUsage,
+    RerankAnswer,
+    RerankResult,
+    Score,
+    ScoreAnswer,
+    parse_rerank,
+    parse_score,
+)
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline.service import Service
+from openai_bls.pipeline.task_calls import text_rows
+from openai_bls.pipeline.task_models import TaskModel
+from openai_bls.transport.model_calls import Array
+
+
+async def rerank(service: Service, body: dict[str, Any]) -> RerankAnswer:
+    """The documents with their scores, the most relevant first; among equals the order of the request.
+
+    Raises:
+        ApiError: the request is bad, there is no model for it, or it failed.
+    """
+    request, documents = parse_rerank(body)
+    model = await _model(service, request.model)
+    with admitted(service, "rerank", model.name) as tally:
+        scores = await _scores(service, model, [request.query] * len(documents), documents, tally)
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
+    with_documents = request.return_documents is not False
+    results = [
+        RerankResult(index, scores[index], DocumentObject(documents[index]) if with_documents else None)
+        for index in order
+    ]
+    return RerankAnswer(new_id("rerank-"), model.name, results, PairUsage(tally.prompt_tokens, tally.prompt_tokens))
+
+
+async def score(service: Service, body: dict[str, Any]) -> ScoreAnswer:
+    """The scores of pairs of texts, in their order.
+
+    Raises:
+        ApiError: the request is bad, there is no model for it, or it failed.
+    """
+    request, first, second = parse_score(body)
+    model = await _model(service, request.model)
+    with admitted(service, "score", model.name) as tally:
+        scores = await _scores(service, model, first, second, tally)
+    return ScoreAnswer(
+        new_id("score-"),
+        "list",
+        int(time.time()),
+        model.name,
+        [Score(index, "score", value) for index, value in enumerate(scores)],
+        PairUsage(tally.prompt_tokens, tally.prompt_tokens),
+    )
+
+
+async def _model(service: Service, name: str | None) -> TaskModel:
+    """The model that scores; one of embeddings is taken only by its name."""
+    if name is None:
+        return await service.models.find_task(None, "rerank", "score")
+    model = await service.models.find_task(name, "rerank", "score", "embeddings")
+    if model.task == "embeddings" and "text" not in model.inputs:
+        raise InvalidRequestError(f"The model {model.name!r} takes token ids, no text.", param="model")
+    return model
+
+
+async def _scores(
+    service: Service, model: TaskModel, first: Sequence[str], second: Sequence[str], tally: Tally
+) -> list[float]:
+    call = service.task_call(model)
+    if model.task == "embeddings":
+        texts = list(dict.fromkeys((*first, *second)))
+        vectors = dict(zip(texts, (await call.run({"text": text_rows(texts)}))["embedding"], strict=True))
+        scores = [_cosine(vectors[a], vectors[b]) for a, b in zip(first, second, strict=True)]
+    else:
+        outputs = await call.run({"query": text_rows(first), "document": text_rows(second)})
+        scores = [float(row[0]) for row in outputs["score"]]
+    tally.prompt_tokens = call.prompt_tokens
+    return scores
+
+
+def _cosine(a: Array, b: Array) -> float:
+    lengths = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return float(np.dot(a, b)) / lengths if lengths > 0 else 0.0

@@ -1,0 +1,96 @@
+"""Ping exchange with a model that `openai_bls` sends no work: it says whether it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
+from openai_bls.transport.ipc.link import Link, PartState
+from openai_bls.transport.ipc.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+_HELLO = msgspec.msgpack.encode(True)
+
+
+class PingClient:
+    """Asks a model whether it answers. Belongs to the event loop's thread.
+
+    Args:
+        name: of the model.
+        address: of the model, as `frames.address` gives it.
+    """
+
+    def __init__(self, name: str, address: str) -> None:
+        self._link = Link(f"model {name}", address, bool, self._take, lambda: None)
+
+    async def check(self, timeout_s: float) -> PartState:
+        """Have the model do a little of its work."""
+        return await self._link.check(timeout_s)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._link.close()
+        await self._link.wait_closed()
+
+    def _take(self, _hello: bool, transport: asyncio.Transport) -> None:
+        self._link.opened(transport)
+
+
+class PingServer:
+    """Answers every `openai_bls` instance.
+
+    Args:
+        name: of the model.
+        address: to listen on, as `frames.address` gives it.
+        work: a little of the model's work, done before each answer; raises if it fails.
+    """
+
+    def __init__(self, name: str, address: str, work: Callable[[], object]) -> None:
+        self._name = name
+        self._work = work
+        self._listener = Listener(f"model {name}", address, self._connect)
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._listener.start()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._listener.close()
+        with self._lock:
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.sendall(pack(GOODBYE))
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _connect(self, accepted: socket.socket) -> None:
+        with self._lock:
+            self._connections.add(accepted)
+        threading.Thread(target=self._answer, args=(accepted,), name="ping", daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        frames = Frames()
+        try:
+            connection.sendall(pack(_HELLO))
+            while data := connection.recv(4096):
+                if frames.feed(data):
+                    self._work()
+                    connection.sendall(pack(PING))
+        except OSError:
+            # The client has gone.
+            pass
+        except Exception:
+            logger.exception("the model %s does not work", self._name)
+        with self._lock:
+            self._connections.discard(connection)
+            connection.close()

@@ -1,0 +1,174 @@
+"""Official text tensors of `tensorrt_llm_bls`: parser from one Triton request to engine requests.
+
+Everything but the words is read by the parser of `tensorrt_llm`, under its names. Sources: tensorrtllm_backend's
+`all_models/inflight_batcher_llm/tensorrt_llm_bls` and, for `LLMAPI_NAMES`, `all_models/llmapi`. Kept: names, shapes and
+defaults. Different, and said so: stop words are matched in the text, whatever their tokens are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
+from openai_bls.core.errors import InvalidRequestError
+from openai_bls.pipeline.model_registry import PromptClient
+from openai_bls.triton_models import word_tensors
+from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
+from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
+from openai_bls.triton_models.tensors import LLMAPI_NAMES, PASSED_THROUGH
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+# Name of an input here → that of `tensorrt_llm`. `pad_id` has no effect: nothing is padded.
+_ENGINE_NAMES = {
+    **PASSED_THROUGH,
+    "max_tokens": "request_output_len",
+    "end_id": "end_id",
+    "return_perf_metrics": "return_perf_metrics",
+}
+_EXTRAS = {
+    "return_num_input_tokens": "num_input_tokens",
+    "return_num_output_tokens": "num_output_tokens",
+    "return_finish_reason": "finish_reason",
+    "return_stop_reason": "stop_reason",
+    "return_cumulative_logprob": "cumulative_logprob",
+}
+"""Input → the output that it asks for."""
+
+
+class TextRequest(msgspec.Struct, frozen=True):
+    """One Triton request of the contract, tokenized."""
+
+    official: OfficialRequest
+    stop: tuple[str, ...] = ()
+    include_stop: bool = True
+    """Leave the stop string that ended the text in it."""
+    extras: frozenset[str] = frozenset()
+    """Further outputs to send with the last response of each sequence."""
+    return_log_probs: bool = False
+
+
+async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude_input_default: bool) -> TextRequest:
+    """The request that the input tensors hold.
+
+    Args:
+        arrays: the tensors by name.
+        info: the engine's.
+        prompts: client of preprocessing.
+        exclude_input_default: of requests that do not say.
+
+    Raises:
+        ApiError: a missing or bad tensor, one that asks for what the engine does not do, or preprocessing cannot be
+            reached.
+    """
+    given, names = _official_names(arrays)
+    texts = _prompts(given)
+    extras = frozenset(output for name, output in _EXTRAS.items() if _flag(given, name))
+    stop, include_stop = _stop(given)
+    tensors = {inner: given[outer] for outer, inner in _ENGINE_NAMES.items() if outer in given}
+    engine_names = {inner: names.get(outer, outer) for outer, inner in _ENGINE_NAMES.items() if outer in given}
+    engine_names |= {
+        "embedding_bias": "embedding_bias_weights",
+        "request_output_len": names.get("max_tokens", "max_tokens"),
+    }
+    if "cumulative_logprob" in extras and not _flag(given, "return_log_probs"):
+        tensors["return_log_probs"] = np.array([True])
+        engine_names["return_log_probs"] = "return_cumulative_logprob"
+    bias = await _bias(given, prompts)
+    if bias is not None:
+        tensors["embedding_bias"] = bias
+    try:
+        if "guided_decoding_guide_type" in tensors:
+            # A large schema takes a while, and other requests' tokens must not wait for it.
+            official = await asyncio.to_thread(engine_requests.parse, tensors, info, exclude_input_default, [])
+        else:
+            official = engine_requests.parse(tensors, info, exclude_input_default, [])
+    except InvalidRequestError as error:
+        raise renamed(error, engine_names) from None
+    result = await _prepare(prompts, PromptRequest(prompts=texts, bad_words=_words(given, "bad_words")))
+    if not all(result.prompt_token_ids):
+        raise InvalidRequestError("'text_input' holds an empty prompt.", param="text_input")
+    bad_words = tuple(tuple(word) for word in result.bad_words)
+    template = msgspec.structs.replace(official.template, bad_words=bad_words)
+    return TextRequest(
+        msgspec.structs.replace(official, prompts=result.prompt_token_ids, template=template),
+        stop=stop,
+        include_stop=include_stop,
+        extras=extras,
+        return_log_probs=_flag(given, "return_log_probs"),
+    )
+
+
+def require_one_response(request: TextRequest) -> None:
+    """Check a request to a model whose decoupled_mode is false; raises `InvalidRequestError`."""
+    try:
+        engine_requests.require_one_response(request.official)
+    except InvalidRequestError as error:
+        raise renamed(error, {"streaming": "stream", "input_ids": "text_input"}) from None
+
+
+def renamed(error: InvalidRequestError, names: Mapping[str, str]) -> InvalidRequestError:
+    """`error` with the names of inputs that the client knows instead of the engine's."""
+    message = re.sub(r"'(\w+)'", lambda found: f"'{names.get(found[1], found[1])}'", error.message)
+    return InvalidRequestError(message, param=names.get(error.param or "", error.param), code=error.code)
+
+
+def _official_names(arrays: Arrays) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
+    """The tensors under the official names, and of those that came under another name that one."""
+    given = dict(arrays)
+    names = {}
+    for name, official in LLMAPI_NAMES.items():
+        if name not in given:
+            continue
+        if official in given:
+            raise InvalidRequestError(f"'{official}' is given twice: as '{name}' too.", param=name)
+        given[official] = given.pop(name)
+        names[official] = name
+    return given, names
+
+
+def _prompts(arrays: Arrays) -> list[str]:
+    if "text_input" not in arrays:
+        raise InvalidRequestError("'text_input' is missing.", param="text_input")
+    return [word_tensors.text(value, "text_input") for value in arrays["text_input"].reshape(-1).tolist()]
+
+
+def _stop(arrays: Arrays) -> tuple[tuple[str, ...], bool]:
+    """Stop strings, and whether they stay in the text: `stop_words` do, and the LLM API cuts its own off."""
+    words, cut_off = _words(arrays, "stop_words"), _words(arrays, "sampling_param_stop")
+    if words and cut_off:
+        raise InvalidRequestError("'stop_words' is given twice: as 'sampling_param_stop' too.", param="stop_words")
+    return tuple(words or cut_off), not cut_off
+
+
+def _words(arrays: Arrays, name: str) -> list[str]:
+    """The words that all rows share; empty ones, which guides send, are none."""
+    return [word for word in word_tensors.words(arrays, name, len(arrays["text_input"])) if word]
+
+
+async def _bias(arrays: Arrays, prompts: PromptClient) -> np.ndarray[Any, Any] | None:
+    """FP32 [1, n]: `word_tensors.bias_row`."""
+    names = ("embedding_bias_words", "embedding_bias_weights")
+    weighted = word_tensors.weighted_words(arrays, *names, len(arrays["text_input"]))
+    if not weighted:
+        return None
+    words, weights = zip(*weighted, strict=True)
+    result = await _prepare(prompts, PromptRequest(prompts=list(words), add_special_tokens=False))
+    return word_tensors.bias_row(zip(result.prompt_token_ids, weights, strict=True))[np.newaxis]
+
+
+async def _prepare(prompts: PromptClient, request: PromptRequest) -> PromptResult:
+    result = await prompts.prepare(request)
+    if result.error is not None:
+        raise InvalidRequestError(result.error, param="text_input")
+    return result
+
+
+def _flag(arrays: Arrays, name: str) -> bool:
+    return name in arrays and bool(arrays[name].any())

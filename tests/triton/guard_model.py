@@ -1,0 +1,37 @@
+"""The guard of examples/guard, which also misbehaves as a request's `user` asks for; keeps every question in a file."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from example import TritonPythonModel as Example  # type: ignore[import-not-found]
+
+FOLDER = Path(__file__).parent
+
+
+class TritonPythonModel(Example):  # type: ignore[misc]
+    def answer(self, request: Any) -> Any:
+        text = pb_utils.get_input_tensor_by_name(request, "request").as_numpy()[0]
+        question = json.loads(text)
+        with (FOLDER / "questions.jsonl").open("ab") as file:
+            file.write(text + b"\n")
+        user = question["request"].get("user") or ""
+        if not user.startswith(question["hook"] + ":"):
+            return super().answer(request)
+        _, wanted = user.split(":", 1)
+        if wanted == "fail":
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("out of order"))
+        if wanted == "raise":
+            raise RuntimeError("a secret of the guard")
+        if wanted == "hang":
+            while not (FOLDER / "go_on").exists():
+                time.sleep(0.01)
+        if wanted.startswith("route="):
+            wanted = json.dumps({"request": {**question["request"], "model": wanted.removeprefix("route=")}})
+        said = np.array([wanted.encode()], dtype=np.object_)
+        return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("response", said)])

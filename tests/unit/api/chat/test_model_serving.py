@@ -1,0 +1,355 @@
+"""Chat models behind /v1/chat/completions and Triton's endpoints, in process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openai_bls.api.chat import model_serving
+from openai_bls.api.registry import TRITON_ENTRIES
+from openai_bls.core.errors import ApiError, InvalidRequestError
+from openai_bls.core.usage import Usage
+from openai_bls.transport.model_calls import Array, Arrays, ModelCallError
+from tests.unit.api.http_support import application, asked, until
+from tests.unit.core_support import WAIT_S, Answered, Bench, FakeSink, ask, events
+from tests.unit.task_support import model
+
+PATH = "/v1/chat/completions"
+USER = {"role": "user", "content": "hi"}
+BODY: dict[str, Any] = {"model": "rag", "messages": [USER]}
+STREAM = {**BODY, "stream": True}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+ANSWER: dict[str, Any] = {
+    "id": "x",
+    "object": "chat.completion",
+    "created": 7,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Paris"}, "finish_reason": "stop"}],
+    "usage": USAGE,
+}
+
+
+def chunk(content: str = "", finish_reason: str | None = None, **more: Any) -> dict[str, Any]:
+    delta = {"content": content} if content else {}
+    return {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], **more}
+
+
+def response(value: Any) -> Arrays:
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return {"response": np.array([text], dtype=np.object_)}
+
+
+def bench_of(
+    whole: Any = None, chunks: Callable[[dict[str, Array]], Any] | None = None, *, name: str = "rag", **settings: Any
+) -> Bench:
+    """A service with a chat model, one that streams if `chunks` are given."""
+    bench = Bench(**settings)
+    decoupled = {"model_transaction_policy": {"decoupled": True}} if chunks is not None else {}
+    bench.service.models.tasks.replace([model("chat", name, max_batch_size=0, **decoupled), model("embeddings", "vec")])
+    bench.model_calls.models[name] = lambda _: response(whole)
+    if chunks is not None:
+        bench.model_calls.streams[name] = chunks
+    return bench
+
+
+def sent_to_model(bench: Bench) -> Any:
+    ((_, inputs),) = bench.model_calls.called
+    return json.loads(inputs["request"].item())
+
+
+def streamed(answered: Answered) -> list[Any]:
+    assert answered.status == 200
+    assert answered.headers["content-type"].startswith("text/event-stream")
+    *found, done = events(answered.body)
+    assert done == "[DONE]"
+    return [json.loads(each) for each in found]
+
+
+def error_of(answered: Answered) -> tuple[int, str]:
+    return answered.status, answered.json()["error"]["message"]
+
+
+def test_a_whole_answer_is_the_models_own() -> None:
+    whole = b'{ "choices": [{"finish_reason": "stop"}], "retrieved": [1.50], "usage": {"prompt_tokens": 3} }'
+    bench = bench_of(whole)
+    answered = asked(bench, PATH, {**BODY, "anything": {"deep": [1, None]}, "temperature": "hot"})
+    assert (answered.status, answered.body) == (200, whole)
+    assert answered.headers["content-type"] == "application/json"
+    assert sent_to_model(bench) == {**BODY, "anything": {"deep": [1, None]}, "temperature": "hot", "stream": False}
+    (record,) = bench.records
+    assert (record.endpoint, record.model, record.outcome) == ("chat.completions", "rag", "done")
+    assert (record.usage, record.finish_reasons, record.first_token_at) == (Usage.of(3, 0), ["stop"], None)
+    assert bench.busy == [1, 0]
+
+
+def test_a_request_that_an_engine_could_answer() -> None:
+    """Known fields alone, which take another way in."""
+    bench = bench_of(ANSWER)
+    assert asked(bench, PATH, BODY).json() == ANSWER
+    assert sent_to_model(bench) == {**BODY, "stream": False}
+    assert bench.engine.requests == []
+
+
+def test_a_model_that_streams() -> None:
+    said = [chunk("Pa"), chunk("ris", "stop", retrieved=["a"]), {"choices": [], "usage": USAGE}]
+    bench = bench_of(chunks=lambda _: [response(each) for each in said])
+    assert streamed(asked(bench, PATH, {**STREAM, "stream_options": {"include_usage": True}})) == said
+    assert sent_to_model(bench) == {**STREAM, "stream_options": {"include_usage": True}}
+    (record,) = bench.records
+    assert (record.outcome, record.usage, record.finish_reasons) == ("done", Usage.of(3, 2), ["stop"])
+    assert record.first_token_at is not None
+    assert record.began_at <= record.first_token_at <= record.ended_at
+    assert bench.model_calls.closed_streams == 1
+
+
+def test_chunks_go_out_as_they_are_written_on_one_line() -> None:
+    texts = [b'{"choices": [],  "a": 1.0}', b'{\n "choices": [],\r\n "b": "\\n"\n}']
+    answered = asked(bench_of(chunks=lambda _: map(response, texts)), PATH, STREAM)
+    first, second, _ = events(answered.body)
+    assert first.encode() == texts[0]
+    assert json.loads(second) == json.loads(texts[1])
+
+
+def test_a_streaming_model_that_is_asked_for_a_whole_answer() -> None:
+    bench = bench_of(chunks=lambda _: [response(ANSWER)])
+    assert asked(bench, PATH, {**BODY, "stream": None}).json() == ANSWER
+    assert sent_to_model(bench)["stream"] is False
+
+
+def test_a_model_that_answers_once_is_asked_to_stream() -> None:
+    bench = bench_of(ANSWER)
+    found = streamed(asked(bench, PATH, {**STREAM, "stream_options": {"include_usage": True}, "x": 1}))
+    assert sent_to_model(bench) == {**BODY, "x": 1, "stream": False}
+    assert [each["choices"][0]["delta"] for each in found[:-1]] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Paris"},
+        {},
+    ]
+    assert (found[-1]["choices"], found[-1]["usage"]) == ([], USAGE)
+    (record,) = bench.records
+    assert (record.usage, record.finish_reasons) == (Usage.of(3, 2), ["stop"])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"model": "rag"}, "Missing required parameter: 'messages'"),
+        ({"model": "rag", "messages": []}, "Invalid value for 'messages'"),
+        ({"model": "rag", "messages": "hi"}, "Invalid value for 'messages'"),
+        ({"model": "rag", "messages": [{"content": "hi"}]}, "Missing required parameter: 'messages[0].role'"),
+        ({**BODY, "stream": "yes"}, "Invalid value for 'stream'"),
+        ({**BODY, "stream_options": {}}, "'stream_options' is only allowed when 'stream' is true."),
+        ({**STREAM, "stream_options": {"include_usage": 7}}, "Invalid value for 'stream_options.include_usage'"),
+        (b'{"model": "rag", ', "We could not parse the JSON body of your request"),
+        (b'["rag"]', "The request body must be a JSON object."),
+    ],
+)
+def test_bad_requests_never_reach_the_model(body: Any, message: str) -> None:
+    bench = bench_of(ANSWER)
+    status, said = error_of(asked(bench, PATH, body))
+    assert status == 400
+    assert said.startswith(message)
+    assert bench.model_calls.called == []
+
+
+def test_engines_come_first_and_refuse_what_they_do_not_know() -> None:
+    bench = bench_of(ANSWER, name="tiny")
+    assert error_of(asked(bench, PATH, {**BODY, "model": "tiny", "anything": 1})) == (
+        400,
+        "Unknown parameter: 'anything'.",
+    )
+    assert error_of(asked(bench, PATH, {"messages": [USER], "anything": 1}))[0] == 400
+    assert error_of(asked(bench, PATH, {**BODY, "model": 7}))[0] == 400
+    assert bench.model_calls.called == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"messages": [USER], "max_tokens": 4}),
+        ("/v1/embeddings", {"input": "hi"}),
+    ],
+)
+def test_other_endpoints_name_the_right_one(path: str, body: dict[str, Any]) -> None:
+    bench = bench_of(ANSWER)
+    status, message = error_of(asked(bench, path, {**body, "model": "rag"}))
+    assert (status, message) == (400, "The model 'rag' answers chats: use /v1/chat/completions.")
+
+
+def test_a_model_of_another_task() -> None:
+    bench = bench_of(ANSWER)
+    status, message = error_of(asked(bench, PATH, {**BODY, "model": "vec"}))
+    assert status == 400
+    assert message.startswith("The model 'vec' makes embeddings")
+
+
+def test_a_model_with_a_fault() -> None:
+    bench = bench_of(ANSWER)
+    bench.service.models.tasks.replace([model("chat", "rag", input=[])])
+    for body in (BODY, {**BODY, "anything": 1}, STREAM):
+        status, message = error_of(asked(bench, PATH, body))
+        assert status == 503
+        assert message.startswith("The model 'rag' cannot be used: it has no input 'request'")
+
+
+def test_errors_of_the_model() -> None:
+    error = {"message": "ask something else", "type": "invalid_request_error", "code": "off_topic", "hint": "x"}
+    for body in (BODY, STREAM):
+        for bench in (bench_of({"error": error}), bench_of(chunks=lambda _: [response({"error": error})])):
+            answered = asked(bench, PATH, body)
+            assert (answered.status, answered.json()) == (400, {"error": {"param": None, **error}})
+            (record,) = bench.records
+            assert isinstance(record.outcome, ApiError)
+            assert record.outcome.status == 400
+
+
+def test_an_error_in_the_middle_of_a_stream() -> None:
+    def chunks(_: Any) -> Any:
+        yield response(chunk("Pa"))
+        raise ModelCallError("the model 'rag': no more")
+
+    first, error = streamed(asked(bench_of(chunks=chunks), PATH, STREAM))
+    assert first == chunk("Pa")
+    assert error["error"]["message"] == "The model 'rag' failed: no more"
+
+
+def test_something_else_than_json() -> None:
+    assert error_of(asked(bench_of(b"hello"), PATH, BODY)) == (
+        500,
+        "The model 'rag' answered with something that is not JSON.",
+    )
+
+
+def test_admission_counts_them() -> None:
+    bench = bench_of(ANSWER, max_concurrent_requests=1)
+    bench.service.count(1)
+    for body in (BODY, STREAM):
+        status, message = error_of(asked_while_busy(bench, body))
+        assert status == 503
+        assert message.startswith("The server has 1 requests in progress")
+    assert bench.model_calls.called == []
+
+
+def asked_while_busy(bench: Bench, body: dict[str, Any]) -> Answered:
+    async def main() -> Answered:
+        return await asyncio.wait_for(ask(application(bench), "POST", PATH, body), WAIT_S)
+
+    return asyncio.run(main())
+
+
+async def endless(_: Any) -> AsyncIterator[Arrays]:
+    while True:
+        yield response(chunk("a"))
+        await asyncio.sleep(0)
+
+
+async def hanging(_: Any) -> AsyncIterator[Arrays]:
+    await asyncio.Event().wait()
+    yield {}
+
+
+@pytest.mark.parametrize("chunks", [endless, hanging])
+async def test_a_client_that_goes_away(chunks: Any) -> None:
+    bench = bench_of(chunks=chunks)
+    sink = FakeSink(sse=True)
+    request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
+    answer = model_serving.StreamedAnswer(bench.service, request, sink)
+    await until(lambda: bench.model_calls.called)
+    answer.cancel()
+    await until(lambda: bench.records)
+    assert bench.records[0].outcome == "cancelled"
+    assert bench.model_calls.closed_streams == 1
+    assert (sink.ends, sink.errors, bench.service.in_progress) == (0, [], 0)
+
+
+async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_serving, "MAX_UNREAD_BYTES", 1000)
+    bench = bench_of(chunks=endless)
+
+    class Unread(FakeSink):
+        @property
+        def unread(self) -> int:
+            return len(self.raw)
+
+    for sink, read in ((Unread(sse=True), False), (FakeSink(sse=True), True)):
+        request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
+        answer = model_serving.StreamedAnswer(bench.service, request, sink)
+        await until(lambda sink=sink: sink.errors or len(sink.raw) > 100)  # type: ignore[misc]
+        answer.cancel()
+        if read:
+            assert sink.errors == []
+        else:
+            assert [error.code for error in sink.errors] == ["client_too_slow"]
+            assert sum(map(len, sink.raw)) <= 1000
+
+
+async def test_one_large_chunk_is_no_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_serving, "MAX_UNREAD_BYTES", 10)
+    bench = bench_of(chunks=lambda _: [response(chunk("a" * 100))])
+    sink = FakeSink(sse=True)
+    request = model_serving.ChatModelRequest(bench.service.models.tasks.get("rag"), STREAM)  # type: ignore[arg-type]
+    model_serving.StreamedAnswer(bench.service, request, sink)
+    await until(lambda: sink.ended)
+    assert sink.errors == []
+
+
+def triton(bench: Bench, body: dict[str, Any]) -> tuple[Any, FakeSink]:
+    async def main() -> tuple[Any, FakeSink]:
+        sink = FakeSink(opens_at_once=True)
+        answer = await TRITON_ENTRIES["chat.completions"](body)(bench.service, sink)
+        if not isinstance(answer, bytes):
+            await until(lambda: sink.ended)
+        return answer, sink
+
+    return asyncio.run(main())
+
+
+def test_on_tritons_endpoints() -> None:
+    answer, _ = triton(bench_of(ANSWER), {**BODY, "anything": 1})
+    assert json.loads(answer) == ANSWER
+    said = [chunk("Pa"), chunk("ris", "stop")]
+    _, sink = triton(bench_of(chunks=lambda _: map(response, said)), STREAM)
+    assert sink.chunks == said
+    _, sink = triton(bench_of(ANSWER), STREAM)
+    assert sink.chunks[1]["choices"][0]["delta"] == {"content": "Paris"}
+
+
+def test_bad_requests_on_tritons_endpoints() -> None:
+    bench = bench_of(ANSWER)
+    with pytest.raises(InvalidRequestError, match="messages"):
+        triton(bench, {"model": "rag"})
+    with pytest.raises(InvalidRequestError, match="anything"):
+        triton(bench, {**BODY, "model": "tiny", "anything": 1})
+    # Before there is a service.
+    with pytest.raises(InvalidRequestError, match="anything"):
+        TRITON_ENTRIES["chat.completions"]({"messages": [USER], "anything": 1})
+
+
+async def test_a_draining_server_answers_what_chat_models_ask_for() -> None:
+    """A chat model at work may need the engine; when it has ended, nothing new is taken."""
+    working = asyncio.Event()
+
+    async def whole(_: Any) -> Arrays:
+        await working.wait()
+        return response(ANSWER)
+
+    bench = bench_of()
+    bench.model_calls.models["rag"] = whole
+    app = application(bench)
+    outer = asyncio.ensure_future(ask(app, "POST", PATH, BODY))
+    await until(lambda: bench.service.chat_models.in_progress)
+    bench.service.draining = True
+    inner = asyncio.ensure_future(ask(app, "POST", PATH, {"messages": [USER]}))
+    await until(lambda: bench.engine.requests)
+    bench.engine.deliver(0, "x", "length")
+    assert (await inner).status == 200
+    working.set()
+    assert (await outer).status == 200
+    assert error_of(await ask(app, "POST", PATH, BODY)) == (503, "The server is shutting down.")

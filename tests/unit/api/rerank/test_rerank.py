@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from openai_bls.api.common.encoding import encode
+from openai_bls.api.rerank.schema import MAX_DOCUMENTS
+from openai_bls.api.rerank.serving import rerank, score
+from openai_bls.core.errors import ApiError
+from openai_bls.transport.model_calls import Array, Arrays
+from tests.unit.core_support import Bench
+from tests.unit.task_support import model, tensor
+
+DOCUMENTS = ["pear", "Paris", "a pair"]
+
+
+def closeness(inputs: Mapping[str, Array]) -> Arrays:
+    """The number of letters of the query that the document has, and of its tokens, which are letters."""
+    pairs = zip(inputs["query"][:, 0], inputs["document"][:, 0], strict=True)
+    scores = [[len(set(query) & set(document))] for query, document in pairs]
+    tokens = [[len(document)] for document in inputs["document"][:, 0]]
+    return {"score": np.array(scores, np.float32), "prompt_tokens": np.array(tokens, np.int64)}
+
+
+def directions(inputs: Mapping[str, Array]) -> Arrays:
+    """An embedding of each text: how many p and how many r it has."""
+    texts = inputs["text"][:, 0]
+    return {"embedding": np.array([[text.count(b"p"), text.count(b"r"), 0, 0] for text in texts], np.float32)}
+
+
+def make_bench() -> Bench:
+    bench = Bench()
+    outputs = [tensor("score", "TYPE_FP32"), tensor("prompt_tokens", "TYPE_INT64")]
+    bench.service.models.tasks.replace([model("rerank", "ranks", output=outputs), model("embeddings", "vectors")])
+    bench.model_calls.models |= {"ranks": closeness, "vectors": directions}
+    return bench
+
+
+def ranked(bench: Bench, **body: Any) -> Any:
+    return msgspec.json.decode(encode(asyncio.run(rerank(bench.service, body))))
+
+
+def scored(bench: Bench, **body: Any) -> Any:
+    return msgspec.json.decode(encode(asyncio.run(score(bench.service, body))))
+
+
+def refused(call: Any, bench: Bench, **body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        call(bench, **body)
+    assert bench.service.in_progress == 0
+    return caught.value
+
+
+def test_documents_in_order_of_relevance() -> None:
+    bench = make_bench()
+    answer = ranked(bench, query="pair", documents=["pear", {"text": "Paris"}, "a pair"], user="u")
+    assert answer.pop("id").startswith("rerank-")
+    assert answer == {
+        "model": "ranks",
+        "results": [
+            {"index": 2, "relevance_score": 4.0, "document": {"text": "a pair"}},
+            # Equals in the order of the request.
+            {"index": 0, "relevance_score": 3.0, "document": {"text": "pear"}},
+            {"index": 1, "relevance_score": 3.0, "document": {"text": "Paris"}},
+        ],
+        "usage": {"prompt_tokens": 15, "total_tokens": 15},
+    }
+    (record,) = bench.records
+    assert (record.endpoint, record.model, record.usage.prompt_tokens) == ("rerank", "ranks", 15)
+
+
+def test_the_best_without_their_texts() -> None:
+    answer = ranked(make_bench(), model="ranks", query="pair", documents=DOCUMENTS, top_n=1, return_documents=False)
+    assert answer["results"] == [{"index": 2, "relevance_score": 4.0}]
+    assert len(ranked(make_bench(), query="pair", documents=DOCUMENTS, top_n=9)["results"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "scores"),
+    [
+        ({"text_1": "pair", "text_2": "pear"}, [3.0]),
+        ({"text_1": "pair", "text_2": ["pear", "a pair"]}, [3.0, 4.0]),
+        ({"text_1": ["pair", "x"], "text_2": ["pear", "xx"]}, [3.0, 1.0]),
+        ({"queries": ["pair"], "documents": ["pear", "a pair"]}, [3.0, 4.0]),
+    ],
+)
+def test_pairs(body: dict[str, Any], scores: list[float]) -> None:
+    answer = scored(make_bench(), **body)
+    assert [item["score"] for item in answer["data"]] == scores
+    assert [(item["index"], item["object"]) for item in answer["data"]] == [(n, "score") for n in range(len(scores))]
+    assert (answer["object"], answer["model"]) == ("list", "ranks")
+
+
+def test_an_embedding_model_by_the_cosine() -> None:
+    bench = make_bench()
+    answer = scored(bench, model="vectors", text_1="p", text_2=["pp", "r", "pr", "x", "p"])
+    assert [item["score"] for item in answer["data"]] == pytest.approx([1.0, 0.0, 0.5**0.5, 0.0, 1.0])
+    # Each text once.
+    ((_, inputs),) = bench.model_calls.called
+    assert inputs["text"].tolist() == [[b"p"], [b"pp"], [b"r"], [b"pr"], [b"x"]]
+    assert answer["usage"]["prompt_tokens"] == 0
+    assert ranked(bench, model="vectors", query="p", documents=["r", "p"])["results"][0]["index"] == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "param", "sentence"),
+    [
+        (ranked, {"documents": ["x"]}, "query", "Missing required parameter: 'query'"),
+        (ranked, {"query": "x", "documents": []}, "documents", "'documents' is an empty array"),
+        (ranked, {"query": "x", "documents": ["x"] * (MAX_DOCUMENTS + 1)}, "documents", "at most 2048"),
+        (ranked, {"query": "x", "documents": [{}]}, "documents[0].text", "Missing"),
+        (ranked, {"query": "x", "documents": [{"text": "x", "title": "y"}]}, "documents[0].title", "Unknown parameter"),
+        (ranked, {"query": "x", "documents": ["x"], "top_n": 0}, "top_n", "Invalid value"),
+        (ranked, {"query": "x", "documents": ["x"], "rank_fields": ["a"]}, "rank_fields", "Unknown parameter"),
+        (
+            ranked,
+            {"query": "x", "documents": ["x"], "model": "tiny"},
+            "model",
+            "generates text; models for this endpoint: ranks",
+        ),
+        (scored, {"text_1": "x"}, "text_2", r"'text_2' (or 'documents')"),
+        (scored, {"text_1": "x", "queries": "y", "text_2": "z"}, "queries", "not both"),
+        (scored, {"text_1": ["x", "y"], "text_2": ["a", "b", "c"]}, "text_2", "has 2 texts and 'text_2' 3"),
+        (scored, {"queries": [], "documents": "x"}, "queries", "is an empty array"),
+        (scored, {"text_1": "x", "text_2": "y", "model": "nope"}, "model", "models for this endpoint: ranks, vectors"),
+    ],
+)
+def test_refusals(call: Any, body: dict[str, Any], param: str, sentence: str) -> None:
+    error = refused(call, make_bench(), **body)
+    assert error.param == param
+    assert sentence in error.message
+
+
+def test_an_embedding_model_without_text() -> None:
+    bench = make_bench()
+    ids = [tensor("token_ids", "TYPE_INT32", [-1])]
+    bench.service.models.tasks.replace([model("embeddings", "vectors", input=ids)])
+    error = refused(scored, bench, model="vectors", text_1="x", text_2="y")
+    assert error.message == "The model 'vectors' takes token ids, no text."
+    # Nor is it taken unasked.
+    assert refused(scored, bench, text_1="x", text_2="y").status == 404

@@ -1,0 +1,226 @@
+"""Against a gRPC server of the real protocol, with a model that each test writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from openai_bls.transport.grpc.model_stream import GrpcModelStreams
+from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelTimeoutError, ModelUnavailableError
+from tests.unit.core_support import WAIT_S
+
+Answers = Callable[[Any, Any], AsyncIterator[Any]]
+
+
+class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self.cancelled = asyncio.Event()
+        self.closed_by_client = asyncio.Event()
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
+        try:
+            async for request in requests:
+                async for answer in self.answers(request, context):
+                    yield answer
+            self.closed_by_client.set()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+@asynccontextmanager
+async def serving(answers: Answers, kind: type[Triton] = Triton) -> AsyncIterator[tuple[Triton, GrpcModelStreams]]:
+    triton = kind(answers)
+    server = grpc.aio.server()
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    streams = GrpcModelStreams(f"127.0.0.1:{port}")
+    try:
+        yield triton, streams
+    finally:
+        await streams.close()
+        await server.stop(0)
+
+
+def response(*, final: bool = False, **arrays: Any) -> Any:
+    answer = service_pb2.ModelInferResponse()
+    answer.parameters["triton_final_response"].bool_param = final
+    for name, array in arrays.items():
+        datatype = np_to_triton_dtype(array.dtype)
+        answer.outputs.add(name=name, shape=list(array.shape), datatype=datatype)
+        content = serialize_byte_tensor(array).item() if datatype == "BYTES" else array.tobytes()
+        answer.raw_output_contents.append(content)
+    return service_pb2.ModelStreamInferResponse(infer_response=answer)
+
+
+def error(message: str) -> Any:
+    return service_pb2.ModelStreamInferResponse(
+        error_message=message, infer_response=service_pb2.ModelInferResponse(id="1")
+    )
+
+
+def text(*values: bytes) -> Any:
+    return np.array(values, dtype=np.object_)
+
+
+def open_stream(streams: GrpcModelStreams, timeout_s: float = WAIT_S) -> AsyncIterator[Arrays]:
+    return streams.stream("rag", {"request": text(b"ask")}, ["response"], timeout_s=timeout_s)
+
+
+async def read(streams: GrpcModelStreams, timeout_s: float = WAIT_S) -> list[Arrays]:
+    return [arrays async for arrays in open_stream(streams, timeout_s)]
+
+
+async def soon(what: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(what, WAIT_S)
+
+
+async def test_tensors_go_in_and_responses_come_in_order() -> None:
+    asked = []
+
+    async def answers(request: Any, _: Any) -> AsyncIterator[Any]:
+        asked.append(request)
+        yield response(response=text(b"a", "é".encode()), scores=np.array([[1.5, 2.0]], dtype=np.float32))
+        yield response(response=text(b""))
+        yield response(final=True)
+
+    async with serving(answers) as (triton, streams):
+        first, second = await soon(read(streams))
+        # The client closed the stream; it was not broken off.
+        await soon(triton.closed_by_client.wait())
+    assert first["response"].tolist() == [b"a", "é".encode()]
+    assert (first["scores"].tolist(), first["scores"].dtype) == ([[1.5, 2.0]], np.float32)
+    assert second["response"].tolist() == [b""]
+    (request,) = asked
+    assert (request.model_name, [output.name for output in request.outputs]) == ("rag", ["response"])
+    assert request.raw_input_contents == [serialize_byte_tensor(text(b"ask")).item()]
+
+
+async def test_many_requests_share_the_connection() -> None:
+    async def answers(request: Any, _: Any) -> AsyncIterator[Any]:
+        for number in range(3):
+            await asyncio.sleep(0)
+            yield response(response=text(b"%d" % number), final=number == 2)
+
+    async with serving(answers) as (_, streams):
+        all_read = await soon(asyncio.gather(*(read(streams) for _ in range(20))))
+    assert [[arrays["response"].item() for arrays in each] for each in all_read] == [[b"0", b"1", b"2"]] * 20
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        ("Request for unknown model: 'rag' is not found", ModelUnavailableError, "the model 'rag' is not loaded"),
+        (
+            "Request for unknown model: 'rag' has no available versions",
+            ModelUnavailableError,
+            "the model 'rag' is not loaded",
+        ),
+        # A model's own words, whatever they are.
+        ("the document is not found", ModelCallError, "the model 'rag': the document is not found"),
+    ],
+)
+async def test_errors_of_triton_and_of_the_model(said: str, kind: type[ModelCallError], message: str) -> None:
+    async def answers(*_: Any) -> AsyncIterator[Any]:
+        yield error(said)
+
+    async with serving(answers) as (_, streams):
+        with pytest.raises(ModelCallError) as raised:
+            await soon(read(streams))
+    assert (type(raised.value), str(raised.value)) == (kind, message)
+
+
+async def test_an_error_in_the_middle_comes_after_what_was_sent() -> None:
+    async def answers(*_: Any) -> AsyncIterator[Any]:
+        yield response(response=text(b"a"))
+        yield error("no more")
+
+    async with serving(answers) as (_, streams):
+        stream = open_stream(streams)
+        assert (await soon(stream.__anext__()))["response"].item() == b"a"
+        with pytest.raises(ModelCallError, match="no more"):
+            await soon(stream.__anext__())
+
+
+async def hang(*_: Any) -> AsyncIterator[Any]:
+    yield response(response=text(b"a"))
+    await asyncio.Event().wait()
+
+
+async def test_a_model_that_hangs_meets_the_deadline() -> None:
+    async with serving(hang) as (triton, streams):
+        with pytest.raises(ModelTimeoutError, match=r"'rag' has not answered within 0\.2 s"):
+            await soon(read(streams, timeout_s=0.2))
+        await soon(triton.cancelled.wait())
+
+
+async def test_closing_the_iterator_cancels_the_request() -> None:
+    async with serving(hang) as (triton, streams):
+        stream: Any = open_stream(streams)
+        await soon(stream.__anext__())
+        await stream.aclose()
+        await soon(triton.cancelled.wait())
+
+
+async def test_cancelling_the_reader_cancels_the_request() -> None:
+    async with serving(hang) as (triton, streams):
+        got_one = asyncio.Event()
+
+        async def reader() -> None:
+            async for _ in open_stream(streams):
+                got_one.set()
+
+        task = asyncio.create_task(reader())
+        await soon(got_one.wait())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await soon(triton.cancelled.wait())
+
+
+async def test_closing_ends_open_streams_with_an_error() -> None:
+    async with serving(hang) as (_, streams):
+        stream = open_stream(streams)
+        await soon(stream.__anext__())
+        await streams.close()
+        with pytest.raises(ModelUnavailableError):
+            await soon(stream.__anext__())
+
+
+async def test_a_server_that_is_not_there() -> None:
+    streams = GrpcModelStreams("127.0.0.1:1")
+    try:
+        with pytest.raises(ModelUnavailableError, match="front end was lost"):
+            await soon(read(streams))
+    finally:
+        await streams.close()
+
+
+async def test_a_stream_that_the_server_breaks_off() -> None:
+    async def answers(_: Any, context: Any) -> AsyncIterator[Any]:
+        yield response(response=text(b"a"))
+        await context.abort(grpc.StatusCode.INTERNAL, "boom")
+
+    async with serving(answers) as (_, streams):
+        with pytest.raises(ModelCallError, match="broke off"):
+            await soon(read(streams))
+
+
+async def test_an_end_that_the_model_did_not_send() -> None:
+    class Ends(Triton):
+        async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
+            yield response(response=text(b"a"))
+
+    async with serving(hang, Ends) as (_, streams):
+        with pytest.raises(ModelCallError, match="broke off"):
+            await soon(read(streams))

@@ -1,0 +1,258 @@
+"""The runtime between an engine and a preprocessing of its own, over real sockets."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
+from openai_bls.core.errors import ApiError
+from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.prompts import PromptExchangeServer
+from openai_bls.transport.ipc.server import ExchangeServer
+from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
+from tests.unit.core_support import WAIT_S, FakeEngine, exchange_address, made_up_logprobs, token_ids, write_tokenizer
+from tests.unit.triton_models.tensorrt_llm_bls.test_requests import tensors
+
+
+class FakeReply:
+    """Response stream of a request, see `pb_utils.TensorReply`."""
+
+    def __init__(self) -> None:
+        self.sent: list[Mapping[str, Any]] = []
+        self.error: ApiError | None = None
+        self.ended = False
+        self.gone = False
+        self.changed = threading.Condition()
+
+    def send(self, body: Mapping[str, Any], *, final: bool = False) -> None:
+        assert not self.ended
+        self.sent.append(body)
+        self._end(final)
+
+    def fail(self, error: ApiError, *, after_output: bool = False) -> None:
+        assert after_output == bool(self.sent)
+        self.error = error
+        self._end(True)
+
+    def close(self) -> None:
+        self._end(True)
+
+    def is_cancelled(self) -> bool:
+        return self.gone
+
+    def _end(self, final: bool) -> None:
+        with self.changed:
+            self.ended |= final
+            self.changed.notify_all()
+
+    def wait_end(self) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.ended, WAIT_S)
+
+    def texts(self, index: int = 0) -> list[str]:
+        """The pieces of one sequence."""
+        return [sent["text_output"][0].decode() for sent in self.sent if sent["sequence_index"].item() == index]
+
+
+def prepare(request: PromptRequest) -> PromptResult:
+    return PromptResult([token_ids(text) for text in request.prompts or []], [token_ids(w) for w in request.bad_words])
+
+
+class Bench:
+    def __init__(self, folder: Path, *, decoupled: bool = True) -> None:
+        # Addresses are made of the names of models.
+        name = exchange_address().replace("\0", "").replace("/", "-")
+        owner = os.getpid()
+        self.exchange = ExchangeServer(address(f"engine-{name}", owner))
+        self.engine = FakeEngine(self.exchange.on_step)
+        self.exchange.start(self.engine)
+        self.prompts = PromptExchangeServer(address(f"prompts-{name}", owner), prepare, 1)
+        self.prompts.start()
+        backend = Backend(f"engine-{name}", f"prompts-{name}", write_tokenizer(folder))
+        self.runtime = Runtime(backend, owner, exclude_input_default=True, decoupled=decoupled)
+        self.runtime.start()
+
+    def ask(self, count: int = 1, **values: Any) -> FakeReply:
+        """A request of `count` sequences that the engine has got."""
+        before = len(self.engine.submitted)
+        reply = self.send(**values)
+        self.engine.wait_for(lambda: len(self.engine.submitted) == before + count)
+        return reply
+
+    def send(self, **values: Any) -> FakeReply:
+        reply = FakeReply()
+        self.runtime.submit(tensors(**{"text_input": "Hi ", "max_tokens": 50, **values}), reply)
+        return reply
+
+    def step(self, at: int, text: str, reason: Any = None, **more: Any) -> None:
+        request = self.engine.submitted[at]
+        ids = token_ids(text)
+        if request.logprobs is not None:
+            more["logprobs"] = made_up_logprobs(ids, 0)
+        self.engine.step(TokenDelta(request.request_id, ids, reason, **more))
+
+    def close(self) -> None:
+        self.runtime.close()
+        self.engine.close()
+        self.exchange.close()
+        self.prompts.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+    assert bench.engine.live == {}
+
+
+def test_streams_and_whole_answers(bench: Bench) -> None:
+    streamed, whole = bench.ask(stream=True), bench.ask()
+    for at in (0, 1):
+        for piece in ("a", "bé", "👩"):
+            bench.step(at, piece)
+        bench.step(at, "z", "length")
+    streamed.wait_end()
+    whole.wait_end()
+    assert "".join(streamed.texts()) == "abé👩z"
+    assert whole.texts() == ["abé👩z"]
+    assert set(whole.sent[0]) == {"text_output", "batch_index", "sequence_index"}
+    assert whole.sent[0]["text_output"].shape == (1,)
+    assert (streamed.error, whole.error) == (None, None)
+
+
+def test_an_answer_of_no_text_is_a_response(bench: Bench) -> None:
+    for stream in (True, False):
+        reply = bench.ask(stream=stream)
+        bench.step(-1, "", "stop")
+        reply.wait_end()
+        assert reply.texts() == [""]
+
+
+def test_sequences_and_rows_are_tagged(bench: Bench) -> None:
+    reply = FakeReply()
+    arrays = tensors(max_tokens=5, num_return_sequences=2)
+    arrays["text_input"] = np.array([[b"a"], [b"b"]], dtype=np.object_)
+    bench.runtime.submit(arrays, reply)
+    bench.engine.wait_for(lambda: len(bench.engine.submitted) == 4)
+    for at in (3, 1, 0, 2):
+        bench.step(at, str(at), "stop")
+    reply.wait_end()
+    found = [(r["batch_index"].item(), r["sequence_index"].item(), r["text_output"][0]) for r in reply.sent]
+    assert found == [(1, 1, b"3"), (0, 1, b"1"), (0, 0, b"0"), (1, 0, b"2")]
+
+
+def test_the_prompt_in_whole_answers_alone(bench: Bench) -> None:
+    whole = bench.ask(exclude_input_in_output=False)
+    streamed = bench.ask(exclude_input_in_output=False, stream=True)
+    for at in (0, 1):
+        bench.step(at, "a", "stop")
+    whole.wait_end()
+    streamed.wait_end()
+    assert (whole.texts(), "".join(streamed.texts())) == (["Hi a"], "a")
+
+
+def test_stop_words_are_matched_in_the_text_and_end_the_engines_work(bench: Bench) -> None:
+    """Whatever the tokens are; `stop_words` stay in the text, those of the LLM API do not."""
+    kept, cut = bench.ask(stop_words=["d e"]), bench.ask(sampling_param_stop=["d e"], return_stop_reason=True)
+    for at in (0, 1):
+        bench.step(at, "abcd")
+        bench.step(at, " efg")
+    kept.wait_end()
+    cut.wait_end()
+    assert (kept.texts(), cut.texts()) == (["abcd e"], ["abc"])
+    assert cut.sent[0]["stop_reason"][0] == b"d e"
+    bench.engine.wait_for(lambda: len(bench.engine.cancelled) == 2)
+
+
+def test_log_probabilities_of_all_tokens_so_far(bench: Bench) -> None:
+    for stream in (True, False):
+        reply = bench.ask(stream=stream, return_log_probs=True)
+        bench.step(-1, "ab")
+        bench.step(-1, "c")
+        bench.step(-1, "", "stop")
+        reply.wait_end()
+        lengths = [sent["output_log_probs"].shape for sent in reply.sent]
+        assert lengths == ([(1, 1, 2), (1, 1, 3)] if stream else [(1, 1, 3)])
+        assert reply.sent[-1]["cum_log_probs"].tolist() == [[-1.5]]
+
+
+def test_what_else_is_asked_for_is_in_the_last_response(bench: Bench) -> None:
+    asked = ("finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens", "cumulative_logprob")
+    for stream in (True, False):
+        reply = bench.ask(stream=stream, **{f"return_{name}": True for name in asked})
+        bench.step(-1, "ab")
+        bench.step(-1, "c", "length")
+        reply.wait_end()
+        assert "".join(reply.texts()) == "abc"
+        assert [name for sent in reply.sent[:-1] for name in sent if name in asked] == []
+        last = {name: reply.sent[-1][name].item() for name in asked}
+        assert last == {
+            "finish_reason": b"length", "stop_reason": b"", "num_input_tokens": 3, "num_output_tokens": 3,
+            "cumulative_logprob": -1.5,
+        }  # fmt: skip
+
+
+def test_a_client_that_has_gone_frees_its_slots(bench: Bench) -> None:
+    gone, other = bench.ask(2, num_return_sequences=2, stream=True), bench.ask(stream=True)
+    bench.step(0, "a")
+    gone.gone = True
+    gone.wait_end()
+    bench.engine.wait_for(lambda: len(bench.engine.cancelled) == 2)
+    assert set(bench.engine.live) == {bench.engine.submitted[2].request_id}
+    bench.step(2, "b", "stop")
+    other.wait_end()
+    assert other.texts() == ["b"]
+
+
+def test_errors(bench: Bench) -> None:
+    """Before output and after it, of the request and of the engine; nobody else is disturbed."""
+    other = bench.ask(stream=True)
+    refused = bench.send(top_p=7.0)
+    refused.wait_end()
+    assert refused.error is not None
+    assert (refused.error.status, refused.error.param) == (400, "top_p")
+    for reason in (True, False):
+        failed = bench.ask(stream=True)
+        bench.step(-1, "a")
+        with failed.changed:
+            assert failed.changed.wait_for(lambda failed=failed: failed.sent, WAIT_S)  # type: ignore[misc]
+        bench.step(-1, "", "error", error="broken", invalid=reason)
+        failed.wait_end()
+        assert failed.error is not None
+        assert failed.error.status == (400 if reason else 500)
+    bench.step(0, "b", "stop")
+    other.wait_end()
+    assert other.texts() == ["b"]
+
+
+def test_one_response_per_request(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, decoupled=False)
+    for values, name in (({"stream": True}, "stream"), ({"num_return_sequences": 2}, "num_return_sequences")):
+        refused = bench.send(**values)
+        refused.wait_end()
+        assert refused.error is not None
+        assert f"'{name}' asks for several responses" in refused.error.message
+    reply = bench.ask()
+    bench.step(0, "ab", "stop")
+    reply.wait_end()
+    assert reply.texts() == ["ab"]
+    bench.close()
+
+
+def test_a_shutdown_ends_what_runs(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    running = bench.ask(stream=True)
+    bench.step(0, "a")
+    bench.close()
+    assert running.ended
+    assert running.error is not None
+    assert running.error.status == 503
