@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 import tempfile
 from importlib import metadata
@@ -40,6 +41,9 @@ OPENAI_MODEL = "openai_bls"
 # Each Python model starts with 1 MB and grows by 1 MB; Docker gives a container 64 MB unless told
 # otherwise.
 MINIMUM_SHM_BYTES = 32 * 2**20
+
+# An idle tritonserver with these models has some 70 open.
+MINIMUM_OPEN_FILES = 256
 
 _SHM = Path("/dev/shm")
 
@@ -122,9 +126,20 @@ def check_shm(folder: Path = _SHM, minimum: int = MINIMUM_SHM_BYTES) -> str:
     return f"{folder} with {free >> 20} MiB free"
 
 
+def check_open_files(minimum: int = MINIMUM_OPEN_FILES) -> str:
+    """The server has files for its threads and its clients: where it has none left, libevent ends the process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < minimum:
+        raise LaunchError(
+            f"a process may open {limit} files, and tritonserver needs {minimum} and more, one for each client: raise"
+            " the limit, by `ulimit -n 65536` for example"
+        )
+    return f"{'any number of' if limit == resource.RLIM_INFINITY else limit} open files"
+
+
 def check_runtime(server: Server) -> list[str]:
     """Everything about the machine and the environment; one line on each."""
-    return [check_platform(), check_python(server), check_numpy(server), check_shm()]
+    return [check_platform(), check_python(server), check_numpy(server), check_shm(), check_open_files()]
 
 
 def check_ports(ports: Ports, host: str = "127.0.0.1", triton_host: str = "") -> str:
@@ -156,7 +171,7 @@ def check_ports(ports: Ports, host: str = "127.0.0.1", triton_host: str = "") ->
 
 def doctor(console: Console, repository: Path, ports: Ports, host: str, triton_host: str = "") -> int:
     """Run all checks, whatever the others say; 0 if every one passed."""
-    todo: list[Callable[[], str | None]] = [check_platform, check_shm]
+    todo: list[Callable[[], str | None]] = [check_platform, check_shm, check_open_files]
     failures = 0
     try:
         server = find_server()

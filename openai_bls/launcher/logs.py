@@ -33,6 +33,8 @@ _NOISE = (
     "error: creating server",
 )
 
+_TOO_MANY_FILES = "Too many open files"
+
 # Written by guardian.py, for mpirun says nothing when the rank's exit code was 0.
 _LEFT_ALONE = re.compile(r"^openai_bls: rank (\d+) has left the others$")
 # Open MPI 4 writes the first sentence on one line, 5 on two.
@@ -98,6 +100,8 @@ class LoadWatcher:
                 return f"{match.group(1)} failed to load"
         elif not prefixed and (match := _FATAL.match(line)):
             self.fatal = self.fatal or first_line(match.group(1))
+        elif _TOO_MANY_FILES in line:
+            self.fatal = self.fatal or f"{_TOO_MANY_FILES}: raise the limit on them (ulimit -n)"
         elif line.startswith("Usage: tritonserver"):
             # After a bad flag the server prints some 400 lines of help.
             self.in_usage = True

@@ -51,6 +51,15 @@ def config_parameters(args: Mapping[str, str]) -> dict[str, str]:
     return {key: value["string_value"] for key, value in parameters.items()}
 
 
+def check_config(args: Mapping[str, str]) -> None:
+    """Refuse to load a model whose config.pbtxt has no inputs: Triton fills in what an empty one lacks but these."""
+    if not json.loads(args["model_config"]).get("input"):
+        raise load_error(
+            f"the config.pbtxt of {args['model_name']} names no inputs, as if it had been emptied: put this release's "
+            "file back, and your settings by `python -m openai_bls render --set`"
+        )
+
+
 def is_decoupled(args: Mapping[str, str]) -> bool:
     """Whether a model may send any number of responses per request, by its config.pbtxt."""
     return bool(json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False))

@@ -21,6 +21,7 @@ class TritonPythonModel:
         """Start the runtime; it waits for the engine by itself."""
         stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
+        pb_utils.check_config(args)
         metrics_directory.share(os.getppid())
         # Not at the top: it imports prometheus_client, and Triton first runs this file in a process of its own that
         # only asks for the configuration.

@@ -19,6 +19,7 @@ class TritonPythonModel:
 
         stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
+        pb_utils.check_config(args)
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
             self.postprocessing = Postprocessing(path)

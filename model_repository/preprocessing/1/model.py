@@ -20,6 +20,7 @@ class TritonPythonModel:
         from openai_bls.triton_models.preprocessing.model import Preprocessing
 
         pb_utils.log_to_triton()
+        pb_utils.check_config(args)
         stub_process.keep_torch_out()
         folder = Path(args["model_repository"])
         path = folder / args["model_version"] / "tokenizer"

@@ -22,6 +22,7 @@ class TritonPythonModel:
         """Load the engine that `1/engine.json` describes."""
         stub_process.close_inherited_sockets()
         pb_utils.log_to_triton()
+        pb_utils.check_config(args)
         version_dir = Path(args["model_repository"]) / args["model_version"]
         self.exchange = ExchangeServer(frames.address(args["model_name"], os.getppid()))
         try:

@@ -39,8 +39,10 @@ class Postprocessing:
                 [batch, n] padded with -1, DECODE_FINAL [batch, 1] and SKIP_SPECIAL_TOKENS [batch, 1].
 
         Raises:
-            InvalidRequestError: shapes that do not fit each other.
+            InvalidRequestError: no TOKENS_BATCH, or shapes that do not fit each other.
         """
+        if "TOKENS_BATCH" not in arrays:
+            raise InvalidRequestError("'TOKENS_BATCH' is missing.", param="TOKENS_BATCH")
         tokens = arrays["TOKENS_BATCH"]
         if tokens.ndim != 3:
             raise InvalidRequestError("'TOKENS_BATCH' must have shape [batch, beams, length].")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_platform_and_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "aarch64" in failure(checks.check_platform)
     assert "--shm-size" in failure(lambda: checks.check_shm(tmp_path, minimum=2**62))
     assert "not writable" in failure(lambda: checks.check_shm(tmp_path / "none"))
+
+
+def test_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, text in ((1024, "1024 open files"), (resource.RLIM_INFINITY, "any number of open files")):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert checks.check_open_files() == text
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 1024))
+    assert "a process may open 64 files" in failure(checks.check_open_files)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,10 @@ def test_progress_is_followed() -> None:
             [f"E{PREFIX} \"Poll failed for model directory 'x': failed to read text proto\""],
             "model x failed to load: failed to read text proto",
         ),
+        (
+            ["[err] /libevent/signal.c: socketpair: Too many open files"],
+            "Too many open files: raise the limit on them (ulimit -n)",
+        ),
     ],
 )
 def test_failure_is_one_line(lines: list[str], reason: str) -> None:

@@ -53,9 +53,11 @@ MODELS = sorted((Path(__file__).parents[3] / "model_repository").glob("*/1/model
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parts[-3])
-def test_every_model_closes_what_it_inherits(path: Path) -> None:
+def test_every_model_begins_alike(path: Path) -> None:
     (_, body) = path.read_text().split("def initialize(")
     assert "stub_process.close_inherited_sockets()" in body
+    # Refuses an emptied config.pbtxt.
+    assert "pb_utils.check_config(args)" in body
 
 
 _CHILD = """

@@ -45,6 +45,12 @@ def test_lengths_and_padding(postprocessing: Postprocessing) -> None:
     assert output(postprocessing, {"TOKENS_BATCH": np.zeros((1, 1, 0), np.int32)}) == [""]
 
 
+def test_without_tokens(postprocessing: Postprocessing) -> None:
+    # Triton counts inputs, it does not look for each.
+    with pytest.raises(InvalidRequestError, match=r"^'TOKENS_BATCH' is missing\.$"):
+        postprocessing({"SEQUENCE_LENGTH": np.array([[2]], dtype=np.int32)})
+
+
 def test_special_tokens(postprocessing: Postprocessing) -> None:
     arrays: dict[str, Any] = {"TOKENS_BATCH": tokens([[*token_ids("a"), EOS]])}
     assert output(postprocessing, arrays) == ["a"]
