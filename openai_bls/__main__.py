@@ -24,6 +24,8 @@ from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.serve import ServeOptions, serve
 from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
+from openai_bls.launcher.supervisor import DEFAULT_RESTARTS
+from openai_bls.triton_models.openai_bls.server_process import control_headers, find_tritonserver
 
 _REPOSITORY_VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
 _HOST_VARIABLE = "OPENAI_BLS_HTTP_HOST"
@@ -72,6 +74,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long a stop waits for running requests (default: %(default)s)",
     )
+    run.add_argument(
+        "--restarts",
+        type=_count,
+        default=DEFAULT_RESTARTS,
+        metavar="N",
+        help="restarts within 10 minutes of a server that ends, and of each model whose process dies, after which it"
+        " stays down; 0 for none, and no model control either (default: %(default)s)",
+    )
     _add_rank_options(run)
     run.add_argument(
         "--dry-run", action="store_true", help="print the command and the changes to the environment, start nothing"
@@ -112,7 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         help="unload models of a running server and load them again",
         description="Unload models of a running server and load them again, over gRPC: model control over HTTP cuts off"
-        " streams of other models. The server must have been started with --model-control-mode=explicit.",
+        " streams of other models. The server must have been started by `serve` or with --model-control-mode=explicit.",
     )
     again.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository, such as tensorrt_llm")
     return parser
@@ -197,6 +207,12 @@ def _add_rank_options(run: argparse.ArgumentParser) -> None:
     )
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
@@ -225,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
         host, openai_port = _v1_address(options)
         ports = Ports(options.http_port, options.grpc_port, options.metrics_port, openai_port)
         if options.command == "reload":
-            return _reload(f"{local_host(options.triton_host or host)}:{options.grpc_port}", options.models)
+            return _reload(local_host(options.triton_host or host), options.grpc_port, options.models)
         if options.command == "doctor":
             return doctor(Console(), options.model_repository, ports, host, options.triton_host)
         return serve(
@@ -237,6 +253,7 @@ def main(argv: list[str] | None = None) -> int:
                 triton_host=options.triton_host,
                 log_file=options.log_file,
                 exit_timeout=options.exit_timeout,
+                restarts=options.restarts,
                 verbose=options.verbose,
                 ranks=RankOptions(
                     options.world_size,
@@ -276,11 +293,13 @@ def _install_server() -> int:
     return 0
 
 
-def _reload(url: str, models: list[str]) -> int:
+def _reload(host: str, port: int, models: list[str]) -> int:
     # Here, since gRPC is heavy.
     from openai_bls.launcher.reload import reload_models
 
-    reload_models(url, models, Console().line)
+    server = find_tritonserver(port)
+    headers = {} if server is None else control_headers(server, "grpc")
+    reload_models(f"{host}:{port}", models, Console().line, headers)
     return 0
 
 

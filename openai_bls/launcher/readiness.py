@@ -12,7 +12,7 @@ from openai_bls.launcher.ports import local_host
 from openai_bls.launcher.server import flag_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from openai_bls.launcher.ports import Ports
@@ -24,14 +24,21 @@ _LISTING_RETRY_SECONDS = 0.05
 
 def get(host: str, port: int, path: str) -> bytes | None:
     """The body of a GET that was answered with 200, else None."""
+    status, body = ask(host, port, "GET", path)
+    return body if status == 200 else None
+
+
+def ask(
+    host: str, port: int, method: str, path: str, headers: Mapping[str, str] | None = None
+) -> tuple[int | None, bytes]:
+    """Status and body of the answer to a request; the status is None if there is no answer."""
     connection = http.client.HTTPConnection(local_host(host), port, timeout=_TIMEOUT_SECONDS)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
-        body = response.read()
-        return body if response.status == 200 else None
+        return response.status, response.read()
     except (OSError, http.client.HTTPException):
-        return None
+        return None, b""
     finally:
         connection.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -15,7 +15,9 @@ _UNLOAD_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
 
-def reload_models(url: str, names: Sequence[str], report: Callable[[str], None]) -> None:
+def reload_models(
+    url: str, names: Sequence[str], report: Callable[[str], None], headers: Mapping[str, str] | None = None
+) -> None:
     """Unload each model and load it again, and with it the ensembles that it is a step of.
 
     Load alone would do nothing to a model whose files are the same, not even if its process is dead.
@@ -24,6 +26,7 @@ def reload_models(url: str, names: Sequence[str], report: Callable[[str], None])
         url: host and port of the server's gRPC endpoint.
         names: models of its repository, of which those that are not loaded are only loaded.
         report: called with one line per model.
+        headers: that the server wants from whoever loads models.
 
     Raises:
         LaunchError: no server, one that takes no model control, an unknown model, or one that does not load; one
@@ -31,30 +34,51 @@ def reload_models(url: str, names: Sequence[str], report: Callable[[str], None])
     """
     with InferenceServerClient(url) as client:
         try:
-            there = _states(client)
+            there = _states(client, headers)
             for name in names:
                 if name not in there:
                     raise LaunchError(f"there is no model {name!r} in the server; there are {', '.join(sorted(there))}")
             for name in names:
                 begun = time.monotonic()
-                _unload(client, name)
-                client.load_model(name)
+                _unload(client, name, headers)
+                client.load_model(name, headers=headers)
                 report(f"{name} is loaded again ({time.monotonic() - begun:.1f} s)")
         except InferenceServerException as error:
             raise LaunchError(_sentence(url, error)) from None
 
 
-def _states(client: InferenceServerClient) -> dict[str, str]:
+def recover_model(url: str, name: str, headers: Mapping[str, str]) -> None:
+    """Load a model again whose process has died.
+
+    Its unload is not waited for: requests that it had on Triton's endpoints never end, and keep the old one for ever.
+
+    Args:
+        url: host and port of the server's gRPC endpoint.
+        name: of the model.
+        headers: that the server wants from whoever loads models.
+
+    Raises:
+        LaunchError: it does not load, or the server takes no model control; one sentence.
+    """
+    with InferenceServerClient(url) as client:
+        try:
+            client.unload_model(name, headers=headers)
+            client.load_model(name, headers=headers)
+        except InferenceServerException as error:
+            raise LaunchError(_sentence(url, error)) from None
+
+
+def _states(client: InferenceServerClient, headers: Mapping[str, str] | None) -> dict[str, str]:
     """Name of a model → its state: READY, UNAVAILABLE, LOADING or UNLOADING; empty if it was never loaded."""
-    index = client.get_model_repository_index(as_json=True)
+    index = client.get_model_repository_index(headers=headers, as_json=True)
     return {model["name"]: model.get("state", "") for model in index.get("models", [])}
 
 
-def _unload(client: InferenceServerClient, name: str) -> None:
+def _unload(client: InferenceServerClient, name: str, headers: Mapping[str, str] | None) -> None:
     """Unload a model and wait until it is gone."""
-    client.unload_model(name)
+    client.unload_model(name, headers=headers)
     deadline = time.monotonic() + _UNLOAD_SECONDS
-    while _states(client).get(name) in ("READY", "UNLOADING"):
+    while _states(client, headers).get(name) in ("READY", "UNLOADING"):
         if time.monotonic() > deadline:
             raise LaunchError(f"{name} has not ended within {_UNLOAD_SECONDS:.0f} s: see the server's log")
         time.sleep(_POLL_SECONDS)
@@ -64,9 +88,11 @@ def _sentence(url: str, error: InferenceServerException) -> str:
     message = (error.message() or "no reason given").splitlines()[0].rstrip(".")
     if "explicit model load / unload is not allowed" in message:
         return (
-            "the server takes no model control: start it with "
-            "`python -m openai_bls serve -- --model-control-mode=explicit '--load-model=*'`"
+            "the server takes no model control: start it with `python -m openai_bls serve`, or your own tritonserver"
+            " with --model-control-mode=explicit '--load-model=*'"
         )
+    if "protocol is restricted" in message:
+        return "the server takes model control with its key alone: run this on the same machine, in the same container"
     if error.status() == "StatusCode.UNAVAILABLE" and "failed to connect" in message:
         return f"no server answers on {url} (--host and --grpc-port say where it is)"
     return f"the server says: {message}"

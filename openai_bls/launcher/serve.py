@@ -22,8 +22,11 @@ from openai_bls.launcher.ports import Ports, local_host
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProcess, full_command
 from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
-from openai_bls.launcher.server import Server, has_flag, prepare
-from openai_bls.launcher.server_release import closed_shared_memory, exposure_warning
+from openai_bls.launcher.server import Server, flag_values, has_flag, prepare
+from openai_bls.launcher.server_release import closed_shared_memory, exposure_warning, model_control
+from openai_bls.launcher.stub_watch import StubWatch
+from openai_bls.launcher.supervisor import DEFAULT_RESTARTS, WINDOW_SECONDS, Backoff
+from openai_bls.pipeline.restarts import SERVER, VARIABLE, RestartCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,6 +64,8 @@ class ServeOptions:
     """Address of Triton's own ports; empty is that of /v1."""
     log_file: Path | None = None
     exit_timeout: int = DEFAULT_EXIT_TIMEOUT_SECONDS
+    restarts: int = DEFAULT_RESTARTS
+    """Restarts within ten minutes, of the server and of each model; 0 for none."""
     verbose: bool = False
     ranks: RankOptions = field(default_factory=RankOptions)
     dry_run: bool = False
@@ -120,6 +125,8 @@ def plan(options: ServeOptions) -> Start:
     environment["OPENAI_BLS_HTTP_HOST"] = options.host
     environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
     job, environment = plan_ranks(options.ranks, options.repository, names, options.extra, environment)
+    if options.restarts and job is None:
+        command = [*command, *model_control(options.extra)]
     return Start(server, command, environment, job)
 
 
@@ -143,15 +150,52 @@ def serve(options: ServeOptions) -> int:
         console.step(warning)
     if start.job is not None:
         console.step(start.job.summary())
+    return _run(options, start, console, log_path)
+
+
+def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) -> int:
+    """Run the server, again and again if it fails; the exit code of the last time."""
+    counts = RestartCounts() if options.restarts else None
+    environment = start.environment if counts is None else {**start.environment, VARIABLE: str(counts.path)}
+    # A container shows everything, for months, and nobody reads the file that it passes through.
+    log = LogFollower(log_path, _KEEP_LOG_BYTES if options.verbose and options.log_file is None else None)
+    backoff = Backoff(options.restarts)
+    # A server that has never been ready would not be the next time.
+    served = False
+    code = 1
     with _stop_requests() as stops:
-        process = ServerProcess(start.command, start.environment, log_path, start.job)
         try:
-            return _Foreground(options, start.job, console, process, stops).run()
+            while True:
+                process = ServerProcess(start.command, environment, log_path, start.job)
+                foreground = _Foreground(options, start, console, process, stops, log, counts)
+                try:
+                    foreground.run()
+                finally:
+                    # Reached with a live server only by an exception, such as a closed standard output.
+                    code = process.stop()
+                served = served or foreground.ready
+                if counts is None or not served or not foreground.failed or not _wait(console, backoff, stops):
+                    return code
+                counts.add(SERVER)
         finally:
-            # Reached with a live server only by an exception, such as a closed standard output.
-            process.stop()
-            if options.log_file is None and process.wait() == 0:
+            log.close()
+            if counts is not None:
+                counts.close()
+            if options.log_file is None and code == 0:
                 log_path.unlink(missing_ok=True)
+
+
+def _wait(console: Console, backoff: Backoff, stops: Callable[[], int]) -> bool:
+    """Wait until the server is to be started again; False if it is not."""
+    wait = backoff.next(time.monotonic())
+    if wait is None:
+        console.step(f"no further restart: that was the last one within {WINDOW_SECONDS / 60:.0f} minutes (--restarts)")
+        return False
+    console.step("starting the server again" + (f" in {wait:.0f} s" if wait else ""))
+    until = time.monotonic() + wait
+    while not stops() and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
+    return not stops()
 
 
 def dry_run(start: Start, base: Mapping[str, str]) -> str:
@@ -198,39 +242,47 @@ class _Foreground:
     def __init__(
         self,
         options: ServeOptions,
-        job: MpiJob | None,
+        start: Start,
         console: Console,
         process: ServerProcess,
         stops: Callable[[], int],
+        log: LogFollower,
+        counts: RestartCounts | None,
     ) -> None:
+        job = start.job
         self._options = options
+        self._counts = counts
+        self._watches = job is None and flag_values(start.command, "--model-control-mode")[-1:] == ["explicit"]
+        self._watch: StubWatch | None = None
         self._console = console
         self._process = process
         self._stops = stops
         self._names = expected_models(options.repository, options.extra)
         self._openai = serves_openai(self._names, options.ports)
         self._engines = len(checks.engine_models(self._names))
-        # A container shows everything, for months, and nobody reads the file that it passes through.
-        shown_and_ours = options.verbose and options.log_file is None
-        self._log = LogFollower(process.log_path, _KEEP_LOG_BYTES if shown_and_ours else None)
+        self._log = log
         self._watcher = LoadWatcher()
         self._ranks = RankWatcher(job.world_size if job is not None else 1)
         self._program = "mpirun" if job is not None else "tritonserver"
-        self._ready = False
+        self.ready = False
+        self.failed = False
+        """It has ended with an error, and nobody has asked for its end."""
         self._stopping = 0
         self._last_news = console.elapsed
 
-    def run(self) -> int:
+    def run(self) -> None:
+        """Follow the server to its end."""
         self._console.step(f"loading {', '.join(self._names)}")
         while True:
             # The exit code is read first, so that the log is complete when it is there.
             code = self._process.poll()
             self._read_log()
             if code is not None:
-                self._log.close()
-                return self._ended(code)
+                self._stop_watching()
+                self._ended(code)
+                return
             self._pass_stops_on()
-            if not self._ready and not self._stopping:
+            if not self.ready and not self._stopping:
                 self._look_for_readiness()
             time.sleep(_POLL_SECONDS)
 
@@ -240,7 +292,7 @@ class _Foreground:
             self._ranks.feed(line)
             if self._options.verbose or (worth_showing(line) and not self._watcher.in_usage):
                 self._console.line(f"    {line}")
-            if news and not self._ready and not self._stopping:
+            if news and not self.ready and not self._stopping:
                 self._news(news)
 
     def _news(self, text: str) -> None:
@@ -253,8 +305,17 @@ class _Foreground:
             options.triton_address, options.ports, self._names, openai=self._openai, openai_host=options.host
         )
         if not missing:
-            self._ready = True
+            self.ready = True
             self._announce()
+            if self._counts is not None and self._watches:
+                self._watch = StubWatch(
+                    self._process.pid,
+                    (options.triton_address, options.ports.http),
+                    (options.host, options.ports.openai) if self._openai else None,
+                    options.restarts,
+                    self._console.step,
+                    self._counts.add,
+                )
         elif self._console.elapsed - self._last_news > _REMIND_SECONDS:
             waiting = self._watcher.waiting or missing
             self._news(f"still waiting for {', '.join(waiting)}")
@@ -276,6 +337,7 @@ class _Foreground:
     def _pass_stops_on(self) -> None:
         while self._stopping < min(self._stops(), 2):
             self._stopping += 1
+            self._stop_watching()
             if self._stopping == 1:
                 seconds = self._options.exit_timeout
                 self._console.step(f"stopping: up to {seconds} s for running requests (Ctrl-C again kills)")
@@ -284,11 +346,15 @@ class _Foreground:
                 self._console.step("killing")
                 self._process.kill()
 
-    def _ended(self, code: int) -> int:
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def _ended(self, code: int) -> None:
+        self.failed = code != 0 and not self._stopping
         if self._stopping:
             self._console.step(f"stopped (exit code {code})")
-        elif code != 0 or not self._ready:
+        elif code != 0 or not self.ready:
             reasons = [reason for reason in (self._watcher.reason(), self._ranks.reason()) if reason]
             reason = "; ".join(reasons) or f"{self._program} ended with exit code {code}"
             fail(f"{reason} (log: {self._process.log_path})")
-        return code

@@ -1,4 +1,4 @@
-"""Release of a tritonserver, and what its published vulnerabilities mean for the addresses that it listens on."""
+"""Release of a tritonserver, what its published vulnerabilities mean, and which of its interfaces need a key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from openai_bls.launcher.server import flag_values
+from openai_bls.launcher.server import flag_values, has_flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 FIXED_RELEASE = (26, 7)
 """NVIDIA's newest security bulletin for Triton that is known here (5875) names this release."""
 
-# Header and values of a restriction are told to nobody, so that the API is closed.
-_KEY = "openai-bls-closed"
 _RESTRICTIONS = ("--http-restricted-api", "--grpc-restricted-protocol")
-_SHARED_MEMORY = "shared-memory"
 
 
 def exposure_warning(release: str, host: str) -> str | None:
@@ -45,10 +42,26 @@ def closed_shared_memory(extra: Sequence[str]) -> list[str]:
     Args:
         extra: flags of the user, whose own restriction of it counts.
     """
+    return _closed("shared-memory", "openai-bls-closed", extra)
+
+
+def model_control(extra: Sequence[str]) -> list[str]:
+    """Flags that let models be loaded and unloaded by whoever has the key on the server's command line.
+
+    Args:
+        extra: flags of the user, whose own model control and restriction of it count.
+    """
+    if has_flag(extra, "--model-control-mode") or has_flag(extra, "--load-model"):
+        return []
+    closed = _closed("model-repository", "openai-bls-control", extra)
+    return ["--model-control-mode=explicit", "--load-model=*", *closed]
+
+
+def _closed(interface: str, key: str, extra: Sequence[str]) -> list[str]:
     return [
-        f"{flag}={_SHARED_MEMORY}:{_KEY}={secrets.token_urlsafe(24)}"
+        f"{flag}={interface}:{key}={secrets.token_urlsafe(24)}"
         for flag in _RESTRICTIONS
-        if not any(_SHARED_MEMORY in value.partition(":")[0].split(",") for value in flag_values(extra, flag))
+        if not any(interface in value.partition(":")[0].split(",") for value in flag_values(extra, flag))
     ]
 
 

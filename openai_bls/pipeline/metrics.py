@@ -28,6 +28,7 @@ from openai_bls.core.request_record import RequestRecord
 from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
 from openai_bls.pipeline.model_registry import Models
 from openai_bls.pipeline.readiness import Readiness
+from openai_bls.pipeline.restarts import restart_counts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -255,6 +256,15 @@ class Metrics(Collector):
             if state != "absent":
                 parts.add_metric((name,), float(state == "up"))
         yield parts
+        if counts := restart_counts():
+            restarts = CounterMetricFamily(
+                _PREFIX + "restarts",
+                "Restarts by the launcher since it began: of tritonserver, and of Triton models that had died or hung.",
+                labels=("part",),
+            )
+            for part, count in counts.items():
+                restarts.add_metric((part,), count)
+            yield restarts
         for name, (field, kind, documentation) in _LOAD.items():
             family = kind(_PREFIX + name, documentation, labels=("model",))
             for model_name, stats in loads.items():

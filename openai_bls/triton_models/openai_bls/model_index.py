@@ -6,12 +6,12 @@ import asyncio
 import http.client
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from openai_bls.triton_models.openai_bls.drain import triton_http_address
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address
+from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, control_headers, grpc_address
 
 # Seconds that one answer may take; a server that is loading models over HTTP may be slow.
 _TIMEOUT_S = 5.0
@@ -51,9 +51,9 @@ def model_index(pid: int | None = None) -> ModelIndex | None:
     pid = pid or os.getppid()
     address = triton_http_address(pid)
     if address is not None:
-        return HttpModelIndex(*address)
+        return HttpModelIndex(*address, control_headers(pid, "http"))
     try:
-        return GrpcModelIndex(grpc_address(pid))
+        return GrpcModelIndex(grpc_address(pid), control_headers(pid, "grpc"))
     except NoGrpcError:
         return None
 
@@ -64,11 +64,13 @@ class HttpModelIndex:
     Args:
         host: of Triton's HTTP front end.
         port: of it.
+        headers: with which it shows the index.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, headers: Mapping[str, str] | None = None) -> None:
         self._host = host
         self._port = port
+        self._headers = {**(headers or {}), "Connection": "close"}
 
     async def ready(self) -> list[str]:
         """Names of the models that are ready; raises ModelIndexError."""
@@ -90,7 +92,7 @@ class HttpModelIndex:
         """The JSON of an answer; None if the model is gone."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         try:
-            connection.request(method, path, body, {"Connection": "close"})
+            connection.request(method, path, body, self._headers)
             response = connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -110,10 +112,12 @@ class GrpcModelIndex:
 
     Args:
         address: host and port of Triton's gRPC front end.
+        headers: with which it shows the index.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, headers: Mapping[str, str] | None = None) -> None:
         self._address = address
+        self._headers = headers or {}
 
     async def ready(self) -> list[str]:
         """Names of the models that are ready; raises ModelIndexError."""
@@ -140,7 +144,7 @@ class GrpcModelIndex:
 
         with InferenceServerClient(self._address) as client:
             try:
-                return getattr(client, method)(*names, as_json=True, client_timeout=_TIMEOUT_S)
+                return getattr(client, method)(*names, headers=self._headers, as_json=True, client_timeout=_TIMEOUT_S)
             except InferenceServerException as error:
                 if names and error.status() in ("StatusCode.NOT_FOUND", "StatusCode.INVALID_ARGUMENT"):
                     return None

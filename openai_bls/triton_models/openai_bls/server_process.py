@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Literal
 
 _LISTEN = "0A"
 _FALSE = ("false", "0")
 _EVERY_INTERFACE = ("0.0.0.0", "::", "[::]")
+# The flag that puts interfaces behind a key, and what Triton has before the name of its header.
+_RESTRICTIONS = {
+    "http": ("--http-restricted-api", ""),
+    "grpc": ("--grpc-restricted-protocol", "triton-grpc-protocol-"),
+}
 
 
 class NoGrpcError(Exception):
@@ -38,6 +45,36 @@ def grpc_address(pid: int) -> str:
 def command_line(pid: int) -> dict[str, str] | None:
     """The options of the tritonserver `pid` with their values; of one given twice the last. None if it is another
     program, or cannot be read."""
+    options = _options(pid)
+    return None if options is None else dict(options)
+
+
+def control_headers(pid: int, front_end: Literal["http", "grpc"]) -> dict[str, str]:
+    """Headers with which the tritonserver `pid` lists, loads and unloads models, where these are behind a key."""
+    flag, prefix = _RESTRICTIONS[front_end]
+    for name, value in _options(pid) or []:
+        interfaces, _, pair = value.partition(":")
+        if name == flag and "model-repository" in interfaces.split(","):
+            header, _, key = pair.partition("=")
+            return {prefix + header: key}
+    return {}
+
+
+def find_tritonserver(grpc_port: int) -> int | None:
+    """Process id of a tritonserver in this network namespace whose gRPC front end has that port, or None."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        options = command_line(int(entry.name))
+        if options is not None and options.get("--grpc-port", "8001") == str(grpc_port):
+            # Other users' namespaces cannot be read: their ports may be these.
+            with contextlib.suppress(OSError):
+                if (entry / "ns/net").readlink() != Path("/proc/self/ns/net").readlink():
+                    continue
+            return int(entry.name)
+    return None
+
+
+def _options(pid: int) -> list[tuple[str, str]] | None:
+    """The options of the tritonserver `pid` in their order; None if it is another program, or cannot be read."""
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -45,13 +82,13 @@ def command_line(pid: int) -> dict[str, str] | None:
     arguments = raw.decode(errors="replace").removesuffix("\0").split("\0")
     if "tritonserver" not in Path(arguments[0]).name:
         return None
-    options = {}
+    options = []
     for at, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
             # A flag alone is true; what follows one may be its value.
             after = "".join(arguments[at + 1 : at + 2])
-            options[name] = value if equals else "true" if after.startswith("--") or not after else after
+            options.append((name, value if equals else "true" if after.startswith("--") or not after else after))
     return options
 
 

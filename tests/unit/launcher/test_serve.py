@@ -162,6 +162,23 @@ def test_the_address_of_v1_is_the_configs_unless_given(
     assert not any("OPENAI_BLS_HTTP_PORT" in change for change in run_dry(capsys, *where))
 
 
+def test_models_are_loaded_again_where_there_are_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tensorrt_llm").mkdir()
+    where = ("--model-repository", str(tmp_path))
+    control = "--model-control-mode=explicit"
+    assert control in run_dry(capsys, *where)[-1]
+    assert control not in run_dry(capsys, *where, "--restarts", "0")[-1]
+    assert control not in run_dry(capsys, *where, "--", "--model-control-mode=none")[-1]
+    rank_0, _ = split(shlex.split(run_dry(capsys, *where, "--world-size", "2")[-1]), ":")
+    assert control not in rank_0
+    monkeypatch.undo()
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--restarts", "-1"])
+    assert "'-1' is not a number from 0 on" in capsys.readouterr().err
+
+
 def test_triton_flags() -> None:
     options = ServeOptions(Path("r"), PORTS, "0.0.0.0", exit_timeout=5, extra=["--log-info=false"])
     assert triton_flags(options) == [

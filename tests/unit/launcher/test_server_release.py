@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openai_bls.launcher.server_release import closed_shared_memory, exposure_warning
+from openai_bls.launcher.server_release import closed_shared_memory, exposure_warning, model_control
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
@@ -36,3 +36,19 @@ def test_shared_memory_is_closed_by_a_secret() -> None:
 def test_the_users_own_restriction_counts() -> None:
     own = ["--http-restricted-api=model-repository,shared-memory:admin=1", "--grpc-restricted-protocol", "health:a=b"]
     assert [flag.partition("=")[0] for flag in closed_shared_memory(own)] == ["--grpc-restricted-protocol"]
+
+
+def test_model_control_has_a_key_of_its_own() -> None:
+    mode, load, *closed = model_control([])
+    assert (mode, load) == ("--model-control-mode=explicit", "--load-model=*")
+    assert [flag.partition(":")[0] for flag in closed] == [
+        "--http-restricted-api=model-repository",
+        "--grpc-restricted-protocol=model-repository",
+    ]
+    assert not set(closed) & set(model_control([]))
+    assert len(model_control(["--http-restricted-api", "model-repository:a=b"])) == 3
+
+
+@pytest.mark.parametrize("own", ["--model-control-mode=none", "--model-control-mode=poll", "--load-model=a"])
+def test_the_users_own_model_control_counts(own: str) -> None:
+    assert model_control([own]) == []

@@ -39,6 +39,7 @@ class Triton(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        assert self.headers["key"] == "value"
         self.do_GET()
 
     def log_message(self, *args: Any) -> None:
@@ -50,7 +51,7 @@ def index() -> Iterator[HttpModelIndex]:
     with HTTPServer(("127.0.0.1", 0), Triton) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield HttpModelIndex("127.0.0.1", server.server_port)
+        yield HttpModelIndex("127.0.0.1", server.server_port, {"key": "value"})
         server.shutdown()
         thread.join()
 

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, command_line, grpc_address, is_listening
+from openai_bls.triton_models.openai_bls.server_process import (
+    NoGrpcError,
+    command_line,
+    control_headers,
+    find_tritonserver,
+    grpc_address,
+    is_listening,
+)
 
 _PROGRAM = """
 import socket
@@ -113,3 +120,17 @@ def test_options_with_and_without_values(tmp_path: Path) -> None:
     assert options is not None
     found = {name: value for name, value in options.items() if len(name) == 3}
     assert found == {"--a": "true", "--b": "1=2", "--c": "3", "--d": "", "--e": "true"}
+
+
+def test_the_key_of_model_control(tmp_path: Path) -> None:
+    arguments = [
+        *("--http-restricted-api=shared-memory:a=b", "--http-restricted-api", "health,model-repository:key=x=y"),
+        *("--grpc-restricted-protocol=model-repository:admin=z", "--grpc-port=1"),
+    ]
+    with _program(tmp_path, *arguments) as pid:
+        assert control_headers(pid, "http") == {"key": "x=y"}
+        assert control_headers(pid, "grpc") == {"triton-grpc-protocol-admin": "z"}
+        assert find_tritonserver(1) == pid
+        assert find_tritonserver(2) is None
+    assert find_tritonserver(1) is None
+    assert control_headers(os.getpid(), "http") == {}
