@@ -91,7 +91,7 @@ class StubWatch:
     def _look(self) -> Look | None:
         """The server as it is; None if it does not tell."""
         # The index comes last: a model that is being unloaded is not ready before its stubs end.
-        seen, silent = stubs(self._server), self._silent()
+        silent, seen = self._silent(), stubs(self._server)
         status, body = ask(*self._http, "POST", "/v2/repository/index", control_headers(self._server, "http"))
         if status != 200:
             return None

@@ -108,6 +108,7 @@ class Supervisor:
                 recoveries.append(Recovery(name, reason, wait, kill))
                 if wait is None:
                     model.recovered(None)
+                    model.left_alone = True
                 else:
                     model.recovering = True
         return recoveries
@@ -124,8 +125,11 @@ class _Model:
         self.backoff = backoff
         self.recovering = False
         self._failure: str | None = None
+        self.left_alone = False
+        """There were too many restarts, and nobody has loaded it since."""
         self._pids: set[int] = set()
         """Of the stubs of its last load."""
+        self._missing = False
         self._stopped = 0
         self._silent = 0
 
@@ -156,7 +160,14 @@ class _Model:
         return fault
 
     def _died(self, stubs: Sequence[Stub]) -> bool:
-        """True if one has gone since the last look."""
+        """True if one has gone."""
+        if not stubs and not self._pids:
+            # It died right after it was loaded; or it starts at this very moment, and is there at the next look.
+            missing, self._missing = self._missing, True
+            return missing and not self.left_alone
+        self._missing = False
+        if stubs:
+            self.left_alone = False
         newest = max((stub.started for stub in stubs), default=0.0)
         pids = {stub.pid for stub in stubs if stub.started > newest - _ONE_LOAD_SECONDS}
         # Beside new ones, those of an earlier load have ended as they should.
@@ -166,4 +177,5 @@ class _Model:
 
     def _forget(self) -> None:
         self._pids = set()
+        self._missing = False
         self._stopped = self._silent = 0

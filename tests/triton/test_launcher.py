@@ -18,12 +18,14 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from openai_bls.__main__ import main
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free, lease_ports
 from openai_bls.launcher.process import MARK_VARIABLE
 from openai_bls.launcher.readiness import get
 from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
+from openai_bls.launcher.stub_watch import stubs
 from openai_bls.launcher.testing import ServerFailedError, run_server
 
 if TYPE_CHECKING:
@@ -96,11 +98,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def post(port: int, text: str) -> http.client.HTTPConnection:
+def post(port: int, text: str, model: str = "echo") -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     body = json.dumps({"text": text})
     headers = {"content-type": "application/json"}
-    connection.request("POST", "/v2/models/echo/generate", body, headers)
+    connection.request("POST", f"/v2/models/{model}/generate", body, headers)
     return connection
 
 
@@ -165,6 +167,10 @@ class Launcher:
 
     def family(self) -> list[int]:
         return processes_with("LAUNCHER_TEST_TAG", self.tag)
+
+    def server(self) -> int:
+        (pid,) = [pid for pid in self.family() if Path(f"/proc/{pid}/comm").read_text() == "tritonserver\n"]
+        return pid
 
     def mark(self) -> str:
         for pid in self.family():
@@ -350,4 +356,48 @@ def test_serve_says_in_one_line_why_a_model_did_not_load(start: Callable[..., La
     expected = "openai_bls: error: model broken failed to load: ValueError: the engine is made of"
     assert errors[0].startswith(expected)
     assert len(launcher.output.splitlines()) < 10
+    assert launcher.family() == []
+
+
+def model_control_needs_its_key(ports: Ports, capsys: pytest.CaptureFixture[str]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", ports.http)
+    connection.request("POST", "/v2/repository/models/other/unload")
+    assert connection.getresponse().status == 403
+    connection.close()
+    with (
+        InferenceServerClient(f"127.0.0.1:{ports.grpc}") as client,
+        pytest.raises(InferenceServerException, match="restricted"),
+    ):
+        client.load_model("other")
+    assert main(["reload", "--grpc-port", str(ports.grpc), "other"]) == 0
+    assert "other is loaded again (" in capsys.readouterr().out
+
+
+def test_serve_restarts_what_dies(
+    start: Callable[..., Launcher], repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model under requests of another one, which goes on, then the server, until there is no restart left."""
+    add_model(repository, "other", MODEL)
+    launcher = start("--restarts", "1")
+    launcher.read_until(r"Listening: .*\n")
+    ports, server = launcher.ports, launcher.server()
+    running = post(ports.http, f"wait:{tmp_path}")
+    wait_until((tmp_path / "begun").exists)
+    model_control_needs_its_key(ports, capsys)
+    (dead,) = stubs(server)["other"]
+    os.kill(dead.pid, signal.SIGKILL)
+    launcher.read_until(r"other has died; it is loaded again\n(.*\n)*.* other is loaded again \(")
+    assert answer(post(ports.http, "hello", "other")) == "hello"
+    (tmp_path / "go").touch()
+    assert answer(running) == f"wait:{tmp_path}"
+    assert launcher.server() == server
+    (dead,) = stubs(server)["other"]
+    os.kill(dead.pid, signal.SIGKILL)
+    launcher.read_until("other has died; it is left alone, after too many restarts")
+    os.kill(server, signal.SIGKILL)
+    launcher.read_until(r"starting the server again\n(.*\n)*.*Listening: .*\n")
+    assert answer(post(ports.http, "again", "other")) == "again"
+    os.kill(launcher.server(), signal.SIGKILL)
+    assert launcher.finish() == 128 + signal.SIGKILL
+    assert "no further restart: that was the last one within 10 minutes (--restarts)" in launcher.output
     assert launcher.family() == []

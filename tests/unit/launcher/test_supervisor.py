@@ -33,6 +33,9 @@ def test_a_dead_stub_is_loaded_again_once() -> None:
     new = Stub(3, 105.0)
     assert clock.look(new) == clock.look(new) == []
     assert clock.look() == [("has died", 1, [])]
+    clock.supervisor.ended("echo")
+    assert clock.look() == [], "it may be about to start"
+    assert clock.look() == [("has died", 2, [])], "it died before it was ever seen"
 
 
 def test_one_of_two_instances() -> None:
@@ -93,6 +96,9 @@ def test_what_does_not_load_is_tried_again_up_to_the_limit() -> None:
         clock.supervisor.ended("echo", "no room")
         assert clock.look(ready=False) == [("does not load: no room", wait, [])]
     assert clock.look(ready=False) == [], "it is left alone"
+    clock.look(A)
+    assert clock.look() == [("has died", None, [])]
+    assert clock.look() == clock.look() == clock.look() == [], "it is left alone"
     clock.now += WINDOW_SECONDS
     assert clock.look(B) == [], "somebody has loaded it"
     assert clock.look() == [("has died", 0, [])]
