@@ -167,7 +167,7 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
         try:
             while True:
                 process = ServerProcess(start.command, environment, log_path, start.job)
-                foreground = _Foreground(options, start, console, process, stops, log, counts)
+                foreground = _Foreground(options, start, console, process, stops, log, counts, again=served)
                 try:
                     foreground.run()
                 finally:
@@ -248,10 +248,13 @@ class _Foreground:
         stops: Callable[[], int],
         log: LogFollower,
         counts: RestartCounts | None,
+        *,
+        again: bool,
     ) -> None:
         job = start.job
         self._options = options
         self._counts = counts
+        self._again = again
         self._watches = job is None and flag_values(start.command, "--model-control-mode")[-1:] == ["explicit"]
         self._watch: StubWatch | None = None
         self._console = console
@@ -326,7 +329,7 @@ class _Foreground:
         model = models[0] if models else checks.OPENAI_MODEL
         text = examples(host, ports, self._names, model, self._options.triton_address)
         self._console.step("ready")
-        if text:
+        if text and not self._again:
             self._console.line(f"\n{text}\n")
         where = f"HTTP {ports.http}, gRPC {ports.grpc}, metrics {ports.metrics}"
         v1 = f", OpenAI base URL http://{local_host(host)}:{ports.openai}/v1" if self._openai else ""

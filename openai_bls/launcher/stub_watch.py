@@ -81,12 +81,14 @@ class StubWatch:
         self._closing.set()
 
     def _run(self) -> None:
-        while not self._closing.wait(_INTERVAL_SECONDS):
+        while not self._closing.is_set():
+            begun = time.monotonic()
             while not self._ended.empty():
                 self._supervisor.ended(*self._ended.get())
             look = self._look()
             for recovery in self._supervisor.decide(look, time.monotonic()) if look is not None else []:
                 threading.Thread(target=self._recover, args=(recovery,), name=recovery.model, daemon=True).start()
+            self._closing.wait(max(0.0, begun + _INTERVAL_SECONDS - time.monotonic()))
 
     def _look(self) -> Look | None:
         """The server as it is; None if it does not tell."""
@@ -115,9 +117,9 @@ class StubWatch:
 
         model, wait = recovery.model, recovery.wait_seconds
         if wait is None:
-            self._tell(f"{model} {recovery.reason}; it is left alone, after too many restarts")
+            self._tell(f"{model} {recovery.reason}; it is left alone after too many restarts")
             return
-        self._tell(f"{model} {recovery.reason}; it is loaded again" + (f" in {wait:.0f} s" if wait else ""))
+        self._tell(f"{model} {recovery.reason}; loading it again" + (f" in {wait:.0f} s" if wait else ""))
         if self._closing.wait(wait):
             return
         begun = time.monotonic()

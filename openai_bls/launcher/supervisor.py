@@ -11,8 +11,8 @@ DEFAULT_RESTARTS = 5
 WINDOW_SECONDS = 600.0
 _LONGEST_WAIT_SECONDS = 60.0
 
-# Looks, one a second and counted: a machine that was suspended itself has not looked.
-STOPPED_LOOKS = 10
+# Looks, about one a second, and no clock: a launcher that was suspended along with the server has not looked.
+STOPPED_LOOKS = 5
 """Looks in a row after which a stopped process is killed: the second request to it ends the server."""
 SILENT_LOOKS = 30
 """Looks in a row after which a process that runs and gives no answer is killed."""
@@ -154,9 +154,9 @@ class _Model:
         if self._died(stubs):
             fault = "has died", []
         elif self._stopped >= STOPPED_LOOKS:
-            fault = f"has been stopped for {STOPPED_LOOKS} s", stopped
+            fault = "has been stopped", stopped
         elif self._silent >= SILENT_LOOKS:
-            fault = f"has not answered for {SILENT_LOOKS} s", [stub.pid for stub in stubs]
+            fault = "does not answer", [stub.pid for stub in stubs]
         return fault
 
     def _died(self, stubs: Sequence[Stub]) -> bool:

@@ -256,15 +256,14 @@ class Metrics(Collector):
             if state != "absent":
                 parts.add_metric((name,), float(state == "up"))
         yield parts
-        if counts := restart_counts():
-            restarts = CounterMetricFamily(
-                _PREFIX + "restarts",
-                "Restarts by the launcher since it began: of tritonserver, and of Triton models that had died or hung.",
-                labels=("part",),
-            )
-            for part, count in counts.items():
-                restarts.add_metric((part,), count)
-            yield restarts
+        restarts = CounterMetricFamily(
+            _PREFIX + "restarts",
+            "Restarts by the launcher since it began: of tritonserver, and of Triton models that had died or hung.",
+            labels=("part",),
+        )
+        for part, count in restart_counts().items():
+            restarts.add_metric((part,), count)
+        yield restarts
         for name, (field, kind, documentation) in _LOAD.items():
             family = kind(_PREFIX + name, documentation, labels=("model",))
             for model_name, stats in loads.items():

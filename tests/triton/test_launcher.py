@@ -168,7 +168,7 @@ class Launcher:
     def family(self) -> list[int]:
         return processes_with("LAUNCHER_TEST_TAG", self.tag)
 
-    def server(self) -> int:
+    def tritonserver(self) -> int:
         (pid,) = [pid for pid in self.family() if Path(f"/proc/{pid}/comm").read_text() == "tritonserver\n"]
         return pid
 
@@ -380,24 +380,24 @@ def test_serve_restarts_what_dies(
     add_model(repository, "other", MODEL)
     launcher = start("--restarts", "1")
     launcher.read_until(r"Listening: .*\n")
-    ports, server = launcher.ports, launcher.server()
+    ports, server = launcher.ports, launcher.tritonserver()
     running = post(ports.http, f"wait:{tmp_path}")
     wait_until((tmp_path / "begun").exists)
     model_control_needs_its_key(ports, capsys)
     (dead,) = stubs(server)["other"]
     os.kill(dead.pid, signal.SIGKILL)
-    launcher.read_until(r"other has died; it is loaded again\n(.*\n)*.* other is loaded again \(")
+    launcher.read_until(r"other has died; loading it again\n(.*\n)*.* other is loaded again \(")
     assert answer(post(ports.http, "hello", "other")) == "hello"
     (tmp_path / "go").touch()
     assert answer(running) == f"wait:{tmp_path}"
-    assert launcher.server() == server
+    assert launcher.tritonserver() == server
     (dead,) = stubs(server)["other"]
     os.kill(dead.pid, signal.SIGKILL)
-    launcher.read_until("other has died; it is left alone, after too many restarts")
+    launcher.read_until("other has died; it is left alone after too many restarts")
     os.kill(server, signal.SIGKILL)
     launcher.read_until(r"starting the server again\n(.*\n)*.*Listening: .*\n")
     assert answer(post(ports.http, "again", "other")) == "again"
-    os.kill(launcher.server(), signal.SIGKILL)
+    os.kill(launcher.tritonserver(), signal.SIGKILL)
     assert launcher.finish() == 128 + signal.SIGKILL
     assert "no further restart: that was the last one within 10 minutes (--restarts)" in launcher.output
     assert launcher.family() == []

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -21,10 +21,13 @@ import openai
 import pytest
 
 from openai_bls.__main__ import main
+from openai_bls.launcher.ports import lease_ports
+from openai_bls.launcher.stub_watch import stubs
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.conftest import ROOT
 from tests.triton.metrics import find, on_triton, on_v1, scrape, wait_until_told
+from tests.triton.test_launcher import Launcher
 
 pytestmark = pytest.mark.triton
 
@@ -256,6 +259,41 @@ def ready(connection: socket.socket, then: str = "keep-alive") -> bytes:
         assert piece
         received += piece
     return received.partition(b"\r\n")[0]
+
+
+def test_the_launcher_recovers_models_that_die(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream of an engine that dies ends with an error; then /health is well again, and metrics count it."""
+    for name, value in SLOW_NULL.items():
+        monkeypatch.setenv(name, value)
+    with lease_ports() as ports:
+        launcher = Launcher(repository, ports)
+        try:
+            launcher.read_until(r"Listening: .*\n")
+            # The process is the launcher's own affair.
+            recovered_from_dead_models(launcher, RunningServer(cast("Any", None), ports))
+        finally:
+            launcher.process.terminate()
+            assert launcher.finish() == 0
+
+
+def recovered_from_dead_models(launcher: Launcher, server: RunningServer) -> None:
+    started = threading.Event()
+    results: list[bytes] = []
+    thread = threading.Thread(target=lambda: results.append(stream_bytes(server, 1000, started)))
+    thread.start()
+    assert started.wait(60)
+    models = stubs(launcher.tritonserver())
+    for model in ("tensorrt_llm", "preprocessing"):
+        os.kill(models[model][0].pid, signal.SIGKILL)
+    thread.join(60)
+    assert b'data: {"error":' in results[0]
+    assert results[0].endswith(b"data: [DONE]\n\n")
+    launcher.read_until(r"(tensorrt_llm|preprocessing) is loaded again(.*\n)*.* is loaded again")
+    wait_for_health(server, "ok")
+    body = {"messages": HELLO, "max_tokens": 3}
+    assert httpx.post(f"{server.openai_url}/chat/completions", json=body, timeout=60).status_code == 200
+    found = {part: find(scrape(server), "restarts_total", part=part) for part in ("tensorrt_llm", "tritonserver")}
+    assert found == {"tensorrt_llm": 1, "tritonserver": 0}
 
 
 def test_without_v1(repository: Path) -> None:

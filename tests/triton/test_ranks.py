@@ -129,18 +129,22 @@ def request(port: int, path: str, body: object) -> tuple[int, Any]:
     return found
 
 
-def test_a_rank_that_is_killed_ends_the_server_with_a_sentence(begin: Callable[..., Ranks], echo: Path) -> None:
+def test_a_rank_that_is_killed_ends_the_job_with_a_sentence(begin: Callable[..., Ranks], echo: Path) -> None:
+    """All ranks start again, once; then there is no restart left."""
     # The manifest alone says that there are two.
-    ranks = begin(echo, "--oversubscribe")
+    ranks = begin(echo, "--oversubscribe", "--restarts", "1")
     ranks.read_until(r"Listening: .*\n")
+    os.kill(ranks.server(1), signal.SIGKILL)
+    ranks.read_until(r"starting the server again\n(.*\n)*.*Listening: .*\n")
     mark = ranks.mark()
     assert answer(post(ranks.ports.http, "two")) == "two"
     assert "note:" not in ranks.output
     os.kill(ranks.server(1), signal.SIGKILL)
-    assert ranks.finish() == 128 + signal.SIGKILL
+    assert ranks.finish() == 128 + signal.SIGKILL, ranks.output
     errors = [line for line in ranks.output.splitlines() if "error:" in line]
-    assert len(errors) == 1
-    assert re.search(r"rank 1 of 2 on \S+ was ended by signal 9 \(Killed\), and the others were stopped", errors[0])
+    assert len(errors) == 2
+    for error in errors:
+        assert re.search(r"rank 1 of 2 on \S+ was ended by signal 9 \(Killed\), and the others were stopped", error)
     assert ranks.family() == []
     assert regions(mark) == []
 

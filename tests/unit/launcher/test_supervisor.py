@@ -68,8 +68,8 @@ def test_models_without_a_stub_are_nobodys() -> None:
 @pytest.mark.parametrize(
     ("stubs", "silent", "looks", "reason", "kill"),
     [
-        ((A, Stub(2, 100.5, stopped=True)), False, STOPPED_LOOKS, "has been stopped for 10 s", [2]),
-        ((A, B), True, SILENT_LOOKS, "has not answered for 30 s", [1, 2]),
+        ((A, Stub(2, 100.5, stopped=True)), False, STOPPED_LOOKS, "has been stopped", [2]),
+        ((A, B), True, SILENT_LOOKS, "does not answer", [1, 2]),
     ],
 )
 def test_what_hangs_is_killed(stubs: tuple[Stub, ...], silent: bool, looks: int, reason: str, kill: list[int]) -> None:

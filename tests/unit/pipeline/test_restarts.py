@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 async def test_counts_reach_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     bench = Bench()
-    assert b"restarts" not in await bench.service.metrics.scrape()
+    assert b"restarts_total{" not in await bench.service.metrics.scrape()
     counts = RestartCounts()
     monkeypatch.setenv(VARIABLE, str(counts.path))
     assert restart_counts() == {SERVER: 0}
