@@ -33,6 +33,9 @@ _LONG_BYTES = 64 * 1024
 # Nice value added to their thread's: the CPU is the others' first.
 _LONG_NICE = 5
 
+# Seconds that a client which is slow to read has for the answers under way when the model is unloaded.
+_GRACE_S = 1.0
+
 # Prepared for a client that only wants to know whether that works.
 _PROBE = PromptRequest(prompts=["ready"])
 
@@ -102,6 +105,8 @@ class PromptExchangeClient:
         payload = encode_request(request)
         if len(payload) <= _LONG_BYTES:
             return await self._call(payload)
+        # All at once: in the line each would wait for a lost model after the other.
+        await self._link.ready()
         async with self._long:
             return await self._call(payload)
 
@@ -236,8 +241,13 @@ class _PromptConnection:
 
     def close(self) -> None:
         """Hang up."""
-        with contextlib.suppress(OSError):
-            self._send(GOODBYE)
+        # A client that reads nothing must not hold up the unload.
+        if self._sending.acquire(timeout=_GRACE_S):
+            try:
+                with contextlib.suppress(OSError):
+                    self._socket.send(pack(GOODBYE), socket.MSG_DONTWAIT)
+            finally:
+                self._sending.release()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()

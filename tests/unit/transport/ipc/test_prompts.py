@@ -224,6 +224,40 @@ async def test_a_preprocessing_that_never_comes(monkeypatch: pytest.MonkeyPatch)
         await waiting
 
 
+async def test_long_prompts_wait_together_for_a_preprocessing_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = PromptExchangeClient(exchange_address())
+    waits: list[float] = []
+
+    async def wait_for(coming: Any, timeout: float) -> None:
+        waits.append(timeout)
+        coming.close()
+        await until(lambda: len(waits) == 3)
+        raise asyncio.TimeoutError
+
+    monkeypatch.setattr(link.asyncio, "wait_for", wait_for)
+    long = [client.prepare(PromptRequest(prompts=["x" * 100_000])) for _ in range(3)]
+    failures = await asyncio.gather(*long, return_exceptions=True)
+    assert [type(failure) for failure in failures] == [OverloadedError] * 3
+    await client.close()
+
+
+async def test_a_client_that_reads_nothing_does_not_hold_the_unload_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_GRACE_S", 0.01)
+    address = exchange_address()
+    # More than the buffers of a socket hold.
+    server = PromptExchangeServer(address, lambda request: PromptResult([[1 << 30] * 1_000_000]), threads=1)
+    server.start()
+    client = PromptExchangeClient(address)
+    await client._link.ready()
+    silent = new_socket()
+    silent.connect(address)
+    silent.sendall(pack(msgspec.msgpack.encode(PromptCall(1, prompts.encode_request(PromptRequest(prompts=["a"]))))))
+    await until(lambda: any(connection._sending.locked() for connection in server._connections))
+    await asyncio.get_running_loop().run_in_executor(None, server.close)
+    silent.close()
+    await client.close()
+
+
 async def test_closing_tells_whoever_waits(world: World) -> None:
     world.held.clear()
     call = asyncio.ensure_future(world.ask("held"))
