@@ -102,7 +102,10 @@ class HttpModelIndex:
         if response.status != 200:
             text = answer[:200].decode(errors="replace")
             raise ModelIndexError(f"Triton's HTTP port {self._port} answers {response.status} to {path}: {text}")
-        return json.loads(answer)
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise ModelIndexError(f"Triton's HTTP port {self._port} answers to {path}: {error}") from None
 
 
 class GrpcModelIndex:
@@ -135,9 +138,11 @@ class GrpcModelIndex:
     def _ask(self, method: str, *names: str) -> Any:
         """The JSON of an answer; None if the model is gone."""
         # Not at the top: gRPC costs memory and time, and most servers have HTTP.
-        from tritonclient.grpc import InferenceServerClient
-        from tritonclient.utils import InferenceServerException
-
+        try:
+            from tritonclient.grpc import InferenceServerClient
+            from tritonclient.utils import InferenceServerException
+        except ImportError as error:
+            raise ModelIndexError(f"a package is missing to ask it over gRPC ({error})") from None
         with InferenceServerClient(self._address) as client:
             try:
                 return getattr(client, method)(*names, as_json=True, client_timeout=_TIMEOUT_S)
