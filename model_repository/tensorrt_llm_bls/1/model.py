@@ -25,6 +25,7 @@ class TritonPythonModel:
         models = Path(args["model_repository"]).parent
         self.decoupled = pb_utils.is_decoupled(args)
         try:
+            settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
             backend = repository.backends(models / "openai_bls", args["model_version"])[0]
             self.runtime = Runtime(
                 backend,
