@@ -234,7 +234,7 @@ async def test_long_prompts_wait_together_for_a_preprocessing_that_is_gone(monke
         await until(lambda: len(waits) == 3)
         raise asyncio.TimeoutError
 
-    monkeypatch.setattr(link.asyncio, "wait_for", wait_for)
+    monkeypatch.setattr("openai_bls.transport.ipc.link.asyncio.wait_for", wait_for)
     long = [client.prepare(PromptRequest(prompts=["x" * 100_000])) for _ in range(3)]
     failures = await asyncio.gather(*long, return_exceptions=True)
     assert [type(failure) for failure in failures] == [OverloadedError] * 3
