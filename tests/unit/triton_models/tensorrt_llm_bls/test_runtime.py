@@ -15,7 +15,7 @@ import pytest
 from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import ApiError
 from openai_bls.transport.ipc.frames import address
-from openai_bls.transport.ipc.prompts import PromptExchangeServer
+from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.repository import Backend
 from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
