@@ -140,7 +140,6 @@ def _prompts(arrays: Arrays) -> list[str]:
     if "text_input" not in arrays:
         raise InvalidRequestError("'text_input' is missing.", param="text_input")
     if not arrays["text_input"].size:
-        # Without a sequence there would never be an end.
         raise InvalidRequestError("'text_input' is empty.", param="text_input")
     return [word_tensors.text(value, "text_input") for value in arrays["text_input"].reshape(-1).tolist()]
 
