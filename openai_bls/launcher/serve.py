@@ -173,7 +173,7 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
                 finally:
                     # Reached with a live server only by an exception, such as a closed standard output.
                     code = process.stop()
-                served = served or foreground.ready
+                served = served or foreground.served
                 if counts is None or not served or not foreground.failed or not _wait(console, backoff, stops):
                     return code
                 counts.add(SERVER)
@@ -288,6 +288,11 @@ class _Foreground:
             if not self.ready and not self._stopping:
                 self._look_for_readiness()
             time.sleep(_POLL_SECONDS)
+
+    @property
+    def served(self) -> bool:
+        """It has been ready. Of a job rank 0 is, which does not know that another rank's model fails to load."""
+        return self.ready and not (self._program == "mpirun" and self._watcher.failed)
 
     def _read_log(self) -> None:
         for line in self._log.lines():

@@ -339,7 +339,7 @@ def test_killed_launcher_takes_the_server_along(start: Callable[..., Launcher]) 
 
 
 def test_killed_guardian_takes_the_server_along(start: Callable[..., Launcher]) -> None:
-    launcher = start()
+    launcher = start("--restarts", "0")
     launcher.read_until(r"Listening: .*\n")
     guardians = [pid for pid in launcher.family() if b"guardian.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(guardians[0], signal.SIGKILL)
