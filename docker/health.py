@@ -17,6 +17,7 @@ import sys
 
 _HTTP_PORT = int(os.environ.get("OPENAI_BLS_TRITON_HTTP_PORT", "8000"))
 _OPENAI_PORT = int(os.environ.get("OPENAI_BLS_HTTP_PORT", "9000"))
+_KEY = os.environ.get("OPENAI_BLS_API_KEY")
 
 # Below the time that Docker gives the whole check.
 _TIMEOUT_SECONDS = 3.0
@@ -48,6 +49,8 @@ def main() -> int:
         requests.append(("/v1", _OPENAI_PORT, "GET", "/health", None))
     else:
         tokenize = {"endpoint": "tokenize", "prompt": "alive"}
+        if _KEY:
+            tokenize["api_key"] = _KEY
         requests.append(("openai_bls or preprocessing", _HTTP_PORT, "POST", "/v2/models/openai_bls/generate", tokenize))
     for name, port, method, path, body in requests:
         try:

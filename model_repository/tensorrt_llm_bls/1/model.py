@@ -6,7 +6,7 @@ from typing import Any
 
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.triton_models import pb_utils, repository, stub_process
+from openai_bls.triton_models import pb_utils, repository, request_keys, stub_process
 
 
 class TritonPythonModel:
@@ -23,6 +23,7 @@ class TritonPythonModel:
         models = Path(args["model_repository"]).parent
         self.decoupled = pb_utils.is_decoupled(args)
         try:
+            self.api_keys = repository.triton_keys(models / "openai_bls", os.environ)
             backend = repository.backends(models / "openai_bls", args["model_version"])[0]
             self.runtime = Runtime(
                 backend,
@@ -41,6 +42,7 @@ class TritonPythonModel:
         for request in requests:
             reply = pb_utils.TensorReply(request, decoupled=self.decoupled)
             try:
+                request_keys.check_key(self.api_keys, pb_utils.request_parameters(request))
                 self.runtime.submit(pb_utils.only_inputs(request), reply)
             except ApiError as error:
                 reply.fail(error)
