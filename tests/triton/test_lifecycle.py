@@ -278,10 +278,10 @@ def answers(client: openai.OpenAI) -> bool:
     return True
 
 
-def refused(ask: Callable[[], Any]) -> bool:
+def refused(ask: Callable[..., Any], *arguments: Any) -> bool:
     """Whether a model on Triton's endpoints refuses a request for want of a key."""
     try:
-        ask()
+        ask(*arguments)
     except triton_client.TritonError as error:
         return "Incorrect or missing API key" in error.error
     return False
@@ -299,9 +299,8 @@ def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
         with pytest.raises(triton_client.TritonError) as caught:
             triton_client.chat(server.http_url, {**chat, **wrong})
         assert (caught.value.status, caught.value.body["error"]["code"]) == (400, "invalid_api_key")
-        assert refused(lambda wrong=wrong: triton_client.chat_stream(server.http_url, {**chat, **wrong}))
-        asked = {**text, **wrong}
-        assert refused(lambda asked=asked: triton_client.generate(server.http_url, "tensorrt_llm_bls", asked))
+        assert refused(triton_client.chat_stream, server.http_url, {**chat, **wrong})
+        assert refused(triton_client.generate, server.http_url, "tensorrt_llm_bls", {**text, **wrong})
         # Of these two models alone a key is asked, and the others take it all the same.
         assert triton_client.generate(server.http_url, "ensemble", {**text, **wrong})["text_output"]
     request = [triton_client.infer_input("request", [json.dumps({"messages": HELLO, "max_tokens": 2})], "BYTES")]
@@ -318,9 +317,9 @@ def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
     assert triton_client.grpc_chat(server.grpc_url, request, {"api_key": "a1"})
     assert triton_client.grpc_chat(server.grpc_url, request, {}, {"authorization": "Bearer a1"})
     by_text({"authorization": "Bearer secret"})
-    assert refused(lambda: by_text({"authorization": "Bearer wrong"}))
-    assert refused(lambda: triton_client.grpc_chat(server.grpc_url, request, {}, {"authorization": "Basic a1"}))
-    assert refused(lambda: triton_client.grpc_chat(server.grpc_url, request, {}))
+    assert refused(by_text, {"authorization": "Bearer wrong"})
+    assert refused(triton_client.grpc_chat, server.grpc_url, request, {}, {"authorization": "Basic a1"})
+    assert refused(triton_client.grpc_chat, server.grpc_url, request, {})
 
 
 def test_api_keys_and_concurrency_limit(repository: Path, tmp_path: Path) -> None:

@@ -203,8 +203,8 @@ def test_authentication(header: str | None, status: int) -> None:
 def test_keys_of_a_file(tmp_path: Path, key: str, status: int) -> None:
     (tmp_path / "keys").write_text("alice: a1\nbob: b1\n")
     for headers in ((("authorization", f"Bearer {key}"),), (("x-api-key", key),)):
-        made = Bench(api_key="own", api_keys_file=str(tmp_path / "keys"))
-        assert one("GET", "/v1/models", headers=headers, bench=lambda made=made: made).status == status
+        bench = Bench(api_key="own", api_keys_file=str(tmp_path / "keys"))
+        assert asked(bench, "/v1/models", headers=headers, method="GET").status == status
 
 
 @pytest.mark.parametrize("body", [CHAT, STREAM])

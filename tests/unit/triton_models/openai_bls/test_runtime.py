@@ -614,7 +614,7 @@ KEYED = [{"api_key": "k"}, {"authorization": "Bearer k"}, {"Authorization": "bea
 
 @pytest.mark.parametrize("parameters", KEYED)
 def test_a_key_as_a_parameter_or_a_forwarded_header(
-    make: Callable[..., World], tmp_path: Path, parameters: dict[str, str]
+    make: Callable[..., World], tmp_path: Path, parameters: dict[str, Any]
 ) -> None:
     (tmp_path / "keys").write_text("alice: a1\n")
     world = make(api_key="k", api_keys_file=str(tmp_path / "keys"))
@@ -639,7 +639,7 @@ def test_a_wrong_key_is_refused_on_tritons_endpoints(make: Callable[..., World],
 @pytest.mark.parametrize("settings", [{}, {"api_key": "k", "triton_requires_key": False}])
 @pytest.mark.parametrize("parameters", [{}, {"api_key": "x"}, {"authorization": "Basic x"}])
 def test_keys_that_nobody_asks_for_on_tritons_endpoints(
-    make: Callable[..., World], settings: dict[str, Any], parameters: dict[str, str]
+    make: Callable[..., World], settings: dict[str, Any], parameters: dict[str, Any]
 ) -> None:
     world = make(**settings)
     reply = world.submit(**parameters)
