@@ -27,7 +27,8 @@ def ask(port: int, method: str, path: str, body: object = None) -> None:
     """Send one request.
 
     Raises:
-        OSError: no connection, no answer in time, or a status other than 200, unless it wants a key that is not known here.
+        OSError: no connection, no answer in time, or a status other than 200; but a key that is not known here may be
+            asked for.
         HTTPException: what came back is not HTTP.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
