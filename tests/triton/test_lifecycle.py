@@ -62,8 +62,8 @@ def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) 
             assert answer["usage"]["completion_tokens"] == 2
         refused = httpx.post(f"{server.openai_url}/chat/completions", json={**body, "temperature": -1}, timeout=60)
         assert refused.status_code == 400
-        assert len(on_triton(server)) > 50
         wait_until_told(server, lambda: on_v1(server))
+        assert len(on_triton(server)) > 50
         events = [threading.Event() for _ in range(16)]
         with ThreadPoolExecutor(16) as pool:
             streams = [pool.submit(stream_bytes, server, 150, event) for event in events]
