@@ -27,7 +27,7 @@ IMAGE_MODELS = Path(__file__).resolve().parent / "model_repository"
 """The models as this image brings them: without an engine."""
 
 _VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
-_LIBRARY_COMMANDS = ("serve", "install-server", "doctor", "render", "reload")
+_LIBRARY_COMMANDS = ("serve", "install-server", "doctor", "render", "reload", "key")
 _SCRIPTS = {"build": "engine.py", "verify": "verify.py"}
 _COMMANDS = (*_LIBRARY_COMMANDS, *_SCRIPTS, "prepare")
 

@@ -1,4 +1,4 @@
-"""Command line: `python -m openai_bls serve | install-server | doctor | render | reload`."""
+"""Command line: `python -m openai_bls serve | install-server | doctor | render | reload | key`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 if importlib.util.find_spec("msgspec") is None:
@@ -14,8 +15,9 @@ if importlib.util.find_spec("msgspec") is None:
     )
 
 from openai_bls import __version__
-from openai_bls.core import config_pbtxt, guide_names
-from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, load
+from openai_bls.core import guide_names
+from openai_bls.core.api_keys import ApiKeysError, new_key
+from openai_bls.core.settings import OpenAiBlsSettings, SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL, PORT_SETTINGS, doctor
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
@@ -26,6 +28,7 @@ from openai_bls.launcher.serve import ServeOptions, serve
 from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
 from openai_bls.launcher.supervisor import DEFAULT_RESTARTS
 from openai_bls.triton_models.openai_bls.server_process import control_headers, find_tritonserver
+from openai_bls.triton_models.repository import openai_bls_settings
 
 _REPOSITORY_VARIABLE = "OPENAI_BLS_MODEL_REPOSITORY"
 _HOST_VARIABLE = "OPENAI_BLS_HTTP_HOST"
@@ -125,6 +128,14 @@ def build_parser() -> argparse.ArgumentParser:
         " streams of other models. The server must have been started by `serve` or with --model-control-mode=explicit.",
     )
     again.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository, such as tensorrt_llm")
+    key = commands.add_parser(
+        "key",
+        allow_abbrev=False,
+        help="make an API key, and its line for the file of keys",
+        description="Make a random API key. Its line for the file of keys (OPENAI_BLS_API_KEYS_FILE), with the hash in"
+        " the place of the key, goes to standard output, and the key itself to standard error: key NAME >> FILE.",
+    )
+    key.add_argument("name", metavar="NAME", help="the client's name, for the metrics and the guards")
     return parser
 
 
@@ -234,10 +245,8 @@ def main(argv: list[str] | None = None) -> int:
             guide_names.refuse(options.subparser, unknown, guide_names.SERVE)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        if options.command == "install-server":
-            return _install_server()
-        if options.command == "render":
-            return _render(options.model_repository, options.changes)
+        if options.command in _WITHOUT_PORTS:
+            return _WITHOUT_PORTS[options.command](options)
         host, openai_port = _v1_address(options)
         ports = Ports(options.http_port, options.grpc_port, options.metrics_port, openai_port)
         if options.command == "reload":
@@ -276,8 +285,7 @@ def main(argv: list[str] | None = None) -> int:
 def _v1_address(options: argparse.Namespace) -> tuple[str, int]:
     """The host and the port of /v1: as given, else as openai_bls's config.pbtxt has them."""
     try:
-        config = config_pbtxt.read(options.model_repository / OPENAI_MODEL / "config.pbtxt")
-        known = load(OpenAiBlsSettings, config_pbtxt.parameters(config), {})
+        known = openai_bls_settings(options.model_repository / OPENAI_MODEL, {})
     except (OSError, ValueError, SettingsError):
         # The server itself says what is wrong with it.
         known = OpenAiBlsSettings()
@@ -290,6 +298,16 @@ def _install_server() -> int:
         Console().line(f"this image has its own server at {NGC_SERVER}; nothing to install")
     else:
         Console().line(f"tritonserver command: {install_shim()}")
+    return 0
+
+
+def _key(name: str) -> int:
+    try:
+        key, line = new_key(name)
+    except ApiKeysError as error:
+        raise LaunchError(str(error)) from None
+    sys.stderr.write(f"{key}\n")
+    sys.stdout.write(f"{line}\n")
     return 0
 
 
@@ -316,6 +334,13 @@ def _render(repository: Path, changes: list[str]) -> int:
     for path in changed:
         Console().line(f"rendered {path}")
     return 0
+
+
+_WITHOUT_PORTS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "install-server": lambda options: _install_server(),
+    "key": lambda options: _key(options.name),
+    "render": lambda options: _render(options.model_repository, options.changes),
+}
 
 
 if __name__ == "__main__":

@@ -25,3 +25,5 @@ class RequestRecord(NamedTuple):
     first_token_at: float | None
     """None if there was no token."""
     ended_at: float
+    key: str = ""
+    """Name of the API key that it came with; empty if it has none."""

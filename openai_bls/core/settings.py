@@ -100,7 +100,12 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """What happens to a request whose guard fails, is not loaded, is late or answers what it may not: `refuse` it with
     503, or let it `pass` as if the guard had nothing to say."""
     api_key: str = ""
-    """Key that /v1 requires as `Authorization: Bearer <key>`; empty requires none. Set by OPENAI_BLS_API_KEY only."""
+    """Key that requests must have, on /v1 as `Authorization: Bearer <key>`. Set by OPENAI_BLS_API_KEY only. With this
+    and `api_keys_file` empty, none is required."""
+    api_keys_file: str = ""
+    """File with further keys, each with a name (`core.api_keys`); read again when it changes. Empty is none."""
+    triton_requires_key: bool = True
+    """Where there are keys, `openai_bls` and `tensorrt_llm_bls` ask for one on Triton's endpoints too."""
 
     @property
     def aliases(self) -> tuple[str, ...]:

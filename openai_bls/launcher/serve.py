@@ -16,6 +16,7 @@ from openai_bls.launcher import checks
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.examples import examples
+from openai_bls.launcher.key_headers import forwarded_keys
 from openai_bls.launcher.logs import LoadWatcher, LogFollower, RankWatcher, worth_showing
 from openai_bls.launcher.mpi_job import MpiJob
 from openai_bls.launcher.ports import Ports, local_host
@@ -119,6 +120,7 @@ def plan(options: ServeOptions) -> Start:
         checks.check_further_repository(path)
     names = expected_models(options.repository, options.extra)
     flags = [*triton_flags(options), *closed_shared_memory(options.extra)]
+    flags += forwarded_keys(options.repository, options.extra, os.environ)
     if options.ranks.mode == "orchestrator":
         flags += orchestrator_flags(options.extra)
     server, command, environment = prepare(flags)

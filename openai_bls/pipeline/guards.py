@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 import numpy as np
 
+from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import ApiError, OverloadedError, RefusedByGuardError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
@@ -203,6 +204,7 @@ class GuardedRequest:
         self._guards = guards
         self._endpoint = endpoint
         self._request_id = request_id
+        self._key = key_name.get()
         self._record: RequestRecord | None = None
         self._make_answer: Callable[[Usage], Any] | None = None
         self._shown = False
@@ -213,6 +215,7 @@ class GuardedRequest:
             "hook": hook,
             "endpoint": self._endpoint,
             "request_id": self._request_id,
+            "key": self._key or None,
             "request": msgspec.Raw(self.body),
         }
 

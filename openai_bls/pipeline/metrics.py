@@ -22,9 +22,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from openai_bls.core.api_keys import key_name
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import ApiError
 from openai_bls.core.request_record import RequestRecord
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
 from openai_bls.pipeline.model_registry import Models
 from openai_bls.pipeline.readiness import Readiness
@@ -34,6 +36,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PREFIX = "openai_bls_"
 _LABELS = ("model", "endpoint")
+_KEY_LABEL = "key"
 _OTHER = "other"
 
 
@@ -94,6 +97,7 @@ class ServiceLoad(Protocol):
 
     models: Models
     readiness: Readiness
+    settings: OpenAiBlsSettings
 
 
 class Metrics(Collector):
@@ -105,10 +109,13 @@ class Metrics(Collector):
 
     def __init__(self, service: ServiceLoad) -> None:
         registry = self._registry = CollectorRegistry()
+        # Keys have names in the file alone.
+        self._has_keys = bool(service.settings.api_keys_file)
+        counted = (*_LABELS, _KEY_LABEL) if self._has_keys else _LABELS
         self._requests = Counter(
             _PREFIX + "requests",
             "Requests that have ended. The outcome is done, cancelled, or the HTTP status of an error.",
-            (*_LABELS, "outcome"),
+            (*counted, "outcome"),
             registry=registry,
         )
         self._finished = Counter(
@@ -118,7 +125,7 @@ class Metrics(Collector):
             registry=registry,
         )
         self._tokens = {
-            kind: Counter(_PREFIX + kind, documentation, _LABELS, registry=registry)
+            kind: Counter(_PREFIX + kind, documentation, counted, registry=registry)
             for kind, documentation in (
                 ("prompt_tokens", "Tokens of prompts."),
                 ("cached_prompt_tokens", "Tokens of prompts that the engine had in its cache."),
@@ -156,7 +163,8 @@ class Metrics(Collector):
             outcome_label = str(outcome.status)
         else:
             outcome_label = outcome
-        self._requests.labels(*labels, outcome_label).inc()
+        counted = self._counted_labels(labels, record.key)
+        self._requests.labels(*counted, outcome_label).inc()
         for reason in record.finish_reasons:
             self._finished.labels(*labels, reason).inc()
         usage = record.usage
@@ -166,7 +174,7 @@ class Metrics(Collector):
             ("generation_tokens", usage.completion_tokens),
             ("reasoning_tokens", usage.completion_tokens_details.reasoning_tokens),
         ):
-            self._tokens[kind].labels(*labels).inc(count)
+            self._tokens[kind].labels(*counted).inc(count)
         if record.first_token_at is not None:
             self._observe(_FIRST_TOKEN, labels, record.first_token_at - record.began_at)
         if outcome == "done":
@@ -182,7 +190,8 @@ class Metrics(Collector):
         """
         if error in self._counted:
             return
-        self._requests.labels("", endpoint or _OTHER, str(error.status)).inc()
+        counted = self._counted_labels(("", endpoint or _OTHER), key_name.get())
+        self._requests.labels(*counted, str(error.status)).inc()
 
     async def scrape(self) -> bytes:
         """The metrics of all instances together, in Prometheus's text format."""
@@ -218,6 +227,9 @@ class Metrics(Collector):
         files = [str(file) for file in Path(directory).glob(pattern)]
         summed: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
         return summed
+
+    def _counted_labels(self, labels: tuple[str, ...], key: str) -> tuple[str, ...]:
+        return (*labels, key) if self._has_keys else labels
 
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from openai_bls.core.api_keys import ApiKeys, key_name
 from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
@@ -55,6 +56,7 @@ class Service:
         settings: of the model `openai_bls`.
         model_calls: calls of other models of this server.
         on_busy: called with the number of requests in progress whenever it changes.
+        api_keys: of which requests must have one; None is those of the settings.
     """
 
     def __init__(
@@ -63,10 +65,12 @@ class Service:
         settings: OpenAiBlsSettings,
         model_calls: ModelCalls,
         on_busy: Callable[[int], None] = lambda busy: None,
+        api_keys: ApiKeys | None = None,
     ) -> None:
         self.models = models
         self.settings = settings
         self.model_calls = model_calls
+        self.api_keys = ApiKeys.of(settings) if api_keys is None else api_keys
         self.chat_models = ChatModels(model_calls, settings.chat_models_timeout_s)
         self._on_busy = on_busy
         self.readiness = Readiness()
@@ -159,6 +163,7 @@ class Service:
         self, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
         guarded = guarded_request.get()
+        key = key_name.get()
         await self.models.look_for(request.model)
         target = self.models.find(request.model)
         self.check_admission()
@@ -181,6 +186,7 @@ class Service:
                 began_at=began_at,
                 first_token_at=generation.first_token_at,
                 ended_at=time.monotonic(),
+                key=key,
             )
             self.on_end(record)
             if guarded is not None:

@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, OverloadedError
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
+from openai_bls.triton_models.request_keys import KEY_PARAMETERS
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +116,9 @@ _TRITONS_OWN = {
     # `generate` leaves the request's id among the parameters.
     *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
     # Of headers.
-    *("traceparent", "tracestate", "baggage", "authorization"),
+    *("traceparent", "tracestate", "baggage"),
+    # Models that ask for no key take it from clients that give one to all.
+    *KEY_PARAMETERS,
 }
 
 
@@ -133,7 +136,7 @@ def only_inputs(request: Any) -> Arrays:
         if name == "Streaming" and (_is_true(arrays, "stop") or _streams(arrays) == value):
             # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
             continue
-        if not (name in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
+        if not (name.lower() in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
             raise InvalidRequestError(f"'{name}' is not an input of this model.", param=name)
     return arrays
 
@@ -178,7 +181,7 @@ def response(arrays: Mapping[str, Any]) -> Any:
 def error_response(error: ApiError, message: str | None = None) -> Any:
     """An inference response that carries `error`'s message (or another) and the nearest of Triton's codes."""
     code = pb_utils.TritonError.INTERNAL
-    if isinstance(error, InvalidRequestError):
+    if isinstance(error, InvalidRequestError | AuthenticationError):
         code = pb_utils.TritonError.INVALID_ARG
     elif isinstance(error, OverloadedError):
         code = pb_utils.TritonError.UNAVAILABLE

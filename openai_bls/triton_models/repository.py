@@ -21,6 +21,7 @@ from typing import Literal
 import msgspec
 
 from openai_bls.core import config_pbtxt
+from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.manifest import MANIFEST_NAME, EngineLoadError, load_manifest
 from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND
@@ -103,6 +104,30 @@ def excludes_input(backend: Backend, environ: Mapping[str, str]) -> bool:
         found = {}
     given = {name: found[name]} if name in found else {}
     return load(TensorRtLlmSettings, given, environ).exclude_input_in_output
+
+
+def openai_bls_settings(openai_bls_dir: Path, environ: Mapping[str, str]) -> OpenAiBlsSettings:
+    """Settings of the model `openai_bls`, for the others that go by them.
+
+    Raises:
+        OSError: its config.pbtxt cannot be read.
+        ValueError: it is not of that format.
+        SettingsError: a bad value.
+    """
+    config = config_pbtxt.read(openai_bls_dir / "config.pbtxt")
+    return load(OpenAiBlsSettings, config_pbtxt.parameters(config), environ)
+
+
+def triton_keys(openai_bls_dir: Path, environ: Mapping[str, str]) -> ApiKeys:
+    """API keys of which requests on Triton's endpoints must have one, by the settings of `openai_bls`.
+
+    Raises:
+        OSError: its config.pbtxt cannot be read.
+        ValueError: it is not of that format, or the file of keys cannot be used.
+        SettingsError: a bad value.
+    """
+    settings = openai_bls_settings(openai_bls_dir, environ)
+    return ApiKeys.of(settings) if settings.triton_requires_key else ApiKeys()
 
 
 def served_names(repository: Path) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ import openai
 import pytest
 
 from openai_bls.__main__ import main
+from openai_bls.launcher.key_headers import forwarded_keys
 from openai_bls.launcher.ports import lease_ports
 from openai_bls.launcher.stub_watch import stubs
 from openai_bls.launcher.testing import RunningServer, run_server
@@ -305,18 +307,74 @@ def test_without_v1(repository: Path) -> None:
             socket.create_connection(("127.0.0.1", server.ports.openai))
 
 
-def test_api_key_and_concurrency_limit(repository: Path) -> None:
+def answers(client: openai.OpenAI) -> bool:
+    """Whether the client's key is one."""
+    try:
+        client.models.list()
+    except openai.AuthenticationError:
+        return False
+    return True
+
+
+def refused(ask: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a model on Triton's endpoints refuses a request for want of a key."""
+    try:
+        ask(*arguments)
+    except triton_client.TritonError as error:
+        return "Incorrect or missing API key" in error.error
+    return False
+
+
+def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
+    """One key is `secret`, the other one `alice`'s."""
+    chat: dict[str, Any] = {"messages": json.dumps(HELLO), "max_tokens": 2}
+    text = {"text_input": "Hello", "max_tokens": 2, "bad_words": "", "stop_words": ""}
+    for key in ("secret", "a1"):
+        assert triton_client.chat(server.http_url, {**chat, "api_key": key})["usage"]["completion_tokens"] == 2
+        assert triton_client.chat_stream(server.http_url, {**chat, "api_key": key})
+        assert triton_client.generate(server.http_url, "tensorrt_llm_bls", {**text, "api_key": key})["text_output"]
+    for wrong in ({}, {"api_key": "wrong"}):
+        with pytest.raises(triton_client.TritonError) as caught:
+            triton_client.chat(server.http_url, {**chat, **wrong})
+        assert (caught.value.status, caught.value.body["error"]["code"]) == (400, "invalid_api_key")
+        assert refused(triton_client.chat_stream, server.http_url, {**chat, **wrong})
+        assert refused(triton_client.generate, server.http_url, "tensorrt_llm_bls", {**text, **wrong})
+        # Of these two models alone a key is asked, and the others take it all the same.
+        assert triton_client.generate(server.http_url, "ensemble", {**text, **wrong})["text_output"]
+    request = [triton_client.infer_input("request", [json.dumps({"messages": HELLO, "max_tokens": 2})], "BYTES")]
+    words = [
+        triton_client.infer_input("text_input", [["Hello"]], "BYTES"),
+        triton_client.infer_input("max_tokens", np.array([[2]], dtype=np.int32), "INT32"),
+    ]
+
+    def by_text(headers: dict[str, str]) -> None:
+        with triton_client.GrpcStream(server.grpc_url, headers) as stream:
+            stream.send("tensorrt_llm_bls", words)
+            assert list(stream.responses())
+
+    assert triton_client.grpc_chat(server.grpc_url, request, {"api_key": "a1"})
+    assert triton_client.grpc_chat(server.grpc_url, request, {}, {"authorization": "Bearer a1"})
+    by_text({"authorization": "Bearer secret"})
+    assert refused(by_text, {"authorization": "Bearer wrong"})
+    assert refused(triton_client.grpc_chat, server.grpc_url, request, {}, {"authorization": "Basic a1"})
+    assert refused(triton_client.grpc_chat, server.grpc_url, request, {})
+
+
+def test_api_keys_and_concurrency_limit(repository: Path, tmp_path: Path) -> None:
     """One request more than allowed is a 503 that OpenAI clients know to retry."""
+    keys = tmp_path / "keys"
+    keys.write_text("alice: a1\n")
     env = {**SLOW_NULL, "OPENAI_BLS_MAX_CONCURRENT_REQUESTS": "1", "OPENAI_BLS_API_KEY": "secret"}
+    env["OPENAI_BLS_API_KEYS_FILE"] = str(keys)
     options: dict[str, Any] = {"model": "openai_bls", "messages": HELLO, "max_tokens": 2}
     with (
-        run_server(repository, env=env) as server,
+        run_server(repository, env=env, args=forwarded_keys(repository, [], env)) as server,
         openai.OpenAI(base_url=server.openai_url, api_key="wrong", max_retries=0) as stranger,
         openai.OpenAI(base_url=server.openai_url, api_key="secret", max_retries=0) as client,
     ):
-        with pytest.raises(openai.AuthenticationError) as refused:
+        with pytest.raises(openai.AuthenticationError) as strange:
             stranger.models.list()
-        assert refused.value.code == "invalid_api_key"
+        assert strange.value.code == "invalid_api_key"
         stream = client.chat.completions.create(
             **{**options, "max_tokens": 150, "extra_body": {"ignore_eos": True}}, stream=True
         )
@@ -327,3 +385,17 @@ def test_api_key_and_concurrency_limit(repository: Path) -> None:
         assert caught.value.response.headers["retry-after"]
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
         assert client.chat.completions.create(**options).usage
+        check_keys_on_tritons_endpoints(server)
+        # As a configuration map or a careful editor changes it.
+        (tmp_path / "new").write_text("bob: b1\n")
+        (tmp_path / "new").rename(keys)
+        bob = client.with_options(api_key="b1")
+        deadline = time.monotonic() + 60
+        while not answers(bob):
+            assert time.monotonic() < deadline
+        assert not answers(client.with_options(api_key="a1"))
+        assert bob.chat.completions.create(**options).usage
+        done = {"endpoint": "chat.completions", "outcome": "done"}
+        counted = {key: find(scrape(server), "requests_total", key=key, **done) for key in ("alice", "bob", "")}
+        assert counted == {"alice": 4, "bob": 1, "": 4}
+        wait_until_told(server, lambda: on_v1(server))

@@ -88,11 +88,11 @@ def infer_input(name: str, values: Any, datatype: str) -> grpcclient.InferInput:
 class GrpcStream:
     """One bidirectional gRPC stream; responses come in order of arrival."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
         self._client = grpcclient.InferenceServerClient(url)
         self._results: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._outstanding = 0
-        self._client.start_stream(callback=lambda result, error: self._results.put((result, error)))
+        self._client.start_stream(lambda result, error: self._results.put((result, error)), headers=headers)
 
     def __enter__(self) -> GrpcStream:
         return self
@@ -134,8 +134,13 @@ class GrpcStream:
                 return
 
 
-def grpc_chat(url: str, inputs: list[grpcclient.InferInput], parameters: dict[str, Any]) -> list[dict[str, Any]]:
+def grpc_chat(
+    url: str,
+    inputs: list[grpcclient.InferInput],
+    parameters: dict[str, Any],
+    headers: dict[str, str] | None = None,
+) -> list[dict[str, Any]]:
     """All responses of openai_bls to one gRPC request."""
-    with GrpcStream(url) as stream:
+    with GrpcStream(url, headers) as stream:
         stream.send("openai_bls", inputs, parameters)
         return [json.loads(r.as_numpy("response").reshape(-1)[0]) for r in stream.responses()]

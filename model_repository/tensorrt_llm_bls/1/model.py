@@ -7,7 +7,7 @@ from typing import Any
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.transport.ipc import frames
-from openai_bls.triton_models import pb_utils, repository, stub_process
+from openai_bls.triton_models import pb_utils, repository, request_keys, stub_process
 
 
 class TritonPythonModel:
@@ -26,6 +26,7 @@ class TritonPythonModel:
         self.decoupled = pb_utils.is_decoupled(args)
         try:
             settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
+            self.api_keys = repository.triton_keys(models / "openai_bls", os.environ)
             backend = repository.backends(models / "openai_bls", args["model_version"])[0]
             self.runtime = Runtime(
                 backend,
@@ -47,6 +48,7 @@ class TritonPythonModel:
         for request in requests:
             reply = pb_utils.TensorReply(request, decoupled=self.decoupled)
             try:
+                request_keys.check_key(self.api_keys, pb_utils.request_parameters(request))
                 self.runtime.submit(pb_utils.only_inputs(request), reply)
             except ApiError as error:
                 reply.fail(error)

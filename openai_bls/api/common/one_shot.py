@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
@@ -55,6 +56,7 @@ def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
     service.check_admission()
     guarded = guarded_request.get()
     began_at = time.monotonic() if guarded is None else guarded.began_at
+    key = key_name.get()
     tally = Tally()
 
     def ended(outcome: Outcome) -> None:
@@ -67,6 +69,7 @@ def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
             began_at=began_at,
             first_token_at=tally.first_token_at,
             ended_at=time.monotonic(),
+            key=key,
         )
         service.on_end(record)
         if guarded is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hmac
 import logging
 import re
 import secrets
@@ -22,7 +21,8 @@ from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.event_stream import EventStream, disconnected
 from openai_bls.api.http.write_batcher import WriteBatcher
-from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, TooLargeError
+from openai_bls.core.api_keys import ApiKeys, bearer, key_name
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, TooLargeError
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.service import Service
 
@@ -117,7 +117,7 @@ class Api:
         async def answer(request: Request, request_id: str) -> Response:
             try:
                 # By the head alone: nothing of the body has been asked for.
-                _authenticate(request, self.service.settings.api_key)
+                _authenticate(request, self.service.api_keys)
                 _check_origin(request)
                 with self._body_reserved(request):
                     return await handler(request)
@@ -223,15 +223,14 @@ class Api:
         return stream
 
 
-def _authenticate(request: Request, api_key: str) -> None:
-    if not api_key:
+def _authenticate(request: Request, api_keys: ApiKeys) -> None:
+    if not api_keys.required:
         return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
-        # Anthropic's clients send it so.
-        given = request.headers.get("x-api-key", "")
-    if not hmac.compare_digest(given.strip().encode(), api_key.encode()):
-        raise AuthenticationError("Incorrect or missing API key: send it as 'Authorization: Bearer <key>'.")
+    # The server may have begun this task within that of the connection's last request.
+    key_name.set("")
+    # Anthropic's clients send it by itself.
+    given = bearer(request.headers.get("authorization", "")) or request.headers.get("x-api-key", "").strip()
+    key_name.set(api_keys.check(given, "send it as 'Authorization: Bearer <key>'."))
 
 
 def _check_origin(request: Request) -> None:

@@ -19,7 +19,7 @@ def _on_v1(session: Session, endpoint: Endpoint, body: dict[str, Any]) -> Any:
 
 
 def _on_triton(session: Session, endpoint: Endpoint, body: dict[str, Any]) -> Any:
-    fields = {"endpoint": endpoint.name, "request": json.dumps(body)}
+    fields = session.with_key({"endpoint": endpoint.name, "request": json.dumps(body)})
     return json.loads(post(session.triton, _GENERATE, fields)["response"])
 
 

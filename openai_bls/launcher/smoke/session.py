@@ -62,6 +62,10 @@ class Session:
         """Client of Triton's HTTP port, whose endpoints take and give JSON and event streams as well."""
         return self._client(self.given("triton_url"))
 
+    def with_key(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """A body for Triton's endpoints, with the API key if there is one."""
+        return {**fields, "api_key": self.target.api_key} if self.target.api_key else fields
+
     def given(self, name: str) -> str:
         """The address that the target has by this name."""
         url: str | None = getattr(self.target, name)

@@ -56,7 +56,7 @@ def _fields(session: Session, **fields: Any) -> dict[str, Any]:
 
 
 def _generated(session: Session, body: dict[str, Any]) -> str:
-    text: str = post(session.triton, f"{_MODEL}/generate", body)["response"]
+    text: str = post(session.triton, f"{_MODEL}/generate", session.with_key(body))["response"]
     return text
 
 
@@ -77,7 +77,7 @@ def _generate(session: Session) -> str:
 
 
 def _generate_stream(session: Session) -> str:
-    found = events(session.triton, f"{_MODEL}/generate_stream", _fields(session, stream=True))
+    found = events(session.triton, f"{_MODEL}/generate_stream", session.with_key(_fields(session, stream=True)))
     return _must_join_to_the_answer(session, [event["response"] for event in found])
 
 
@@ -103,7 +103,8 @@ def _official(session: Session, model: str) -> str:
     except openai.APIStatusError:
         raise NotCheckedError(f"the repository does not serve {model}") from None
     # Greedy whatever the checkpoint's own settings are.
-    body = {"text_input": QUESTION, "max_tokens": MAX_TOKENS, "bad_words": "", "stop_words": "", "top_k": 1}
+    fields = {"text_input": QUESTION, "max_tokens": MAX_TOKENS, "bad_words": "", "stop_words": "", "top_k": 1}
+    body = session.with_key(fields)
     text = post(session.triton, f"/v2/models/{model}/generate", body)["text_output"]
     found = events(session.triton, f"/v2/models/{model}/generate_stream", {**body, "stream": True})
     must_equal("".join(event["text_output"] for event in found), text, "the joined stream")
@@ -119,7 +120,9 @@ def _grpc_stream(session: Session) -> str:
     try:
         with grpcclient.InferenceServerClient(url) as client:
             client.start_stream(callback=lambda result, error: results.put((result, error)))
-            client.async_stream_infer("openai_bls", [request], enable_empty_final_response=True)
+            client.async_stream_infer(
+                "openai_bls", [request], enable_empty_final_response=True, parameters=session.with_key({})
+            )
             while True:
                 result, error = results.get(timeout=timeout)
                 if error is not None:

@@ -16,6 +16,7 @@ from openai_bls.api.common.bodies import fault
 from openai_bls.api.common.faults import decoded
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import InvalidRequestError
+from openai_bls.triton_models.request_keys import KEY_PARAMETERS
 from openai_bls.triton_models.tensors import JSON_INPUTS
 
 # JSON text in these may also be a plain word, as OpenAI allows: tool_choice "auto".
@@ -24,9 +25,10 @@ _PLAIN_TEXT = {"tool_choice"}
 _ARRAYS = {"messages", "tools"}
 # Strings of which one is an array too, since the field is never a plain string.
 _STRING_ARRAYS = {"bad_words"}
-# Triton's own: its front ends pass `id` on as a parameter too, and add some under these prefixes.
+# Triton's own: its front ends pass `id` on as a parameter too, and headers if told to, and add some under these
+# prefixes.
 _TRITON_PREFIXES = ("triton_", "binary_data")
-_TRITON_PARAMETERS = {"id"}
+_NO_FIELDS = {"id", *KEY_PARAMETERS}
 
 _ANY = msgspec.json.Decoder()
 
@@ -52,7 +54,7 @@ def assemble(tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, An
         **{
             name: value
             for name, value in parameters.items()
-            if name not in _TRITON_PARAMETERS and not name.startswith(_TRITON_PREFIXES)
+            if name.lower() not in _NO_FIELDS and not name.startswith(_TRITON_PREFIXES)
         },
     }
     for name, value in fields.items():

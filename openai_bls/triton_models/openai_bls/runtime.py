@@ -21,6 +21,7 @@ from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
+from openai_bls.core.api_keys import ApiKeys, key_name
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
@@ -39,6 +40,7 @@ from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseS
 from openai_bls.triton_models.openai_bls.server_process import is_listening, shows_metrics
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
+from openai_bls.triton_models.request_keys import check_key
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +62,8 @@ class Runtime:
     Raises:
         PortInUseError: /v1 cannot have its port.
         OSError: a tokenizer cannot be read.
-        ValueError: a tokenizer is not one, a setting names a format that does not exist, or a `preprocessing` cannot be
-            called by BLS.
+        ValueError: a tokenizer is not one, a setting names a format that does not exist, the file of API keys cannot be
+            used, or a `preprocessing` cannot be called by BLS.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Runtime:
         metrics_port: MetricsPort | None = None,
     ) -> None:
         self._settings = settings
+        self._api_keys = ApiKeys.of(settings)
         self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
         self._exporter: MetricsExporter | None = None
         self._engines = [EngineConnection(b, settings, is_default=not i) for i, b in enumerate(backends)]
@@ -167,7 +170,11 @@ class Runtime:
         assert self._guard is not None
         further = [engine.model for engine in self._engines[1:] if engine.model is not None]
         service = Service(
-            Models([default, *further]), self._settings, self._model_calls, on_busy=self._guard.set_in_progress
+            Models([default, *further]),
+            self._settings,
+            self._model_calls,
+            on_busy=self._guard.set_in_progress,
+            api_keys=self._api_keys,
         )
         for engine in self._engines:
             engine.add_to(service.readiness)
@@ -217,6 +224,8 @@ class Runtime:
     ) -> None:
         endpoint = ""
         try:
+            if self._settings.triton_requires_key:
+                key_name.set(check_key(self._api_keys, parameters))
             limit = self._settings.max_request_bytes
             texts = [value for value in parameters.values() if isinstance(value, str)]
             if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:

@@ -194,6 +194,16 @@ def test_triton_flags() -> None:
     ]
 
 
+def test_a_new_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["key", "alice"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("alice: sha256:")
+    assert said.err.startswith("sk-")
+    assert said.err.strip() not in said.out
+    assert cli.main(["key", "two words"]) == 2
+    assert "'two words' is not a name" in capsys.readouterr().err
+
+
 def test_further_repositories(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,8 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from openai_bls.api.chat import serving
+from openai_bls.core.api_keys import key_name
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.errors import EngineError, InvalidRequestError
+from openai_bls.core.errors import AuthenticationError, EngineError, InvalidRequestError
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.usage import Usage
 from openai_bls.pipeline.metrics import Metrics
@@ -131,6 +132,30 @@ def test_an_admitted_requests_error_is_not_counted_again_when_it_is_answered() -
     metrics.refused("chat.completions", error)
     found = of(metrics)
     assert sum(value for key, value in found.items() if key.startswith("openai_bls_requests_total")) == 1
+
+
+async def test_keys_of_a_file_are_counted_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice: a1\n")
+    bench = Bench(api_keys_file=str(tmp_path / "keys"))
+    metrics = bench.service.metrics
+    bench.service.on_end = metrics.ended
+    key_name.set("alice")
+    answer = asyncio.create_task(serving.answer(bench.service, chat()))
+    while not bench.engine.requests:
+        await asyncio.sleep(0)
+    metrics.refused("tokenize", InvalidRequestError("x"))
+    # Whatever is answered when its last token comes.
+    key_name.set("")
+    metrics.refused("tokenize", AuthenticationError("x"))
+    bench.engine.deliver(0, "ab", "stop")
+    await answer
+    found = lines(await metrics.scrape())
+    assert found[line("requests_total", **CHAT, key="alice", outcome="done")] == 1
+    assert found[line("prompt_tokens_total", **CHAT, key="alice")] == 2
+    assert found[line("generation_tokens_total", **CHAT, key="alice")] == 2
+    assert found[line("requests_total", model="", endpoint="tokenize", key="alice", outcome="400")] == 1
+    assert found[line("requests_total", model="", endpoint="tokenize", key="", outcome="401")] == 1
+    assert found[line("finished_sequences_total", **CHAT, finish_reason="stop")] == 1
 
 
 async def test_a_service_feeds_them() -> None:

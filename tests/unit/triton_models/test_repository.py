@@ -9,7 +9,7 @@ from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.core.settings import SettingsError
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
-from openai_bls.triton_models.repository import Backend, backends, excludes_input, served_names
+from openai_bls.triton_models.repository import Backend, backends, excludes_input, served_names, triton_keys
 from openai_bls.triton_models.tensors import OPENAI_BLS, TENSORRT_LLM
 
 
@@ -152,3 +152,15 @@ def test_a_setting_that_the_models_around_an_engine_share(tmp_path: Path) -> Non
         found(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
     with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai_bls render"):
         found(render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), {})
+
+
+def test_keys_of_the_models_beside_openai_bls(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice: a1\n")
+    config = render(msgspec.structs.replace(OPENAI_BLS, parameters={"api_keys_file": str(tmp_path / "keys")}))
+    (tmp_path / "config.pbtxt").write_text(config)
+    assert triton_keys(tmp_path, {}).check("a1", "") == "alice"
+    assert triton_keys(tmp_path, {"OPENAI_BLS_API_KEY": "k"}).check("k", "") == ""
+    assert not triton_keys(tmp_path, {"OPENAI_BLS_TRITON_REQUIRES_KEY": "false"}).required
+    (tmp_path / "keys").unlink()
+    with pytest.raises(ValueError, match="cannot be read"):
+        triton_keys(tmp_path, {})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,6 +197,14 @@ def test_authentication(header: str | None, status: int) -> None:
     assert answered.status == status
     if status == 401:
         assert error_of(answered)["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(("key", "status"), [("a1", 200), ("b1", 200), ("own", 200), ("c1", 401), ("", 401)])
+def test_keys_of_a_file(tmp_path: Path, key: str, status: int) -> None:
+    (tmp_path / "keys").write_text("alice: a1\nbob: b1\n")
+    for headers in ((("authorization", f"Bearer {key}"),), (("x-api-key", key),)):
+        bench = Bench(api_key="own", api_keys_file=str(tmp_path / "keys"))
+        assert asked(bench, "/v1/models", headers=headers, method="GET").status == status
 
 
 @pytest.mark.parametrize("body", [CHAT, STREAM])

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ async def test_both_hooks_see_a_whole_answer(name: str) -> None:
         answered = await at.ask(path, body, headers=(("x-request-id", "mine"),))
         assert answered.status == 200
         before, after = at.guard.asked
-        told = {"endpoint": name, "request_id": "mine", "request": body}
+        told = {"endpoint": name, "request_id": "mine", "key": None, "request": body}
         assert before == {"hook": "before", **told}
         assert after == {
             "hook": "after",
@@ -496,6 +497,18 @@ async def test_a_body_that_is_no_object_is_refused_without_the_guard() -> None:
             for body in (b"{", b"[]", b"\xff", b"[" * 100_000):
                 assert (await at.ask(path, body, None)).status == 400
         assert at.guard.asked == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_guard_is_told_the_name_of_the_key(tmp_path: Path, *, stream: bool) -> None:
+    (tmp_path / "keys").write_text("alice: a1\n")
+    async with place(api_key="k", api_keys_file=str(tmp_path / "keys")) as at:
+        for key, name in (("a1", "alice"), ("k", None)):
+            answered = await at.ask(CHAT_PATH, {**CHAT, "stream": stream}, headers=(("x-api-key", key),))
+            assert answered.status == 200
+            await until(lambda: len(at.guard.asked) == 2)
+            assert [question["key"] for question in at.guard.asked] == [name, name]
+            at.guard.asked.clear()
 
 
 async def test_a_wrong_key_is_refused_without_the_guard() -> None:

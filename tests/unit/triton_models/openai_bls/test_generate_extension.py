@@ -55,7 +55,8 @@ OTHER = {"role": "assistant", "content": "ho"}
 def test_tensors_make_a_body(tensors: dict[str, list[bytes]], endpoint: str, body: dict[str, Any]) -> None:
     assert assemble(tensors, {}) == (endpoint, body)
     # Triton's own parameters are left out.
-    own = {"id": "7", "triton_enable_empty_final_response": True, "binary_data_output": False}
+    own: dict[str, Any] = {"id": "7", "triton_enable_empty_final_response": True, "binary_data_output": False}
+    own |= {"api_key": "k", "Authorization": "Bearer k"}
     assert assemble(tensors, {**own, "seed": 1}) == (endpoint, {**body, "seed": 1})
 
 

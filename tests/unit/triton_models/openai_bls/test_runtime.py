@@ -609,6 +609,50 @@ def test_metrics_tell_of_tritons_requests_and_the_engine(make: Callable[..., Wor
         assert line in text.splitlines()
 
 
+KEYED = [{"api_key": "k"}, {"authorization": "Bearer k"}, {"Authorization": "bearer k"}, {"api_key": "a1"}]
+
+
+@pytest.mark.parametrize("parameters", KEYED)
+def test_a_key_as_a_parameter_or_a_forwarded_header(
+    make: Callable[..., World], tmp_path: Path, parameters: dict[str, Any]
+) -> None:
+    (tmp_path / "keys").write_text("alice: a1\n")
+    world = make(api_key="k", api_keys_file=str(tmp_path / "keys"))
+    reply = world.submit(**parameters)
+    world.deliver(0, "a", "stop")
+    assert succeeded(reply)
+    metrics = asyncio.run(world.service().metrics.scrape()).decode()
+    labels = f'endpoint="chat.completions",key="{"alice" if "a1" in parameters.values() else ""}",model="tiny"'
+    assert f'openai_bls_requests_total{{{labels},outcome="done"}} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"api_key": "x"}, {"api_key": True}, {"authorization": "k"}, {"authorization": "Basic k"}]
+)
+def test_a_wrong_key_is_refused_on_tritons_endpoints(make: Callable[..., World], parameters: dict[str, Any]) -> None:
+    world = make(api_key="k")
+    error = refusal(world.submit(**parameters))
+    assert (error.status, error.code) == (401, "invalid_api_key")
+    assert "'api_key'" in error.message
+
+
+@pytest.mark.parametrize("settings", [{}, {"api_key": "k", "triton_requires_key": False}])
+@pytest.mark.parametrize("parameters", [{}, {"api_key": "x"}, {"authorization": "Basic x"}])
+def test_keys_that_nobody_asks_for_on_tritons_endpoints(
+    make: Callable[..., World], settings: dict[str, Any], parameters: dict[str, Any]
+) -> None:
+    world = make(**settings)
+    reply = world.submit(**parameters)
+    world.deliver(0, "a", "stop")
+    assert succeeded(reply)
+
+
+def test_a_broken_file_of_keys_is_refused_at_the_start(make: Callable[..., World], tmp_path: Path) -> None:
+    (tmp_path / "keys").touch()
+    with pytest.raises(ValueError, match="holds no key"):
+        make(engine=False, start=False, api_keys_file=str(tmp_path / "keys"))
+
+
 @pytest.mark.parametrize("parameter", [True, False])
 def test_a_request_that_is_too_large(make: Callable[..., World], parameter: bool) -> None:
     world = make(max_request_bytes=100)

@@ -1,0 +1,168 @@
+"""API keys: one from the environment, and named ones from a file that may change while the server runs.
+
+A line of the file is `name: sha256:<64 hex digits>` or `name: <key>`; empty lines and those that begin with `#` are
+left out. Two lines with one name are two keys of one client, such as an old and a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import secrets
+import time
+from contextvars import ContextVar
+from pathlib import Path
+
+from openai_bls.core.errors import AuthenticationError
+from openai_bls.core.settings import OpenAiBlsSettings
+
+logger = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 1.0
+"""Seconds between two looks whether the file has changed, while requests come."""
+MAX_FILE_BYTES = 1024 * 1024
+
+_HASH_PREFIX = "sha256:"
+_NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_KEY = re.compile(r"[\x21-\x7e]+")
+
+key_name: ContextVar[str] = ContextVar("key_name", default="")
+"""Name of the key with which the request that is being answered came; empty if it has none."""
+
+
+class ApiKeysError(ValueError):
+    """A file of keys that cannot be used; the message is one sentence and holds no key."""
+
+
+class ApiKeys:
+    """Keys of which a request must have one, or none of which requests know.
+
+    Not safe to use from several threads at once.
+
+    Args:
+        key: without a name; empty is none.
+        file: path of the file with named keys; empty is none.
+
+    Raises:
+        ApiKeysError: the file cannot be used.
+    """
+
+    def __init__(self, key: str = "", file: str = "") -> None:
+        self._own = {_digest(key): ""} if key else {}
+        self._file = Path(file) if file else None
+        self._state = self._file_state()
+        self._named = _read(self._file) if self._file else {}
+        self._checked_at = time.monotonic()
+
+    @classmethod
+    def of(cls, settings: OpenAiBlsSettings) -> ApiKeys:
+        """The keys that the settings name.
+
+        Raises:
+            ApiKeysError: the file cannot be used.
+        """
+        return cls(settings.api_key, settings.api_keys_file)
+
+    @property
+    def required(self) -> bool:
+        """Whether a request must have a key."""
+        return bool(self._own or self._file)
+
+    def check(self, given: str, remedy: str) -> str:
+        """Name of the key `given`; empty if it has none, or no request must have a key.
+
+        Args:
+            given: by the client; empty is none.
+            remedy: end of the sentence for a client without the right key.
+
+        Raises:
+            AuthenticationError: it is none of the keys.
+        """
+        if not self.required:
+            return ""
+        self._follow_file()
+        # What the time of the look-up tells of a digest says nothing about a key.
+        digest = _digest(given)
+        name = self._named.get(digest, self._own.get(digest))
+        if name is None:
+            raise AuthenticationError(f"Incorrect or missing API key: {remedy}")
+        return name
+
+    def _follow_file(self) -> None:
+        """Read the file again if it has changed; a broken one changes nothing."""
+        now = time.monotonic()
+        if self._file is None or now - self._checked_at < CHECK_INTERVAL_S:
+            return
+        self._checked_at = now
+        state = self._file_state()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self._named = _read(self._file)
+        except ApiKeysError as error:
+            logger.error("the API keys stay as they are: %s", error)
+        else:
+            logger.info("%d API keys read from %s", len(self._named), self._file)
+
+    def _file_state(self) -> tuple[int, ...] | None:
+        """What changes with the file; None if there is none."""
+        if self._file is None:
+            return None
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def bearer(authorization: str) -> str:
+    """The key in the value of a header `Authorization`; empty if it holds none."""
+    scheme, _, key = authorization.partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def new_key(name: str) -> tuple[str, str]:
+    """A new random key, and its line for the file.
+
+    Raises:
+        ApiKeysError: no line can have this name.
+    """
+    if not _NAME.fullmatch(name):
+        raise ApiKeysError(f"{name!r} is not a name of letters, digits, '_', '.', '@' and '-', at most 64")
+    key = "sk-" + secrets.token_urlsafe(32)
+    return key, f"{name}: {_HASH_PREFIX}{_digest(key)}"
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Digest of each key in the file → its name."""
+    try:
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ApiKeysError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ApiKeysError(f"{file} is not UTF-8") from None
+    if len(text) > MAX_FILE_BYTES:
+        raise ApiKeysError(f"{file} is larger than {MAX_FILE_BYTES} bytes")
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
+            continue
+        name, _, key = (part.strip() for part in entry.partition(":"))
+        digest = key.removeprefix(_HASH_PREFIX).lower() if key.startswith(_HASH_PREFIX) else _digest(key)
+        if not (_NAME.fullmatch(name) and _KEY.fullmatch(key) and _HASH.fullmatch(digest)):
+            raise ApiKeysError(f"line {number} of {file} is not '<name>: sha256:<64 hex digits>' or '<name>: <key>'")
+        if found.setdefault(digest, name) != name:
+            raise ApiKeysError(f"line {number} of {file} gives '{name}' the key of '{found[digest]}'")
+    if not found:
+        # Not "no key is required": it may be one that is just being written.
+        raise ApiKeysError(f"{file} holds no key")
+    return found

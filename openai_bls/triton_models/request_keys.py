@@ -1,0 +1,23 @@
+"""API key of a request on Triton's endpoints: a request parameter, or a header that the server forwards as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from openai_bls.core.api_keys import ApiKeys, bearer
+
+KEY_PARAMETERS = frozenset({"api_key", "authorization"})
+"""Request parameters that hold a key; the case of a header's name is the client's. Never fields of a request."""
+
+_REMEDY = "give it as the request parameter 'api_key' or, over gRPC, as the header 'authorization: Bearer <key>'."
+
+
+def check_key(api_keys: ApiKeys, parameters: Mapping[str, Any]) -> str:
+    """Name of the key of a request with these parameters.
+
+    Raises:
+        AuthenticationError: it lacks the right key.
+    """
+    given = {name.lower(): value for name, value in parameters.items() if isinstance(value, str)}
+    return api_keys.check(given.get("api_key") or bearer(given.get("authorization", "")), _REMEDY)
