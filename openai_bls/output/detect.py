@@ -29,6 +29,13 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         formats.DEEPSEEK_V31,
         formats.QWEN3_CODER,
         formats.SEED_OSS,
+        formats.GLM,
+        formats.DEEPSEEK_V32,
+        formats.KIMI_K2,
+        formats.HUNYUAN_A13B,
+        formats.GRANITE,
+        formats.MINIMAX_M1,
+        formats.MINIMAX_M2,
     )
 }
 
@@ -53,9 +60,15 @@ class _Sign(NamedTuple):
         return all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
 
 
-# The first that fits counts. `lacks` excludes similar formats: GLM's <arg_key>, DeepSeek-V3.2's DSML, the channels of
-# gpt-oss.
+# The first that fits counts. `lacks` excludes similar formats.
 _TOOL_SIGNS = (
+    _Sign("deepseek_v32", ("｜DSML｜", "function_calls")),
+    _Sign("kimi_k2", ("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>")),
+    _Sign("minimax_m2", ("<minimax:tool_call>", "<invoke name=")),
+    _Sign("minimax_m1", ("<tool_calls>", "<beginning_of_sentence>", "arguments")),
+    _Sign("hunyuan_a13b", ("<tool_calls>[{", "</tool_calls>", "arguments")),
+    _Sign("granite", ("<|tool_call|>", "JSON list")),
+    _Sign("glm", ("<tool_call>", "<arg_key>", "<arg_value>")),
     _Sign("deepseek_v3", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json"), ("DSML",)),
     _Sign("deepseek_v31", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"), ("DSML",)),
     _Sign("seed_oss", ("<seed:tool_call>", "<function=")),

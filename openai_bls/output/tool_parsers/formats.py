@@ -9,6 +9,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from openai_bls.output.tool_parsers import kimi_and_lists, xml_families
 from openai_bls.output.tool_parsers import llama_mistral_deepseek as readers
 from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
 from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
@@ -18,7 +19,6 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 _NAME = "{name}"
 # OpenAI's meaning of a function without any.
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
-_CALL_ID_FORMAT = {"type": "regex", "pattern": "[a-zA-Z0-9]{9}"}
 
 
 def short_call_id() -> str:
@@ -49,8 +49,8 @@ class ToolFormat(NamedTuple):
     special: frozenset[str] = frozenset()
     """Markers that may be special tokens."""
     new_id: Callable[[], str] = new_call_id
-    call_id: bool = False
-    """Between the name and the arguments there is an id, between markers."""
+    call_id: tuple[str, str] | None = None
+    """Between `begin` and the arguments: a regular expression of an id, and the text after it."""
     style: str = "json"
     """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()
@@ -103,9 +103,10 @@ class ToolFormat(NamedTuple):
         content: dict[str, Any] = {"type": "json_schema", "json_schema": function.get("parameters") or _NO_PARAMETERS}
         if self.style != "json":
             content["style"] = self.style
-        if self.call_id:
-            separator = {"type": "const_string", "value": readers.ARGS}
-            content = {"type": "sequence", "elements": [_CALL_ID_FORMAT, separator, content]}
+        if self.call_id is not None:
+            pattern, after = self.call_id
+            head = [{"type": "regex", "pattern": pattern}, {"type": "const_string", "value": after}]
+            content = {"type": "sequence", "elements": [*head, content]}
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
     def _calls(self, tags: list[dict[str, Any]], one: bool) -> dict[str, Any]:
@@ -230,7 +231,9 @@ MISTRAL_V13 = ToolFormat(
     special=_MISTRAL_MARKERS,
     new_id=short_call_id,
 )
-MISTRAL_V11 = MISTRAL_V13._replace(name="mistral_v11", begin="[TOOL_CALLS]{name}[CALL_ID]", call_id=True)
+MISTRAL_V11 = MISTRAL_V13._replace(
+    name="mistral_v11", begin="[TOOL_CALLS]{name}[CALL_ID]", call_id=("[a-zA-Z0-9]{9}", readers.ARGS)
+)
 DEEPSEEK_V3 = ToolFormat(
     "deepseek_v3",
     lambda _: readers.DEEPSEEK,
@@ -274,4 +277,72 @@ SEED_OSS = ToolFormat(
     excludes=("<function=",),
     special=frozenset({"<seed:tool_call>", "</seed:tool_call>"}),
     style="qwen_xml",
+)
+GLM = ToolFormat(
+    "glm",
+    lambda tools: xml_families.glm(_schemas(tools)),
+    # The grammar of the arguments has the line breaks around them.
+    begin="<tool_call>{name}",
+    end="</tool_call>",
+    trigger="<tool_call>",
+    special=frozenset(xml_families.GLM_TAGS),
+    style="glm_xml",
+)
+MINIMAX_M2 = ToolFormat(
+    "minimax_m2",
+    lambda tools: xml_families.invokes(xml_families.MINIMAX_M2, _schemas(tools)),
+    open="<minimax:tool_call>\n",
+    begin='<invoke name="{name}">',
+    end="</invoke>\n",
+    separator="",
+    close="</minimax:tool_call>",
+    trigger="<minimax:tool_call>",
+    special=frozenset({"<minimax:tool_call>", "</minimax:tool_call>"}),
+    style="minimax_xml",
+)
+DEEPSEEK_V32 = ToolFormat(
+    "deepseek_v32",
+    lambda tools: xml_families.invokes(xml_families.DEEPSEEK_V32, _schemas(tools)),
+    open="<｜DSML｜function_calls>\n",
+    begin='<｜DSML｜invoke name="{name}">',
+    end="</｜DSML｜invoke>\n",
+    separator="",
+    close="</｜DSML｜function_calls>",
+    trigger="<｜DSML｜function_calls>",
+    special=frozenset({"｜DSML｜"}),
+    style="deepseek_xml",
+)
+KIMI_K2 = ToolFormat(
+    "kimi_k2",
+    lambda _: kimi_and_lists.KIMI_K2,
+    open=kimi_and_lists.SECTION_BEGIN,
+    begin=f"{kimi_and_lists.KIMI_CALL_BEGIN}{kimi_and_lists.FUNCTIONS}{_NAME}:",
+    end=kimi_and_lists.KIMI_CALL_END,
+    separator="",
+    close=kimi_and_lists.SECTION_END,
+    trigger=kimi_and_lists.SECTION_BEGIN,
+    excludes=(kimi_and_lists.KIMI_CALL_BEGIN,),
+    special=kimi_and_lists.KIMI_MARKERS,
+    call_id=("[0-9]{1,4}", kimi_and_lists.ARGUMENT_BEGIN),
+)
+HUNYUAN_A13B = ToolFormat(
+    "hunyuan_a13b",
+    lambda _: kimi_and_lists.TOOL_CALLS_BLOCK,
+    open="<tool_calls>[",
+    begin='{"name": "{name}", "arguments": ',
+    end="}",
+    separator=", ",
+    close="]</tool_calls>",
+    trigger="<tool_calls>",
+    special=frozenset({"<tool_calls>", "</tool_calls>"}),
+)
+MINIMAX_M1 = HUNYUAN_A13B._replace(name="minimax_m1", open="<tool_calls>\n", separator="\n", close="\n</tool_calls>")
+GRANITE = HUNYUAN_A13B._replace(
+    name="granite",
+    syntax=lambda _: kimi_and_lists.GRANITE,
+    open="<|tool_call|>[",
+    close="]",
+    trigger="<|tool_call|>",
+    excludes=("<tool_call>",),
+    special=frozenset({"<|tool_call|>", "<tool_call>"}),
 )

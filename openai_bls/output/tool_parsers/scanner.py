@@ -23,10 +23,12 @@ class MalformedError(Exception):
 class CallReader(ABC):
     """Incremental reader of the text after a call's first marker."""
 
-    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "idle", "name", "put_back", "started")
+    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "id", "idle", "name", "put_back", "started")
 
     def __init__(self) -> None:
         self.name = ""
+        self.id = ""
+        """The model's own id of the call, in formats whose later prompts repeat it; else empty."""
         self.started = False
         """The call's start event has been sent; set by the parser."""
         self.done = False
