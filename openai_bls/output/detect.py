@@ -36,6 +36,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         formats.GRANITE,
         formats.MINIMAX_M1,
         formats.MINIMAX_M2,
+        formats.PYTHONIC,
     )
 }
 
@@ -78,6 +79,7 @@ _TOOL_SIGNS = (
     _Sign("mistral_v13", ("[TOOL_CALLS]", "[ARGS]")),
     _Sign("mistral", ("[TOOL_CALLS] [",)),
     _Sign("mistral_tekken", ("[TOOL_CALLS]",)),
+    _Sign("pythonic", ("[func_name1(",)),
     _Sign("llama3_json", ("<|python_tag|>", '"parameters": ')),
     _Sign("llama3_json", ("<|start_header_id|>", '{"name": ', '"parameters": ')),
 )

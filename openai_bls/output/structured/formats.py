@@ -15,8 +15,8 @@ A `Format` is a JSON object in the vocabulary of structural tags (as in vLLM), `
 `tags_with_separator`                 some of `tags` with `separator` in between
 ====================================  =================================================================================
 
-Formats about single tokens of a vocabulary are refused. Of the styles of JSON written as XML (`style` of a
-`json_schema`) there are `qwen_xml`, `glm_xml`, `minimax_xml` and `deepseek_xml`.
+Formats about single tokens of a vocabulary are refused. Of the styles of a `json_schema` (`style`) there are
+`qwen_xml`, `glm_xml`, `minimax_xml` and `deepseek_xml` for JSON written as XML, and `pythonic` for keyword arguments.
 """
 
 from __future__ import annotations

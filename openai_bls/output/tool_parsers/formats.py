@@ -13,6 +13,7 @@ from openai_bls.output.tool_parsers import kimi_and_lists, xml_families
 from openai_bls.output.tool_parsers import llama_mistral_deepseek as readers
 from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
 from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
+from openai_bls.output.tool_parsers.pythonic import PYTHON_END, PYTHON_START, pythonic
 from openai_bls.output.tool_parsers.xml import xml_calls
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -54,8 +55,8 @@ class ToolFormat(NamedTuple):
     style: str = "json"
     """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()
-    """Beginnings of a call in formats that allow one only at the start of the text, where a space stands for optional
-    white space; empty: calls may stand anywhere."""
+    """Beginnings of a call, with `{name}` for the name, in formats that allow one only at the start of the text. A
+    space stands for optional white space. Empty: calls may stand anywhere."""
 
     def parser(self, tools: Sequence[dict[str, Any]]) -> ToolCallParser:
         """Parser of an answer to a request with these tools."""
@@ -86,7 +87,9 @@ class ToolFormat(NamedTuple):
         if at_least_one:
             return self._calls(tags, one)
         if self.only_at_start:
-            others = _text_that_begins_otherwise(self.only_at_start, sorted(self.special))
+            names = [function["name"] for function in functions]
+            begins = {begin.replace(_NAME, name) for begin in self.only_at_start for name in names}
+            others = _text_that_begins_otherwise(sorted(begins), sorted(self.special))
             return {"type": "or", "elements": [self._calls(tags, one), others]}
         whole = self._calls(tags, one)
         return {
@@ -110,6 +113,12 @@ class ToolFormat(NamedTuple):
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
     def _calls(self, tags: list[dict[str, Any]], one: bool) -> dict[str, Any]:
+        if self.only_at_start and self.open:
+            # In one piece, a call's beginning is told from a text that begins alike.
+            first = {"type": "or", "elements": _led_by(self.open, tags)}
+            further = {"type": "star", "content": {"type": "or", "elements": _led_by(self.separator, tags)}}
+            end = {"type": "const_string", "value": self.close}
+            return {"type": "sequence", "elements": [first, end] if one else [first, further, end]}
         calls = {
             "type": "tags_with_separator",
             "tags": tags,
@@ -175,6 +184,10 @@ def _pattern(atom: str) -> str:
 
 def _escaped(char: str, special: str) -> str:
     return "\\" + char if char in special else char
+
+
+def _led_by(text: str, tags: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**tag, "begin": text + tag["begin"]} for tag in tags]
 
 
 def _names(tools: Sequence[dict[str, Any]]) -> list[str]:
@@ -345,4 +358,17 @@ GRANITE = HUNYUAN_A13B._replace(
     trigger="<|tool_call|>",
     excludes=("<tool_call>",),
     special=frozenset({"<|tool_call|>", "<tool_call>"}),
+)
+PYTHONIC = ToolFormat(
+    "pythonic",
+    lambda tools: pythonic(_names(tools)),
+    open="[",
+    begin="{name}(",
+    end=")",
+    separator=", ",
+    close="]",
+    trigger="[",
+    special=frozenset({PYTHON_START, PYTHON_END}),
+    style="pythonic",
+    only_at_start=(" [ {name} (", f" {PYTHON_START}"),
 )

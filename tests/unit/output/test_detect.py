@@ -151,6 +151,13 @@ TEMPLATES: dict[str, tuple[str, str | None, str | None, bool]] = {
         "think",
         True,
     ),
+    "Llama-3.2-pythonic": (
+        "{{- '<|start_header_id|>' }}{%- if tools is not none %}{{- 'Respond in the format [func_name1(params_name1="
+        "params_value1, params_name2=params_value2...), func_name2(params)] ' }}{%- endif %}",
+        "pythonic",
+        None,
+        True,
+    ),
     # Forms that look like others and are not read
     "gpt-oss": ("{%- if tools %}<|channel|>commentary{%- endif %}{{ '</think>' }}", None, None, True),
     "plain": (

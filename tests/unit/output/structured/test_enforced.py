@@ -327,6 +327,30 @@ def test_arguments_in_other_styles(style: str, good: list[str], bad: list[str]) 
     assert [accepts(wanted, f"<f>{text}</f>") for text in bad] == [False] * len(bad)
 
 
+def test_arguments_of_a_python_call() -> None:
+    properties: dict[str, Any] = {"a": {"type": "integer"}, "city": {"type": "string", "maxLength": 3}}
+    properties |= {"ok": {"type": "boolean"}, "unit": {"enum": ["C", None]}, "x": {"type": ["number", "null"]}}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": ["city"]}
+    schema["additionalProperties"] = True
+    content = {"type": "json_schema", "json_schema": schema, "style": "pythonic"}
+    wanted = made({"type": "tag", "begin": "f(", "content": content, "end": ")"})
+    good = [
+        'city="x"',
+        'a=1, city="", ok=True, unit=None, x=1.5',
+        'city="(a"',
+        'city="a", unit="C", x=None, more={"b": 1}',
+    ]
+    assert [accepts(wanted, f"f({text})") for text in good] == [True] * len(good)
+    bad = ["", "a=1", 'city="x", a=1', 'city="long"', 'city="x", ok=1', 'city="x",', ', city="x"', 'city="x", city="x"']
+    assert [accepts(wanted, f"f({text})") for text in bad] == [False] * len(bad)
+    for schema, says in (
+        ({"properties": {"a b": {}}}, '"a b" cannot be enforced in arguments of a Python call'),
+        ({"type": "array"}, "arguments of a Python call must be an object"),
+    ):
+        with pytest.raises(InvalidRequestError, match=says):
+            made({**content, "json_schema": schema})
+
+
 def test_after_reasoning() -> None:
     wanted = made(THINKING.constraint(JSON_3, opened=True))
     assert accepts(wanted, 'Well. <a> { </think{"a": 1}</think>\n\n{"a": 3}')

@@ -100,6 +100,8 @@ def samples(form: str, count: int, **choice: Any) -> list[Found]:
     likely += [tool_format.separator + begin for begin in begins]
     if not tool_format.separator:
         likely += [tool_format.end + begin for begin in begins]
+    if tool_format.only_at_start:
+        likely += [tool_format.open + begin for begin in begins] * 3
     likely += VALUE_ENDS.get(tool_format.style, ())
     texts = [walk(constraint, [*LIKELY, *filter(None, likely)], seed) for seed in range(count)]
     ended = [text for text in texts if text is not None]
@@ -203,6 +205,7 @@ WRITTEN = {
     "granite": '<|tool_call|>[{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]',
     "minimax_m1": '<tool_calls>\n{"name": "stop", "arguments": {}}\n'
     '{"name": "stop", "arguments": {"a": 1}}\n</tool_calls>',
+    "pythonic": "[stop(), stop(a=1)]",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="stop">\n</invoke>\n<invoke name="stop">\n'
     '<parameter name="a">1</parameter>\n</invoke>\n</minimax:tool_call>',
 }
@@ -244,6 +247,9 @@ def test_what_templates_write_is_allowed_and_read(form: str) -> None:
         ("minimax_m1", "<tool_calls>["),
         ("minimax_m2", "<minimax:tool_call><invoke"),
         ("deepseek_v32", "a <｜DSML｜function_calls>x"),
+        ("pythonic", "[stop(x"),
+        ("pythonic", " [ get_weather ("),
+        ("pythonic", "<|python_start|>[stop("),
     ],
 )
 def test_no_call_goes_unchecked(form: str, text: str) -> None:
