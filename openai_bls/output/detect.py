@@ -11,7 +11,7 @@ import msgspec
 
 from openai_bls.output.events import OutputParser
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
-from openai_bls.output.tool_parsers import formats
+from openai_bls.output.tool_parsers import families
 from openai_bls.output.tool_parsers.formats import ToolFormat
 
 __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
@@ -19,24 +19,24 @@ __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 TOOL_FORMATS: dict[str, ToolFormat] = {
     tool_format.name: tool_format
     for tool_format in (
-        formats.HERMES_FORMAT,
-        formats.LLAMA3_JSON,
-        formats.MISTRAL,
-        formats.MISTRAL_TEKKEN,
-        formats.MISTRAL_V11,
-        formats.MISTRAL_V13,
-        formats.DEEPSEEK_V3,
-        formats.DEEPSEEK_V31,
-        formats.QWEN3_CODER,
-        formats.SEED_OSS,
-        formats.GLM,
-        formats.DEEPSEEK_V32,
-        formats.KIMI_K2,
-        formats.HUNYUAN_A13B,
-        formats.GRANITE,
-        formats.MINIMAX_M1,
-        formats.MINIMAX_M2,
-        formats.PYTHONIC,
+        families.HERMES_FORMAT,
+        families.LLAMA3_JSON,
+        families.MISTRAL,
+        families.MISTRAL_TEKKEN,
+        families.MISTRAL_V11,
+        families.MISTRAL_V13,
+        families.DEEPSEEK_V3,
+        families.DEEPSEEK_V31,
+        families.QWEN3_CODER,
+        families.SEED_OSS,
+        families.GLM,
+        families.DEEPSEEK_V32,
+        families.KIMI_K2,
+        families.HUNYUAN_A13B,
+        families.GRANITE,
+        families.MINIMAX_M1,
+        families.MINIMAX_M2,
+        families.PYTHONIC,
     )
 }
 
