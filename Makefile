@@ -3,14 +3,14 @@
 #   PYTHON=python3.11   the Python to make .venv with
 #   MODEL=path          the checkpoint to build the engine from: a directory, a GGUF file, a hub id, or smollm2
 #   BUILD_ARGS="..."    further options of build/engine.py, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
-#   JOBS=3              tests that run at the same time; those with a server wait for much of theirs
+#   JOBS=2              tests that run at the same time
 #   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
 
 PYTHON ?= python3
 MODEL ?= demo/checkpoint
 BUILD_ARGS ?=
 ARGS ?=
-JOBS ?= 3
+JOBS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -2,7 +2,7 @@
 
     python3 docker/health.py        exit status 0, or 1 with a line that names what failed
 
-/health of /v1 asks every model for an answer, over connections of its own: before 26.04 Triton's health endpoints go on
+/health of /v1 asks the models for an answer, over connections of its own: before 26.04 Triton's health endpoints go on
 saying 200 when a model's process has died, and a second request to one that is stopped ends the whole server. Where /v1
 is off, a word is tokenized. The ports come from the variables that the server itself reads: set these, not its flags,
 where they are to be others.

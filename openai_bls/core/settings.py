@@ -128,6 +128,10 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return named.get(engine, "auto")
 
 
+class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a model that has none: any parameter is refused."""
+
+
 class PreprocessingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the model `preprocessing`."""
 
@@ -209,7 +213,7 @@ def load(cls: type[SettingsT], parameters: Mapping[str, str], environ: Mapping[s
     known = [name for name in cls.__struct_fields__ if name not in _ENVIRONMENT_ONLY]
     for key in values:
         if key not in known:
-            instead = f": {SETTINGS[key]}" if key in SETTINGS else f"; known are {', '.join(known)}"
+            instead = f": {SETTINGS[key]}" if key in SETTINGS else f"; known are {', '.join(known) or 'none'}"
             raise SettingsError(f"unknown parameter {key!r} in config.pbtxt{instead}")
     for name in cls.__struct_fields__:
         override = environ.get(ENV_PREFIX + name.upper())

@@ -30,7 +30,8 @@ SHIM_MARK = "installed by: python -m openai_bls install-server"
 
 # The pool is shared, per model instance, by every response on its way out and every BLS call
 # awaiting its first response; with Triton's 32 the 33rd call waits for a whole time to first token.
-# Our own models make no BLS calls; others in the repository may. An idle thread costs about 17 KB.
+# openai_bls makes at most 24 BLS calls at a time (`openai_bls.bls`); others in the repository may make more. An idle
+# thread costs about 17 KB.
 DEFAULT_THREAD_POOL_SIZE = 256
 THREAD_POOL_VARIABLE = "OPENAI_BLS_THREAD_POOL_SIZE"
 

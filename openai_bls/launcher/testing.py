@@ -28,6 +28,8 @@ _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.05
 _ATTEMPTS = 3
 _PORT_TAKEN = ("already in use", "Address already in use", "failed to bind")
+# The Python backend's locks time out, which ends the server, where a starting stub gets no processor for seconds.
+_STARVED = ("lock_exception",)
 
 
 class ServerFailedError(LaunchError):
@@ -144,8 +146,8 @@ class _Plan:
             except BaseException as error:
                 running.process.stop()
                 # The lease keeps our own servers apart; a stranger may still have taken a port.
-                taken = any(sign in str(error) for sign in _PORT_TAKEN)
-                if isinstance(error, ServerFailedError) and taken and attempt + 1 < _ATTEMPTS:
+                passing = any(sign in str(error) for sign in (*_PORT_TAKEN, *_STARVED))
+                if isinstance(error, ServerFailedError) and passing and attempt + 1 < _ATTEMPTS:
                     continue
                 raise
             return running

@@ -33,7 +33,6 @@ OUTPUT = "response"
 GuardOutcome = Literal["passed", "changed", "refused", "timeout", "failed", "cancelled"]
 T = TypeVar("T")
 
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -83,6 +82,7 @@ class Guards:
         self._passes = settings.guard_on_failure == "pass"
         self._failing: set[Hook] = set()
         self._reports: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def has_after(self) -> bool:
@@ -144,6 +144,8 @@ class Guards:
 
     def report(self, question: Callable[[], dict[str, Any]]) -> None:
         """Show the guard an answer that it cannot change any more; nobody waits for it."""
+        if self._closed:
+            return
 
         async def tell() -> None:
             try:
@@ -160,7 +162,8 @@ class Guards:
         task.add_done_callback(self._reports.discard)
 
     def close(self) -> None:
-        """Give up the calls that nobody waits for."""
+        """Give up the calls that nobody waits for, and make no more of them."""
+        self._closed = True
         for task in self._reports:
             task.cancel()
 

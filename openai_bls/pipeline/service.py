@@ -97,12 +97,14 @@ class Service:
             return "draining"
         if any(model.failed for model in self.models):
             return "engine failed"
-        await self.readiness.check()
+        connected = any(model.connected for model in self.models)
+        # A connection that is lost is known at once, and by a check whether the model has died.
+        await self.readiness.check(anew=not connected)
         if self.readiness.problem is not None:
             return self.readiness.problem
         if not any(model.engine.connected for model in self.models):
             return "engine not loaded"
-        return "ok" if any(model.connected for model in self.models) else "preprocessing not loaded"
+        return "ok" if connected else "preprocessing not loaded"
 
     async def complete(self, request: ValidRequest, make_writer: Callable[[Target], AnswerWriter[T]]) -> T:
         """The whole answer to a request. Cancelling this coroutine cancels the generation.

@@ -164,7 +164,8 @@ def _tables(repository: Path) -> dict[str, Model]:
         suffix = engine.removeprefix(TENSORRT_LLM.name)
         for model in (TENSORRT_LLM, PREPROCESSING):
             name = model.name + suffix
-            if name not in tables and prompt_transport(repository / name) == "exchange":
+            is_ours = model is not PREPROCESSING or prompt_transport(repository / name) == "exchange"
+            if name not in tables and is_ours:
                 tables[name] = msgspec.structs.replace(model, name=name)
     return tables
 

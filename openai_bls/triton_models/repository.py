@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 ENGINE = "tensorrt_llm"
 PREPROCESSING = "preprocessing"
 POSTPROCESSING = "postprocessing"
+TENSORRT_LLM_BLS = "tensorrt_llm_bls"
 TOKENIZER = "tokenizer"
 
 Transport = Literal["exchange", "grpc"]

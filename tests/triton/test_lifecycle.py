@@ -60,8 +60,8 @@ def test_two_instances_and_a_sigterm_that_lets_streams_end(two_instances: Path) 
             assert answer["usage"]["completion_tokens"] == 2
         refused = httpx.post(f"{server.openai_url}/chat/completions", json={**body, "temperature": -1}, timeout=60)
         assert refused.status_code == 400
-        assert len(on_triton(server)) > 50
         wait_until_told(server, lambda: on_v1(server))
+        assert len(on_triton(server)) > 50
         events = [threading.Event() for _ in range(16)]
         with ThreadPoolExecutor(16) as pool:
             streams = [pool.submit(stream_bytes, server, 150, event) for event in events]
@@ -176,34 +176,34 @@ def health(server: RunningServer) -> dict[str, Any]:
     return answer
 
 
-def wait_for_health(server: RunningServer, status: str) -> dict[str, Any]:
-    """What /health says once it says `status`."""
+def wait_for_health(server: RunningServer, status: str, models: dict[str, str] | None = None) -> None:
+    """Wait until /health says `status`, and this of the models."""
     deadline = time.monotonic() + 60
-    while (answer := health(server))["status"] != status:
+    while (answer := health(server))["status"] != status or models not in (None, answer["models"]):
         assert time.monotonic() < deadline, answer
         PAUSE.wait(0.1)
-    return answer
 
 
 def stopped_and_dead_models_are_missed(server: RunningServer, reload: list[str]) -> None:
     """/health, the metrics and the image's health check say which, although Triton calls every model ready."""
-    models = {"tensorrt_llm": "up", "preprocessing": "up", "postprocessing": "up"}
-    assert wait_for_health(server, "ok")["models"] == models
+    names = ("tensorrt_llm", "preprocessing", "postprocessing", "tensorrt_llm_bls")
+    models = dict.fromkeys(names, "up")
+    wait_for_health(server, "ok", models)
     stopped = stub(server, "preprocessing")
     os.kill(stopped, signal.SIGSTOP)
     try:
-        found = wait_for_health(server, "preprocessing does not answer")
-        assert found["models"] == models | {"preprocessing": "silent"}
+        wait_for_health(server, "preprocessing does not answer", models | {"preprocessing": "silent"})
         assert "preprocessing does not answer" in docker_health(server)
         assert find(scrape(server), "model_up", triton_model="preprocessing") == 0
         assert find(scrape(server), "model_up", triton_model="tensorrt_llm") == 1
     finally:
         os.kill(stopped, signal.SIGCONT)
     wait_for_health(server, "ok")
-    os.kill(stub(server, "postprocessing"), signal.SIGKILL)
-    assert wait_for_health(server, "postprocessing has died")["models"] == models | {"postprocessing": "lost"}
-    assert main([*reload, "postprocessing"]) == 0
-    assert wait_for_health(server, "ok")["models"] == models
+    for name in ("postprocessing", "tensorrt_llm_bls"):
+        os.kill(stub(server, name), signal.SIGKILL)
+        wait_for_health(server, f"{name} has died", models | {name: "lost"})
+        assert main([*reload, name]) == 0
+        wait_for_health(server, "ok", models)
     assert docker_health(server) == ""
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from openai_bls.core import settings
 from openai_bls.transport.ipc import frames
 from openai_bls.triton_models import pb_utils, stub_process
 from openai_bls.triton_models.postprocessing.model import Postprocessing
@@ -22,7 +23,10 @@ class TritonPythonModel:
         pb_utils.check_config(args)
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"
         try:
+            settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
             self.postprocessing = Postprocessing(path)
+        except settings.SettingsError as error:
+            raise pb_utils.load_error(error) from None
         except (OSError, ValueError) as error:
             raise pb_utils.load_error(f"no usable tokenizer: {error}") from None
         stub_process.settle()

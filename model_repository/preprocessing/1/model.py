@@ -16,7 +16,7 @@ class TritonPythonModel:
         """Load the tokenizer."""
         stub_process.close_inherited_sockets()
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
-        from openai_bls.transport.ipc.prompts import PromptExchangeServer
+        from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
         from openai_bls.triton_models.preprocessing.model import Preprocessing
 
         pb_utils.log_to_triton()

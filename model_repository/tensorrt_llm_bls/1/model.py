@@ -6,6 +6,7 @@ from typing import Any
 
 from openai_bls.core import settings
 from openai_bls.core.errors import ApiError, EngineError
+from openai_bls.transport.ipc import frames
 from openai_bls.triton_models import pb_utils, repository, stub_process
 
 
@@ -18,11 +19,13 @@ class TritonPythonModel:
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
+        from openai_bls.transport.ipc.ping import PingServer
         from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
 
         models = Path(args["model_repository"]).parent
         self.decoupled = pb_utils.is_decoupled(args)
         try:
+            settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
             backend = repository.backends(models / "openai_bls", args["model_version"])[0]
             self.runtime = Runtime(
                 backend,
@@ -35,6 +38,9 @@ class TritonPythonModel:
             raise pb_utils.load_error(error) from None
         stub_process.settle()
         self.runtime.start()
+        name = args["model_name"]
+        self.server = PingServer(name, frames.address(name, os.getppid()), self.runtime.probe)
+        self.server.start()
 
     def execute(self, requests: list[Any]) -> None:
         """Hand every request to the runtime."""
@@ -49,6 +55,7 @@ class TritonPythonModel:
                 reply.fail(EngineError("The request could not be read; see the server's log."))
 
     def finalize(self) -> None:
-        """End what runs."""
+        """Hang up, and end what runs."""
+        self.server.close()
         self.runtime.close()
         stub_process.release()

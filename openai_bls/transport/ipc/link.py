@@ -101,8 +101,7 @@ class Link(Generic[MessageT]):
             return "lost" if self._died and not self.closed else "absent"
         pong = self._loop.create_future()
         self._pongs.add(pong)
-        assert self._transport is not None
-        self._transport.write(pack(PING))
+        self._write(PING)
         done, _ = await asyncio.wait([pong], timeout=timeout_s)
         self._pongs.discard(pong)
         if not done:
@@ -145,7 +144,7 @@ class Link(Generic[MessageT]):
     def send(self, message: Any) -> None:
         """Send a message; nothing happens if the other end is not there."""
         if self._transport is not None:
-            self._transport.write(pack(self._encoder.encode(message)))
+            self._write(self._encoder.encode(message))
 
     def close(self) -> None:
         """Hang up once what was sent has gone out; `on_lost` is not called."""
@@ -180,6 +179,12 @@ class Link(Generic[MessageT]):
             self._on_lost()
             # No busy loop with an end that hangs up at once.
             await asyncio.sleep(_RETRY_S)
+
+    def _write(self, message: bytes) -> None:
+        transport = self._transport
+        # Between the end of a connection and `_run`, which hears of it a little later, writing is an error.
+        if transport is not None and not transport.is_closing():
+            transport.write(pack(message))
 
     def _answer_pongs(self) -> None:
         for pong in self._pongs:

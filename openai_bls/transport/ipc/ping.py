@@ -83,14 +83,19 @@ class PingServer:
         try:
             connection.sendall(pack(_HELLO))
             while data := connection.recv(4096):
-                if frames.feed(data):
-                    self._work()
+                if frames.feed(data) and self._works():
                     connection.sendall(pack(PING))
         except OSError:
             # The client has gone.
             pass
-        except Exception:
-            logger.exception("the model %s does not work", self._name)
         with self._lock:
             self._connections.discard(connection)
             connection.close()
+
+    def _works(self) -> bool:
+        try:
+            self._work()
+        except Exception:
+            logger.exception("the model %s does not work", self._name)
+            return False
+        return True

@@ -150,7 +150,7 @@ class OfficialPromptClient(BlsPromptClient):
         try:
             # Cancelling a request leaves it as it is.
             return await asyncio.shield(self._encoder)
-        except (OSError, ValueError) as error:
+        except (ImportError, OSError, ValueError) as error:
             logger.error("no usable tokenizer for the chat template: %s", error)
             raise EngineError(_FAILED) from None
 

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -58,7 +59,30 @@ def model_index(pid: int | None = None) -> ModelIndex | None:
         return None
 
 
-class HttpModelIndex:
+class _BlockingIndex(ABC):
+    """Index whose questions block: each is asked on a thread."""
+
+    async def ready(self) -> list[str]:
+        """Names of the models that are ready; raises ModelIndexError."""
+        return await asyncio.to_thread(self._ready)
+
+    async def configs(self, names: Sequence[str]) -> dict[str, Config]:
+        """Configurations by name; raises ModelIndexError."""
+        return await asyncio.to_thread(self._configs, names) if names else {}
+
+    @abstractmethod
+    def _ready(self) -> list[str]: ...
+
+    @abstractmethod
+    def _config(self, name: str) -> Config | None:
+        """None if the model is gone."""
+
+    def _configs(self, names: Sequence[str]) -> dict[str, Config]:
+        answers = {name: self._config(name) for name in names}
+        return {name: config for name, config in answers.items() if config is not None}
+
+
+class HttpModelIndex(_BlockingIndex):
     """Index over HTTP. No connection stays open: a server that stops waits for them.
 
     Args:
@@ -70,21 +94,13 @@ class HttpModelIndex:
         self._host = host
         self._port = port
 
-    async def ready(self) -> list[str]:
-        """Names of the models that are ready; raises ModelIndexError."""
-        return await asyncio.to_thread(self._ready)
-
-    async def configs(self, names: Sequence[str]) -> dict[str, Config]:
-        """Configurations by name; raises ModelIndexError."""
-        return await asyncio.to_thread(self._configs, names) if names else {}
-
     def _ready(self) -> list[str]:
         models = self._ask("POST", "/v2/repository/index", b'{"ready": true}')
         return list(dict.fromkeys(model["name"] for model in models))
 
-    def _configs(self, names: Sequence[str]) -> dict[str, Config]:
-        answers = {name: self._ask("GET", f"/v2/models/{quote(name, safe='')}/config") for name in names}
-        return {name: config for name, config in answers.items() if config is not None}
+    def _config(self, name: str) -> Config | None:
+        config: Config | None = self._ask("GET", f"/v2/models/{quote(name, safe='')}/config")
+        return config
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         """The JSON of an answer; None if the model is gone."""
@@ -102,10 +118,13 @@ class HttpModelIndex:
         if response.status != 200:
             text = answer[:200].decode(errors="replace")
             raise ModelIndexError(f"Triton's HTTP port {self._port} answers {response.status} to {path}: {text}")
-        return json.loads(answer)
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise ModelIndexError(f"Triton's HTTP port {self._port} answers to {path}: {error}") from None
 
 
-class GrpcModelIndex:
+class GrpcModelIndex(_BlockingIndex):
     """Index over gRPC, for servers without HTTP.
 
     Args:
@@ -115,29 +134,23 @@ class GrpcModelIndex:
     def __init__(self, address: str) -> None:
         self._address = address
 
-    async def ready(self) -> list[str]:
-        """Names of the models that are ready; raises ModelIndexError."""
-        return await asyncio.to_thread(self._ready)
-
-    async def configs(self, names: Sequence[str]) -> dict[str, Config]:
-        """Configurations by name; raises ModelIndexError."""
-        return await asyncio.to_thread(self._configs, names) if names else {}
-
     def _ready(self) -> list[str]:
         index = self._ask("get_model_repository_index")
         models = index.get("models", [])
         return list(dict.fromkeys(model["name"] for model in models if model.get("state") == "READY"))
 
-    def _configs(self, names: Sequence[str]) -> dict[str, Config]:
-        answers = {name: self._ask("get_model_config", name) for name in names}
-        return {name: config["config"] for name, config in answers.items() if config is not None}
+    def _config(self, name: str) -> Config | None:
+        answer = self._ask("get_model_config", name)
+        return None if answer is None else answer["config"]
 
     def _ask(self, method: str, *names: str) -> Any:
         """The JSON of an answer; None if the model is gone."""
         # Not at the top: gRPC costs memory and time, and most servers have HTTP.
-        from tritonclient.grpc import InferenceServerClient
-        from tritonclient.utils import InferenceServerException
-
+        try:
+            from tritonclient.grpc import InferenceServerClient
+            from tritonclient.utils import InferenceServerException
+        except ImportError as error:
+            raise ModelIndexError(f"a package is missing to ask it over gRPC ({error})") from None
         with InferenceServerClient(self._address) as client:
             try:
                 return getattr(client, method)(*names, as_json=True, client_timeout=_TIMEOUT_S)

@@ -225,7 +225,7 @@ class ResponseSender(Generic[BodyT]):
             self._started = True
             self._thread.send(reply, body, final=end is not None and error is None and at == last)
         if error is not None:
-            reply.fail(error, after_output=self._started)
+            self._thread.fail(reply, error, after_output=self._started)
         elif end is not None and not bodies:
             reply.close()
 
@@ -279,6 +279,11 @@ class SenderThread:
         started = time.monotonic()
         reply.send(body, final=final)
         time.sleep(min(time.monotonic() - started, _LONGEST_REST_S))
+
+    def fail(self, reply: Reply[BodyT], error: ApiError, *, after_output: bool) -> None:
+        """An error as the last response: those of all requests come together when an engine is lost."""
+        self._throttle.wait()
+        reply.fail(error, after_output=after_output)
 
     def close(self) -> None:
         """Send what was put, then end the thread."""

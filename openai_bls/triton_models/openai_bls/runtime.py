@@ -10,8 +10,8 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import uvloop
 
@@ -21,151 +21,30 @@ from openai_bls.api.http.listener import SharedListener
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
-from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.output import detect
-from openai_bls.output.detokenizer import factory
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.model_registry import Models, ServedModel
-from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.service import Service
-from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.ping import PingClient
-from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
+from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection, UnreachableEngineError
 from openai_bls.triton_models.openai_bls.generate_extension import assemble
 from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.model_index import model_index
-from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import (
-    NoGrpcError,
-    grpc_address,
-    is_listening,
-    shows_metrics,
-)
+from openai_bls.triton_models.openai_bls.server_process import is_listening, shows_metrics
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
-from openai_bls.triton_models.repository import POSTPROCESSING, Backend
-
-if TYPE_CHECKING:
-    from openai_bls.transport.grpc.client import GrpcEngineClient
-    from openai_bls.transport.model_calls import ModelCalls
-    from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient
+from openai_bls.triton_models.repository import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
 
 logger = logging.getLogger(__name__)
 
 _SERVER_RETRY_S = 0.1
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
-
-
-class _UnreachableEngineError(Exception):
-    """An engine that cannot be reached, now or later; the message is one sentence for the operator."""
-
-
-class _Engine:
-    """One of the engines behind this instance: its files, and the clients of its models.
-
-    Args:
-        backend: its models.
-        settings: of the model `openai_bls`.
-        is_default: whether `model_aliases` are its names too.
-    """
-
-    def __init__(self, backend: Backend, settings: OpenAiBlsSettings, *, is_default: bool) -> None:
-        self.backend = backend
-        self._detokenizers = factory.load(backend.tokenizer_dir)
-        self._formats = detect.detect(
-            detect.chat_template(backend.tokenizer_dir),
-            settings.format_for(settings.tool_call_parser, backend.engine),
-            settings.format_for(settings.reasoning_parser, backend.engine),
-        )
-        self._aliases = settings.aliases if is_default else ()
-        self._transport = backend.transport if settings.engine_door == "auto" else settings.engine_door
-        self._grpc_url = settings.engine_grpc_url
-        self._prompt_transport = settings.preprocessing_transport
-        if self._prompt_transport == "auto":
-            self._prompt_transport = backend.prompt_transport
-        self._preprocessing = PreprocessingModel(backend.preprocessing_dir) if self._prompt_transport == "bls" else None
-        self._preprocessing_timeout_s = settings.preprocessing_timeout_s
-        self.client: ExchangeClient | GrpcEngineClient | None = None
-        self.prompts: PromptExchangeClient | BlsPromptClient | None = None
-        self.model: ServedModel | None = None
-
-    def connect(self, owner: int, model_calls: ModelCalls, on_engine: Callable[[_Engine], None]) -> None:
-        """Begin to look for the engine; `on_engine` is called when it is there for the first time.
-
-        Raises:
-            _UnreachableEngineError: it will never be there.
-        """
-
-        def take(info: EngineInfo) -> None:
-            assert self.client is not None
-            assert self.prompts is not None
-            if self.model is not None:
-                self.model.use_engine(info)
-                return
-            self.model = ServedModel(info, self.client, self.prompts, self._detokenizers, self._formats, self._aliases)
-            on_engine(self)
-
-        self.prompts = self._prompt_client(owner, model_calls)
-        if self._transport == "grpc":
-            self.client = self._grpc_client(owner, take)
-        else:
-            self.client = ExchangeClient(address(self.backend.engine, owner), take)
-
-    def _prompt_client(self, owner: int, model_calls: ModelCalls) -> PromptExchangeClient | BlsPromptClient:
-        model = self._preprocessing
-        if model is None:
-            return PromptExchangeClient(address(self.backend.preprocessing, owner))
-        # Not at the top: it is for renderers of chat templates, which most servers have in `preprocessing` alone.
-        from openai_bls.triton_models.openai_bls.bls_prompts import prompt_client
-
-        logger.info("prompts of %s are prepared by BLS calls of %s", self.backend.engine, model.name)
-
-        def vocab_size() -> int:
-            assert self.model is not None
-            return self.model.info.vocab_size
-
-        return prompt_client(model, model_calls, self._preprocessing_timeout_s, self.backend.tokenizer_dir, vocab_size)
-
-    def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
-        engine = self.backend.engine
-        try:
-            url = self._grpc_url or grpc_address(owner)
-        except NoGrpcError as error:
-            raise _UnreachableEngineError(
-                f"the engine {engine} is reached through tritonserver's gRPC front end, but {error}; the parameter "
-                "'engine_grpc_url' of openai_bls can name an address"
-            ) from None
-        try:
-            # Not at the top: gRPC costs memory and time, and most engines are reached through the exchange.
-            from openai_bls.transport.grpc.client import GrpcEngineClient
-        except ImportError as error:
-            raise _UnreachableEngineError(
-                f"the engine {engine} is reached through gRPC, for which a package is missing ({error}): "
-                "pip install 'tritonclient[grpc]'"
-            ) from None
-        return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
-
-    def add_to(self, readiness: Readiness) -> None:
-        """Have the engine and its preprocessing asked whether they answer, where the exchange leads to them."""
-        if isinstance(self.client, ExchangeClient):
-            readiness.add(self.backend.engine, self.client)
-        # A model that is called by BLS is not asked beside: a request to a stopped one costs the server.
-        if isinstance(self.prompts, PromptExchangeClient):
-            readiness.add(self.backend.preprocessing, self.prompts)
-
-    async def close(self) -> None:
-        """Hang up."""
-        if self.client is not None:
-            await self.client.close()
-        if self.prompts is not None:
-            await self.prompts.close()
 
 
 class Runtime:
@@ -196,7 +75,7 @@ class Runtime:
         self._settings = settings
         self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
         self._exporter: MetricsExporter | None = None
-        self._engines = [_Engine(b, settings, is_default=not i) for i, b in enumerate(backends)]
+        self._engines = [EngineConnection(b, settings, is_default=not i) for i, b in enumerate(backends)]
         self._listener = SharedListener(settings.http_host, settings.http_port, owner) if settings.http_port else None
         self._guarded = GUARDED if settings.guard_before or settings.guard_after else frozenset()
         self._loop = uvloop.new_event_loop()
@@ -214,7 +93,8 @@ class Runtime:
         """Resolved if the default engine will never be there."""
         self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
-        self._postprocessing: PingClient | None = None
+        self._pinged: dict[str, PingClient] = {}
+        """Models that get no work from here, by name."""
         self._thread = threading.Thread(target=self._run, name="openai-bls", daemon=True)
 
     def start(self) -> None:
@@ -264,16 +144,17 @@ class Runtime:
             await asyncio.sleep(_SERVER_RETRY_S)
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
-        self._postprocessing = PingClient(POSTPROCESSING, address(POSTPROCESSING, self._owner))
+        for name in (POSTPROCESSING, TENSORRT_LLM_BLS):
+            self._pinged[name] = PingClient(name, address(name, self._owner))
         for engine in self._engines:
             try:
                 engine.connect(self._owner, self._model_calls, self._on_engine)
-            except _UnreachableEngineError as error:
+            except UnreachableEngineError as error:
                 logger.error("%s", error)
                 if engine is self._engines[0]:
                     self._hopeless.set_result(None)
 
-    def _on_engine(self, engine: _Engine) -> None:
+    def _on_engine(self, engine: EngineConnection) -> None:
         """An engine is there for the first time: serve it. With the default one /v1 opens."""
         assert engine.model is not None
         if self._service.done():
@@ -290,8 +171,8 @@ class Runtime:
         )
         for engine in self._engines:
             engine.add_to(service.readiness)
-        assert self._postprocessing is not None
-        service.readiness.add(POSTPROCESSING, self._postprocessing)
+        for name, client in self._pinged.items():
+            service.readiness.add(name, client)
         self._service.set_result(service)
         self._discover_tasks(service.models)
         if self._metrics_port is not None:
@@ -398,8 +279,8 @@ class Runtime:
             await self._guard.stop()
         for engine in self._engines:
             await engine.close()
-        if self._postprocessing is not None:
-            await self._postprocessing.close()
+        for client in self._pinged.values():
+            await client.close()
         self._model_calls.close()
         await self._streams.close()
         if self._http is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 
 from openai_bls.pipeline.model_registry import Models
 from openai_bls.pipeline.task_models import TaskModel
@@ -44,7 +45,8 @@ class TaskDiscovery:
         """Names that requests ask for."""
         self._lock = asyncio.Lock()
         self._begun = 0
-        self._finished = 0
+        self._ended = 0
+        self._succeeded = False
         self._failing_since: float | None = None
         self._warned = False
         models.tasks.look = self.look
@@ -54,7 +56,7 @@ class TaskDiscovery:
         while True:
             await self.look()
             # The front end opens a moment after the models are loaded.
-            await asyncio.sleep(self._interval_s if self._finished else min(_START_RETRY_S, self._interval_s))
+            await asyncio.sleep(self._interval_s if self._succeeded else min(_START_RETRY_S, self._interval_s))
 
     async def look(self, name: str | None = None) -> None:
         """Look now. Requests that ask at the same time share one look, which began after they asked.
@@ -66,18 +68,21 @@ class TaskDiscovery:
         if name is not None:
             self._wanted.add(name)
         async with self._lock:
-            if self._finished > asked_at:
+            if self._ended > asked_at:
                 return
             self._begun += 1
             number = self._begun
+            wanted, self._wanted = self._wanted, set()
             try:
-                await self._look()
+                await self._look(wanted)
             except ModelIndexError as error:
                 self._on_failure(error)
-                return
-            self._failing_since = None
-            self._warned = False
-            self._finished = number
+            else:
+                self._succeeded = True
+                self._failing_since = None
+                self._warned = False
+            # One that failed is shared too: each of many requests would wait for its own.
+            self._ended = number
 
     def _on_failure(self, error: ModelIndexError) -> None:
         now = time.monotonic()
@@ -87,9 +92,8 @@ class TaskDiscovery:
             self._warned = True
             logger.warning("whether other models declare an openai_task is not known: %s", error)
 
-    async def _look(self) -> None:
+    async def _look(self, wanted: Collection[str]) -> None:
         ready = await self._index.ready()
-        wanted, self._wanted = self._wanted, set()
         others = [name for name in self._others if name in ready and name not in wanted]
         # All that are new or have a task, and one that has none.
         asked = [name for name in ready if name not in others] + others[:1]

@@ -139,6 +139,8 @@ def _official_names(arrays: Arrays) -> tuple[dict[str, np.ndarray[Any, Any]], di
 def _prompts(arrays: Arrays) -> list[str]:
     if "text_input" not in arrays:
         raise InvalidRequestError("'text_input' is missing.", param="text_input")
+    if not arrays["text_input"].size:
+        raise InvalidRequestError("'text_input' is empty.", param="text_input")
     return [word_tensors.text(value, "text_input") for value in arrays["text_input"].reshape(-1).tolist()]
 
 

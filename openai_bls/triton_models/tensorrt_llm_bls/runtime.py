@@ -11,7 +11,7 @@ import functools
 import logging
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import uvloop
@@ -25,17 +25,14 @@ from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.sequence import Echo, Sequence
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
-from openai_bls.transport.ipc.prompts import PromptExchangeClient
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
+from openai_bls.triton_models.openai_bls.engine_connection import prompt_client
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
 from openai_bls.triton_models.repository import Backend
 from openai_bls.triton_models.tensorrt_llm_bls import requests
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 from openai_bls.triton_models.tensorrt_llm_bls.responses import Outputs, TensorWriter
-
-if TYPE_CHECKING:
-    from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +95,10 @@ class Runtime:
         copies = {name: array.copy() for name, array in arrays.items()}
         self._loop.call_soon_threadsafe(self._take, copies, reply)
 
+    def probe(self) -> None:
+        """Have the event loop take a turn; returns once it has. From any other thread, between `start` and `close`."""
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
+
     def close(self) -> None:
         """End what runs with an error, free the threads."""
         try:
@@ -113,20 +114,13 @@ class Runtime:
 
     async def _connect(self) -> None:
         self._client = ExchangeClient(address(self._backend.engine, self._owner), self._on_engine)
-        self._prompts = self._prompt_client()
-
-    def _prompt_client(self) -> PromptExchangeClient | BlsPromptClient:
-        model = self._preprocessing
-        if model is None:
-            return PromptExchangeClient(address(self._backend.preprocessing, self._owner))
-        # Not at the top: it brings the tokenizer's own package, which most servers have in `preprocessing` alone.
-        from openai_bls.triton_models.openai_bls.bls_prompts import prompt_client
-
-        def vocab_size() -> int:
-            return self._info.result().vocab_size
-
-        return prompt_client(
-            model, self._model_calls, _PREPROCESSING_TIMEOUT_S, self._backend.tokenizer_dir, vocab_size
+        self._prompts = prompt_client(
+            self._backend,
+            self._preprocessing,
+            self._owner,
+            self._model_calls,
+            _PREPROCESSING_TIMEOUT_S,
+            lambda: self._info.result().vocab_size,
         )
 
     def _on_engine(self, info: EngineInfo) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from openai_bls.core import guide_names
-from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
+from openai_bls.core.settings import NoSettings, OpenAiBlsSettings, SettingsError, TensorRtLlmSettings, load
 from openai_bls.triton_models.tensors import MODELS
 
 
@@ -106,3 +106,9 @@ def test_parameters_of_guides(name: str) -> None:
     """Each is refused with what stands for it here."""
     with pytest.raises(SettingsError, match=re.escape(f"unknown parameter {name!r} in config.pbtxt: ")):
         load(TensorRtLlmSettings, {name: "1"}, {})
+
+
+def test_a_model_without_settings_takes_what_the_backend_reads_alone() -> None:
+    load(NoSettings, {"FORCE_CPU_ONLY_INPUT_TENSORS": "no"}, {})
+    with pytest.raises(SettingsError, match=r"unknown parameter 'colour' in config\.pbtxt; known are none"):
+        load(NoSettings, {"colour": "red"}, {})

@@ -417,6 +417,19 @@ async def test_a_failed_request_is_told_with_its_error(*, stream: bool) -> None:
         assert (after["outcome"], after["answer"], after["error"]["message"]) == ("failed", None, "broken")
 
 
+async def test_a_server_that_stops_tells_the_guard_no_more() -> None:
+    async with place() as at:
+        task = asyncio.ensure_future(ask(at.app, "POST", CHAT_PATH, CHAT))
+        await until(lambda: at.bench.engine.requests)
+        guards = at.bench.service.guards
+        assert guards is not None
+        guards.close()
+        at.bench.engine.deliver(0, [], "error", error="broken")
+        assert (await asyncio.wait_for(task, WAIT_S)).status == 500
+        assert not guards._reports
+        assert at.guard.hooks() == ["before"]
+
+
 async def test_a_request_that_is_refused_before_the_engine_has_no_after() -> None:
     async with place() as at:
         assert (await at.ask(CHAT_PATH, {**CHAT, "unknown": 1}, None)).status == 400

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openai_bls.triton_models import tensors
@@ -24,7 +25,10 @@ NOT_OFFICIAL: dict[str, dict[str, str]] = {
         "decode_context": "ours: ids before a stream's tokens, for postprocessing",
         "decode_final": "ours: whether a stream's tokens are the last",
     },
-    "preprocessing": {},
+    "preprocessing": {
+        "PROMPT_REQUEST": "ours: a whole request of openai_bls, by BLS",
+        "PROMPT_RESULT": "ours: its answer",
+    },
     "postprocessing": {
         "DECODE_CONTEXT": "ours: from decode_context",
         "DECODE_FINAL": "ours: from decode_final",
@@ -179,8 +183,13 @@ def _not_optional_anywhere(name: OfficialModel, version: str) -> set[str]:
     return {tensor.name for tensor in official(name, version).outputs} - inputs
 
 
-def test_both_names_of_the_bls_have_one_table() -> None:
-    assert tensors.TENSORRT_LLM_BLS.inputs == tensors.ENSEMBLE.inputs
+def test_the_bls_model_takes_what_the_ensemble_takes() -> None:
+    """And has its outputs first; only the prompt is required."""
+    bls = {tensor.name: tensor for tensor in tensors.TENSORRT_LLM_BLS.inputs}
+    for theirs in tensors.ENSEMBLE.inputs:
+        assert bls[theirs.name] == msgspec.structs.replace(theirs, optional=theirs.name != "text_input")
+    outputs = {tensor.name: tensor for tensor in tensors.ENSEMBLE.outputs}
+    assert all(outputs[tensor.name] == tensor for tensor in tensors.TENSORRT_LLM_BLS.outputs if tensor.name in outputs)
 
 
 def _template(entry: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from openai_bls.transport.ipc import link, listener
 from openai_bls.transport.ipc.link import PartState
@@ -66,7 +67,8 @@ def play(scenario: Callable[[World], Awaitable[None]]) -> None:
             await world.close()
         assert await world.client.check(WAIT_S) == "absent"
 
-    asyncio.run(asyncio.wait_for(run(), WAIT_S))
+    # Whose transports are stricter than those of asyncio, as in the model.
+    uvloop.run(asyncio.wait_for(run(), WAIT_S))
 
 
 def test_a_model_that_answers_leaves_and_comes_back() -> None:
@@ -106,8 +108,22 @@ def test_a_model_whose_work_fails_does_not_answer() -> None:
     async def scenario(world: World) -> None:
         await world.until("up")
         world.fails = True
-        assert await world.client.check(WAIT_S) == "lost"
+        assert await world.client.check(0.01) == "silent"
         world.fails = False
         await world.until("up")
+
+    play(scenario)
+
+
+def test_a_model_that_dies_while_it_is_asked() -> None:
+    async def scenario(world: World) -> None:
+        await world.until("up")
+        world.die()
+        checks = []
+        # The link hears of it a few turns of the loop after its transport.
+        while world.client._link.open:
+            checks.append(asyncio.ensure_future(world.client.check(WAIT_S)))
+            await asyncio.sleep(0)
+        assert set(await asyncio.gather(*checks)) <= {"up", "lost"}
 
     play(scenario)

@@ -12,9 +12,10 @@ import pytest
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc import link, listener, prompts
+from openai_bls.transport.ipc import link, listener, prompt_server
 from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
-from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, PromptExchangeServer
+from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
+from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, encode_request
 from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, exchange_address
 
@@ -224,6 +225,40 @@ async def test_a_preprocessing_that_never_comes(monkeypatch: pytest.MonkeyPatch)
         await waiting
 
 
+async def test_long_prompts_wait_together_for_a_preprocessing_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = PromptExchangeClient(exchange_address())
+    waits: list[float] = []
+
+    async def wait_for(coming: Any, timeout: float) -> None:
+        waits.append(timeout)
+        coming.close()
+        await until(lambda: len(waits) == 3)
+        raise asyncio.TimeoutError
+
+    monkeypatch.setattr("openai_bls.transport.ipc.link.asyncio.wait_for", wait_for)
+    long = [client.prepare(PromptRequest(prompts=["x" * 100_000])) for _ in range(3)]
+    failures = await asyncio.gather(*long, return_exceptions=True)
+    assert [type(failure) for failure in failures] == [OverloadedError] * 3
+    await client.close()
+
+
+async def test_a_client_that_reads_nothing_does_not_hold_the_unload_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_server, "_GRACE_S", 0.01)
+    address = exchange_address()
+    # More than the buffers of a socket hold.
+    server = PromptExchangeServer(address, lambda request: PromptResult([[1 << 30] * 1_000_000]), threads=1)
+    server.start()
+    client = PromptExchangeClient(address)
+    await client._link.ready()
+    silent = new_socket()
+    silent.connect(address)
+    silent.sendall(pack(msgspec.msgpack.encode(PromptCall(1, encode_request(PromptRequest(prompts=["a"]))))))
+    await until(lambda: any(connection._sending.locked() for connection in server._connections))
+    await asyncio.get_running_loop().run_in_executor(None, server.close)
+    silent.close()
+    await client.close()
+
+
 async def test_closing_tells_whoever_waits(world: World) -> None:
     world.held.clear()
     call = asyncio.ensure_future(world.ask("held"))
@@ -264,4 +299,4 @@ def test_a_request_that_cannot_be_read_fails_alone(payload: bytes) -> None:
     assert peer.recv(1) == b""
     peer.close()
     server.close()
-    assert prompts._SHORT_BYTES > 0
+    assert prompt_server._SHORT_BYTES > 0

@@ -151,6 +151,22 @@ async def test_an_error_before_and_after_output(world: World) -> None:
     assert (last.bodies, last.finals, last.error) == ([{"whole": 1}], 1, None)
 
 
+@pytest.mark.parametrize("after_output", [False, True])
+async def test_errors_are_throttled_as_chunks_are(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, after_output: bool
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(Throttle, "wait", lambda throttle: waits.append(1))
+    replies = [FakeReply() for _ in range(10)]
+    for reply in replies:
+        sender = world.sender_for(reply)
+        if after_output:
+            sender.write(b'{"choices":[]}')
+        sender.fail(EngineError("lost"))
+    await world.until(lambda: all(reply.finals for reply in replies))
+    assert len(waits) == 10 * (1 + after_output)
+
+
 async def test_what_comes_after_the_end_is_dropped(world: World) -> None:
     reply = FakeReply()
     sender = world.sender_for(reply)

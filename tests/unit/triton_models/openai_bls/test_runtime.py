@@ -22,9 +22,9 @@ from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
-from openai_bls.transport.ipc import prompts as prompts_module
+from openai_bls.transport.ipc import prompt_server
 from openai_bls.transport.ipc.frames import address
-from openai_bls.transport.ipc.prompts import PromptExchangeServer
+from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.transport.model_calls import Arrays, ModelUnavailableError
 from openai_bls.triton_models.openai_bls import runtime as runtime_module
@@ -370,7 +370,7 @@ def test_a_lost_engine_ends_what_runs_and_is_found_again(make: Callable[..., Wor
 
 def test_closing_answers_everybody(make: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
     # Two prompts are being prepared at the same time.
-    monkeypatch.setattr(prompts_module, "_SHORT_BYTES", -1)
+    monkeypatch.setattr(prompt_server, "_SHORT_BYTES", -1)
     world = make()
     running, stream = world.submit(), world.submit(stream=True)
     world.engine.wait_for(lambda: len(world.engine.live) == 2)

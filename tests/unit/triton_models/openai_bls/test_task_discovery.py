@@ -9,6 +9,7 @@ from openai_bls.core.engine_types import EngineInfo
 from openai_bls.output.detect import ModelFormats
 from openai_bls.pipeline.model_registry import Models, ServedModel
 from openai_bls.triton_models.openai_bls import task_discovery
+from openai_bls.triton_models.openai_bls.model_index import ModelIndexError
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from tests.unit.core_support import FakeEngineClient, FakePrompts, engine_info, tiny_detokenizers
 from tests.unit.task_support import FakeIndex, config
@@ -124,6 +125,24 @@ async def test_an_unknown_name_is_looked_for_at_once_and_together() -> None:
     for known in ("agent", "tiny", "openai_bls", None):
         await models.look_for(known)
     assert len(index.asked) == looks
+
+
+async def test_a_look_that_fails_is_shared_as_well() -> None:
+    class Silent(FakeIndex):
+        failures = 0
+
+        async def ready(self) -> list[str]:
+            self.failures += 1
+            await asyncio.sleep(0)
+            raise ModelIndexError("no answer")
+
+    index = Silent()
+    models = engines()
+    discovery = TaskDiscovery(index, models, 3600.0)
+    await asyncio.gather(*(models.look_for(f"agent{number}") for number in range(50)))
+    assert index.failures <= 2
+    # Nor is what requests ask for kept for ever.
+    assert not discovery._wanted
 
 
 async def test_run_looks_again_and_again() -> None:

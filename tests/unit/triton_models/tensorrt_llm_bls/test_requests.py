@@ -90,6 +90,7 @@ async def test_a_guide() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "no prompt": ({"text_input": None}, "text_input", "'text_input' is missing"),
+    "no row": ({"text_input": []}, "text_input", "'text_input' is empty"),
     "empty prompt": ({"text_input": ""}, "text_input", "'text_input' holds an empty prompt"),
     "bytes": ({"text_input": b"\xff"}, "text_input", "'text_input' is not UTF-8"),
     "stop bytes": ({"stop_words": b"\xff"}, "stop_words", "'stop_words' is not UTF-8"),

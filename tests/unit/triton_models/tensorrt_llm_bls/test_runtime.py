@@ -15,7 +15,7 @@ import pytest
 from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import ApiError
 from openai_bls.transport.ipc.frames import address
-from openai_bls.transport.ipc.prompts import PromptExchangeServer
+from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
 from openai_bls.triton_models.repository import Backend
 from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
@@ -283,3 +283,24 @@ def test_a_foreign_preprocessing_is_called_by_bls(tmp_path: Path) -> None:
     reply.wait_end()
     assert reply.texts() == ["ab"]
     bench.close()
+
+
+def test_the_probe_returns_once_the_event_loop_has_taken_a_turn(bench: Bench) -> None:
+    held, busy, probed = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        busy.set()
+        assert held.wait(WAIT_S)
+
+    def probe() -> None:
+        bench.runtime.probe()
+        probed.set()
+
+    bench.runtime._loop.call_soon_threadsafe(block)
+    assert busy.wait(WAIT_S)
+    thread = threading.Thread(target=probe)
+    thread.start()
+    assert not probed.is_set()
+    held.set()
+    assert probed.wait(WAIT_S)
+    thread.join()

@@ -1,0 +1,206 @@
+"""Prompt exchange, the end in `preprocessing`: its connections, and threads for short and for long prompts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from openai_bls.core import memory
+from openai_bls.core.engine_types import PromptRequest, PromptResult
+from openai_bls.transport.ipc.frames import GOODBYE, PING, Frames, pack
+from openai_bls.transport.ipc.listener import Listener
+from openai_bls.transport.ipc.prompts import LONG_BYTES, PromptAnswer, PromptCall
+
+logger = logging.getLogger(__name__)
+
+Prepare = Callable[[PromptRequest], PromptResult]
+
+# A request that comes alone is prepared where it is read, which saves a thread's wake-up, if it has no more bytes than
+# this (some 1 ms).
+_SHORT_BYTES = 8 * 1024
+# Nice value added to that of the thread for the largest: the CPU is the others' first.
+_LONG_NICE = 5
+# Seconds that a client which is slow to read has for the answers under way when the model is unloaded.
+_GRACE_S = 1.0
+
+# Prepared for a client that only wants to know whether that works.
+_PROBE = PromptRequest(prompts=["ready"])
+
+
+class PromptExchangeServer:
+    """Prepares prompts for every `openai_bls` instance.
+
+    Args:
+        address: to listen on, as `frames.address` gives it.
+        prepare: from any thread, several at the same time.
+        threads: that prepare prompts beside those that read them.
+    """
+
+    def __init__(self, address: str, prepare: Prepare, threads: int) -> None:
+        self._prepare = prepare
+        self._lanes = _Lanes(threads)
+        self._listener = Listener("preprocessing model", address, self._connect)
+        self._lock = threading.Lock()
+        self._connections: list[_PromptConnection] = []
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._listener.start()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._listener.close()
+        with self._lock:
+            connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.close()
+        self._lanes.close()
+
+    def _connect(self, accepted: socket.socket) -> None:
+        connection = _PromptConnection(accepted, self._prepare, self._lanes)
+        with self._lock:
+            # Those whose clients have gone are forgotten here.
+            self._connections = [c for c in self._connections if c.alive] + [connection]
+        connection.start()
+
+
+class _Lanes:
+    """Threads for short and for long requests: no number of long ones holds a short one up."""
+
+    def __init__(self, threads: int) -> None:
+        self._short = ThreadPoolExecutor(threads, "prompt-short")
+        self._middle = ThreadPoolExecutor(threads, "prompt-middle")
+        self._long = ThreadPoolExecutor(1, "prompt-long", initializer=_yield_cpu)
+
+    def submit(self, size: int, work: Callable[[], None]) -> Future[None]:
+        """Have a request of `size` bytes prepared; raises RuntimeError once closed."""
+        if size <= _SHORT_BYTES:
+            return self._short.submit(work)
+        if size <= LONG_BYTES:
+            return self._middle.submit(work)
+        return self._long.submit(_then_trim, work)
+
+    def close(self) -> None:
+        """Drop what waits, wait for what runs."""
+        for pool in (self._short, self._middle, self._long):
+            pool.shutdown(cancel_futures=True)
+
+
+def _yield_cpu() -> None:
+    # Linux has a nice value for each thread.
+    with contextlib.suppress(OSError):
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _LONG_NICE)
+
+
+def _then_trim(work: Callable[[], None]) -> None:
+    work()
+    memory.trim()
+
+
+class _PromptConnection:
+    """One `openai_bls` instance."""
+
+    def __init__(self, connection: socket.socket, prepare: Prepare, lanes: _Lanes) -> None:
+        self._socket = connection
+        self._prepare = prepare
+        self._lanes = lanes
+        self._waiting: dict[int, Future[None]] = {}
+        """By call_id; of the reading thread, and popped by others."""
+        self._sending = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="prompt-read", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """True while the client is connected."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Hang up."""
+        # A client that reads nothing must not hold up the unload.
+        if self._sending.acquire(timeout=_GRACE_S):
+            try:
+                with contextlib.suppress(OSError):
+                    self._socket.send(pack(GOODBYE), socket.MSG_DONTWAIT)
+            finally:
+                self._sending.release()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    def _run(self) -> None:
+        decoder = msgspec.msgpack.Decoder(PromptCall)
+        try:
+            self._answer_with(PromptAnswer(0))
+            frames = Frames()
+            while data := self._socket.recv(65536):
+                messages = frames.feed(data)
+                calls = [decoder.decode(message) for message in messages if message != PING]
+                if len(calls) < len(messages):
+                    self._answer_ping()
+                self._take(calls)
+                # Not held until the next ones come: each may be large.
+                del messages, calls
+        except (OSError, RuntimeError, msgspec.DecodeError) as error:
+            logger.info("an openai_bls instance hung up: %s", error)
+        for waiting in list(self._waiting.values()):
+            waiting.cancel()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._sending:
+            self._socket.close()
+
+    def _answer_ping(self) -> None:
+        try:
+            self._prepare(_PROBE)
+        except Exception:
+            logger.exception("prompts cannot be prepared")
+            return
+        self._send(PING)
+
+    def _take(self, calls: list[PromptCall]) -> None:
+        # Requests that arrive together are prepared in parallel.
+        alone = len(calls) == 1
+        for call_id, request in ((call.call_id, call.request) for call in calls):
+            if request is None:
+                waiting = self._waiting.pop(call_id, None)
+                if waiting is not None:
+                    # One that runs goes on.
+                    waiting.cancel()
+            elif alone and len(request) <= _SHORT_BYTES:
+                self._answer(call_id, request)
+            else:
+                future = self._lanes.submit(len(request), functools.partial(self._answer, call_id, request))
+                self._waiting[call_id] = future
+                future.add_done_callback(functools.partial(self._forget, call_id))
+
+    def _forget(self, call_id: int, future: Future[None]) -> None:
+        self._waiting.pop(call_id, None)
+
+    def _answer(self, call_id: int, request: bytes) -> None:
+        try:
+            answer = PromptAnswer(call_id, self._prepare(msgspec.msgpack.decode(request, type=PromptRequest)))
+        except Exception:
+            logger.exception("a prompt could not be prepared")
+            answer = PromptAnswer(call_id, failed=True)
+        # Unless the client has gone meanwhile.
+        with contextlib.suppress(OSError):
+            self._answer_with(answer)
+
+    def _answer_with(self, answer: PromptAnswer) -> None:
+        self._send(msgspec.msgpack.encode(answer))
+
+    def _send(self, message: bytes) -> None:
+        with self._sending:
+            self._socket.sendall(pack(message))

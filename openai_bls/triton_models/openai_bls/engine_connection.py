@@ -1,0 +1,152 @@
+"""Connection to one of the engines: its tokenizer and formats, and the clients of its models."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from openai_bls.core.engine_types import EngineInfo
+from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.output import detect
+from openai_bls.output.detokenizer import factory
+from openai_bls.pipeline.model_registry import ServedModel
+from openai_bls.pipeline.readiness import Readiness
+from openai_bls.transport.ipc.client import ExchangeClient
+from openai_bls.transport.ipc.frames import address
+from openai_bls.transport.ipc.prompts import PromptExchangeClient
+from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
+from openai_bls.triton_models.openai_bls.server_process import NoGrpcError, grpc_address
+from openai_bls.triton_models.repository import Backend
+
+if TYPE_CHECKING:
+    from openai_bls.transport.grpc.client import GrpcEngineClient
+    from openai_bls.transport.model_calls import ModelCalls
+    from openai_bls.triton_models.openai_bls.bls_prompts import BlsPromptClient
+
+logger = logging.getLogger(__name__)
+
+
+class UnreachableEngineError(Exception):
+    """An engine that cannot be reached, now or later; the message is one sentence for the operator."""
+
+
+class EngineConnection:
+    """One of the engines behind an `openai_bls` instance.
+
+    Args:
+        backend: its models.
+        settings: of the model `openai_bls`.
+        is_default: whether `model_aliases` are its names too.
+    """
+
+    def __init__(self, backend: Backend, settings: OpenAiBlsSettings, *, is_default: bool) -> None:
+        self.backend = backend
+        self._detokenizers = factory.load(backend.tokenizer_dir)
+        self._formats = detect.detect(
+            detect.chat_template(backend.tokenizer_dir),
+            settings.format_for(settings.tool_call_parser, backend.engine),
+            settings.format_for(settings.reasoning_parser, backend.engine),
+        )
+        self._aliases = settings.aliases if is_default else ()
+        self._transport = backend.transport if settings.engine_door == "auto" else settings.engine_door
+        self._grpc_url = settings.engine_grpc_url
+        auto = settings.preprocessing_transport == "auto"
+        prompt_transport = backend.prompt_transport if auto else settings.preprocessing_transport
+        self._preprocessing = PreprocessingModel(backend.preprocessing_dir) if prompt_transport == "bls" else None
+        self._preprocessing_timeout_s = settings.preprocessing_timeout_s
+        self.client: ExchangeClient | GrpcEngineClient | None = None
+        self.prompts: PromptExchangeClient | BlsPromptClient | None = None
+        self.model: ServedModel | None = None
+
+    def connect(self, owner: int, model_calls: ModelCalls, on_engine: Callable[[EngineConnection], None]) -> None:
+        """Begin to look for the engine; `on_engine` is called when it is there for the first time.
+
+        Raises:
+            UnreachableEngineError: it will never be there.
+        """
+
+        def take(info: EngineInfo) -> None:
+            assert self.client is not None
+            assert self.prompts is not None
+            if self.model is not None:
+                self.model.use_engine(info)
+                return
+            self.model = ServedModel(info, self.client, self.prompts, self._detokenizers, self._formats, self._aliases)
+            on_engine(self)
+
+        self.prompts = self._prompt_client(owner, model_calls)
+        if self._transport == "grpc":
+            self.client = self._grpc_client(owner, take)
+        else:
+            self.client = ExchangeClient(address(self.backend.engine, owner), take)
+
+    def _prompt_client(self, owner: int, model_calls: ModelCalls) -> PromptExchangeClient | BlsPromptClient:
+        def vocab_size() -> int:
+            assert self.model is not None
+            return self.model.info.vocab_size
+
+        return prompt_client(
+            self.backend, self._preprocessing, owner, model_calls, self._preprocessing_timeout_s, vocab_size
+        )
+
+    def _grpc_client(self, owner: int, take: Callable[[EngineInfo], None]) -> GrpcEngineClient:
+        engine = self.backend.engine
+        try:
+            url = self._grpc_url or grpc_address(owner)
+        except NoGrpcError as error:
+            raise UnreachableEngineError(
+                f"the engine {engine} is reached through tritonserver's gRPC front end, but {error}; the parameter "
+                "'engine_grpc_url' of openai_bls can name an address"
+            ) from None
+        try:
+            # Not at the top: gRPC costs memory and time, and most engines are reached through the exchange.
+            from openai_bls.transport.grpc.client import GrpcEngineClient
+        except ImportError as error:
+            raise UnreachableEngineError(
+                f"the engine {engine} is reached through gRPC, for which a package is missing ({error}): "
+                "pip install 'tritonclient[grpc]'"
+            ) from None
+        return GrpcEngineClient(engine, self.backend.engine_dir, url, take)
+
+    def add_to(self, readiness: Readiness) -> None:
+        """Have the engine and its preprocessing asked whether they answer, where the exchange leads to them."""
+        if isinstance(self.client, ExchangeClient):
+            readiness.add(self.backend.engine, self.client)
+        # A model that is called by BLS is not asked beside: a request to a stopped one costs the server.
+        if isinstance(self.prompts, PromptExchangeClient):
+            readiness.add(self.backend.preprocessing, self.prompts)
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self.client is not None:
+            await self.client.close()
+        if self.prompts is not None:
+            await self.prompts.close()
+
+
+def prompt_client(
+    backend: Backend,
+    model: PreprocessingModel | None,
+    owner: int,
+    model_calls: ModelCalls,
+    timeout_s: float,
+    vocab_size: Callable[[], int],
+) -> PromptExchangeClient | BlsPromptClient:
+    """The client of an engine's preprocessing.
+
+    Args:
+        backend: the engine's models.
+        model: the preprocessing as it is called by BLS; None where it serves the exchange.
+        owner: process id of the tritonserver.
+        model_calls: for BLS.
+        timeout_s: seconds until a BLS call must be answered.
+        vocab_size: of the engine, once that is there.
+    """
+    if model is None:
+        return PromptExchangeClient(address(backend.preprocessing, owner))
+    # Not at the top: it is for renderers of chat templates, which most servers have in `preprocessing` alone.
+    from openai_bls.triton_models.openai_bls import bls_prompts
+
+    logger.info("prompts of %s are prepared by BLS calls of %s", backend.engine, model.name)
+    return bls_prompts.prompt_client(model, model_calls, timeout_s, backend.tokenizer_dir, vocab_size)
