@@ -11,7 +11,7 @@ import msgspec
 
 from openai_bls.output.events import OutputParser
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
-from openai_bls.output.tool_parsers import formats
+from openai_bls.output.tool_parsers import families
 from openai_bls.output.tool_parsers.formats import ToolFormat
 
 __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
@@ -19,16 +19,24 @@ __all__ = ["ModelFormats", "Reasoning", "ToolFormat", "chat_template", "detect"]
 TOOL_FORMATS: dict[str, ToolFormat] = {
     tool_format.name: tool_format
     for tool_format in (
-        formats.HERMES_FORMAT,
-        formats.LLAMA3_JSON,
-        formats.MISTRAL,
-        formats.MISTRAL_TEKKEN,
-        formats.MISTRAL_V11,
-        formats.MISTRAL_V13,
-        formats.DEEPSEEK_V3,
-        formats.DEEPSEEK_V31,
-        formats.QWEN3_CODER,
-        formats.SEED_OSS,
+        families.HERMES_FORMAT,
+        families.LLAMA3_JSON,
+        families.MISTRAL,
+        families.MISTRAL_TEKKEN,
+        families.MISTRAL_V11,
+        families.MISTRAL_V13,
+        families.DEEPSEEK_V3,
+        families.DEEPSEEK_V31,
+        families.QWEN3_CODER,
+        families.SEED_OSS,
+        families.GLM,
+        families.DEEPSEEK_V32,
+        families.KIMI_K2,
+        families.HUNYUAN_A13B,
+        families.GRANITE,
+        families.MINIMAX_M1,
+        families.MINIMAX_M2,
+        families.PYTHONIC,
     )
 }
 
@@ -53,9 +61,15 @@ class _Sign(NamedTuple):
         return all(mark in template for mark in self.has) and not any(mark in template for mark in self.lacks)
 
 
-# The first that fits counts. `lacks` excludes similar formats: GLM's <arg_key>, DeepSeek-V3.2's DSML, the channels of
-# gpt-oss.
+# The first that fits counts. `lacks` excludes similar formats.
 _TOOL_SIGNS = (
+    _Sign("deepseek_v32", ("｜DSML｜", "function_calls")),
+    _Sign("kimi_k2", ("<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>")),
+    _Sign("minimax_m2", ("<minimax:tool_call>", "<invoke name=")),
+    _Sign("minimax_m1", ("<tool_calls>", "<beginning_of_sentence>", "arguments")),
+    _Sign("hunyuan_a13b", ("<tool_calls>[{", "</tool_calls>", "arguments")),
+    _Sign("granite", ("<|tool_call|>", "JSON list")),
+    _Sign("glm", ("<tool_call>", "<arg_key>", "<arg_value>")),
     _Sign("deepseek_v3", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "```json"), ("DSML",)),
     _Sign("deepseek_v31", ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"), ("DSML",)),
     _Sign("seed_oss", ("<seed:tool_call>", "<function=")),
@@ -65,6 +79,7 @@ _TOOL_SIGNS = (
     _Sign("mistral_v13", ("[TOOL_CALLS]", "[ARGS]")),
     _Sign("mistral", ("[TOOL_CALLS] [",)),
     _Sign("mistral_tekken", ("[TOOL_CALLS]",)),
+    _Sign("pythonic", ("[func_name1(",)),
     _Sign("llama3_json", ("<|python_tag|>", '"parameters": ')),
     _Sign("llama3_json", ("<|start_header_id|>", '{"name": ', '"parameters": ')),
 )

@@ -16,7 +16,7 @@ from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detect import Reasoning
 from openai_bls.output.events import OutputParser
 from openai_bls.output.stop_strings import StopMatcher
-from openai_bls.output.structured import Format, grammar, has_structural_tags
+from openai_bls.output.structured import Format, grammar, has_structural_tags, has_style
 from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either
 from openai_bls.pipeline.model_registry import ServedModel, Target
 from openai_bls.pipeline.sequence import Echo, Sequence, Writer
@@ -140,14 +140,15 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
 
 
 def _check_tools(tools: ToolUse, model: ServedModel) -> None:
-    if model.formats.tool_format is None:
+    own = model.formats.tool_format
+    if own is None:
         raise InvalidRequestError(
             "'tools' cannot be used with this model: how it writes tool calls is not known from its chat template. "
             "The parameter 'tool_call_parser' of the model openai_bls can name a format.",
             param="tools",
             code="unsupported_parameter",
         )
-    if model.supports("grammar") and has_structural_tags(model.info):
+    if model.supports("grammar") and _enforces(model, own):
         return
     if (tools.required and not model.supports("grammar")) or (not tools.required and tools.callable != tools.offered):
         raise unsupported(model, "tool_choice")
@@ -262,11 +263,18 @@ def constraint(found: Requested, model: ServedModel) -> Grammar:
 
 def tool_format(request: ValidRequest, model: ServedModel) -> ToolFormat | None:
     """The form of tool calls in answers to a request: the model's own, or a JSON array where the grammar that forces
-    them has no structural tags."""
+    them has no structural tags, or not the style of their arguments."""
     own, tools = model.formats.tool_format, request.tools
-    if own is None or tools is None or not model.supports("grammar") or has_structural_tags(model.info):
+    if own is None or tools is None or not model.supports("grammar"):
+        return own
+    if _enforces(model, own):
         return own
     return as_json_array(own) if tools.required or request.structured is not None else own
+
+
+def _enforces(model: ServedModel, calls: ToolFormat) -> bool:
+    """True if the engine's grammars have all that the form of calls is made of."""
+    return has_structural_tags(model.info) and has_style(model.info, calls.style)
 
 
 def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:

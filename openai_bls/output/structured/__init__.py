@@ -14,6 +14,6 @@ white space, and tool calls are in that form in the prompts of most. TensorRT-LL
 
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.request import requested
-from openai_bls.output.structured.selection import grammar, has_structural_tags
+from openai_bls.output.structured.selection import grammar, has_structural_tags, has_style
 
-__all__ = ["Format", "grammar", "has_structural_tags", "requested"]
+__all__ = ["Format", "grammar", "has_structural_tags", "has_style", "requested"]

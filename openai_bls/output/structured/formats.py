@@ -15,7 +15,8 @@ A `Format` is a JSON object in the vocabulary of structural tags (as in vLLM), `
 `tags_with_separator`                 some of `tags` with `separator` in between
 ====================================  =================================================================================
 
-Formats about single tokens of a vocabulary are refused. Of the styles of JSON written as XML there is `qwen_xml`.
+Formats about single tokens of a vocabulary are refused. Of the styles of a `json_schema` (`style`) there are
+`qwen_xml`, `glm_xml`, `minimax_xml` and `deepseek_xml` for JSON written as XML, and `pythonic` for keyword arguments.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from typing import Any
 
 from openai_bls.output.structured import gbnf, patterns, schema
 from openai_bls.output.structured.errors import FormatError, shown
+from openai_bls.output.structured.lark_arguments import STYLES
 
 Format = dict[str, Any]
 
 _MAX_ELEMENTS = 4_096
 _MAX_REPEATS = 1_000
-# `qwen_xml` is what some models write a tool call's arguments in.
-_STYLES = ("json", "qwen_xml")
+# What models write a tool call's arguments in.
+_STYLES = ("json", *STYLES)
 
 
 def checked(wanted: Any) -> Format:

@@ -21,7 +21,7 @@ import re
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
-from openai_bls.output.structured import bounds, gbnf, lark, patterns, schema
+from openai_bls.output.structured import bounds, gbnf, lark, lark_rules, patterns, schema
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
@@ -45,6 +45,8 @@ _MAX_OPTIONAL = 100
 # Parts of a regular expression or a grammar that may be left out, each counted where it is repeated.
 _MAX_SKIPPED = 20
 _MAX_STATES = 1_000
+STYLES = ("qwen_xml",)
+"""The styles of JSON written as XML that xgrammar has in all versions that have structural tags."""
 # Characters of the strings that free text must not hold, in all.
 _MAX_EXCLUDED = 400
 
@@ -99,7 +101,7 @@ def _llguidance(wanted: Format, target: Target) -> Grammar:
                 raise _beyond("additionalProperties", " beside 'properties' and where schemas are combined")
             if _has_format_uri(checked):
                 raise _beyond("format", ' "uri"')
-            return Grammar(_kind("json_schema", target), lark.json_schema(checked))
+            return Grammar(_kind("json_schema", target), lark_rules.json_schema(checked))
         case "grammar":
             return Grammar(_kind("lark", target), gbnf.lark(gbnf.parse(wanted["grammar"])))
     pattern = lark.regular(wanted)
@@ -154,7 +156,7 @@ class _XGrammar:
         found = dict(node)
         match kind:
             case "json_schema":
-                plain = _json_schema(node["json_schema"], xml="style" in node)
+                plain = _json_schema(node["json_schema"], node.get("style"))
                 return {"type": "qwen_xml_parameter" if "style" in node else kind, "json_schema": plain}
             case "regex":
                 return {"type": kind, "pattern": self._regex(node["pattern"])}
@@ -181,14 +183,20 @@ class _XGrammar:
         return found
 
 
-def _json_schema(node: schema.Schema, *, xml: bool = False) -> schema.Schema:
+def _json_schema(node: schema.Schema, style: str | None = None) -> schema.Schema:
     """A checked schema for xgrammar with all defaults written out, since xgrammar's defaults are narrower.
+
+    Args:
+        node: the schema.
+        style: of JSON written as XML.
 
     Raises:
         FormatError: a keyword would not be honoured.
     """
     plain = {key: value for key, value in node.items() if key != "$defs"}
-    if xml and plain.get("type", "object") != "object":
+    if style not in (None, *STYLES):
+        raise FormatError(f"JSON in the style '{style}' cannot be enforced by this server's engine")
+    if style is not None and plain.get("type", "object") != "object":
         raise FormatError("JSON that is written as XML is an object")
     definitions = {name: _honoured(part) for name, part in node.get("$defs", {}).items()}
     found = _honoured(plain)

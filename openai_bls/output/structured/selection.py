@@ -9,7 +9,7 @@ import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import bounds, gbnf, guided_decoding, lark, patterns
+from openai_bls.output.structured import bounds, gbnf, guided_decoding, lark, lark_rules, patterns
 from openai_bls.output.structured.errors import FormatError, cut
 from openai_bls.output.structured.formats import Format, checked, unwrapped
 from openai_bls.output.structured.guided_decoding import Target
@@ -47,6 +47,11 @@ def grammar(format: Format, info: EngineInfo, *, param: str) -> Grammar:  # noqa
 def has_structural_tags(info: EngineInfo) -> bool:
     """True if an engine's grammars may have free text around the constrained part."""
     return bool(info.grammar_backend) and (info.engine != "tensorrt_llm" or "structural_tag" in info.grammar_kinds)
+
+
+def has_style(info: EngineInfo, style: str) -> bool:
+    """True if an engine's grammars may have JSON in a style of `formats`."""
+    return style == "json" or info.engine != "tensorrt_llm" or style in guided_decoding.STYLES
 
 
 @lru_cache(maxsize=64)
@@ -101,7 +106,7 @@ def _llguidance(found: Format) -> Grammar:
     """For the embedded engine."""
     match found["type"]:
         case "json_schema" if "style" not in found:
-            return Grammar("json_schema", lark.json_schema(found["json_schema"]))
+            return Grammar("json_schema", lark_rules.json_schema(found["json_schema"]))
         case "regex":
             return Grammar("regex", patterns.full(found["pattern"]))
         case "grammar":

@@ -1,29 +1,19 @@
-"""Formats of tool calls by model family: the syntax that a parser reads, and the constraint that enforces it."""
+"""A format of tool calls: the syntax that a parser reads, and the constraint that enforces it."""
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
-import string
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from openai_bls.output.tool_parsers import llama_mistral_deepseek as readers
 from openai_bls.output.tool_parsers.json_array import array_schema, json_array, rebased
-from openai_bls.output.tool_parsers.parser import HERMES, Syntax, ToolCallParser, new_call_id
-from openai_bls.output.tool_parsers.xml import xml_calls
+from openai_bls.output.tool_parsers.parser import Syntax, ToolCallParser, new_call_id
 
-_ALPHANUMERIC = string.ascii_letters + string.digits
-_NAME = "{name}"
+NAME = "{name}"
+"""In a format's texts, the place of a function's name."""
 # OpenAI's meaning of a function without any.
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
-_CALL_ID_FORMAT = {"type": "regex", "pattern": "[a-zA-Z0-9]{9}"}
-
-
-def short_call_id() -> str:
-    """Nine random letters and digits: Mistral's templates take no other ids."""
-    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
 
 
 class ToolFormat(NamedTuple):
@@ -49,13 +39,13 @@ class ToolFormat(NamedTuple):
     special: frozenset[str] = frozenset()
     """Markers that may be special tokens."""
     new_id: Callable[[], str] = new_call_id
-    call_id: bool = False
-    """Between the name and the arguments there is an id, between markers."""
+    call_id: tuple[str, str] | None = None
+    """Between `begin` and the arguments: a regular expression of an id, and the text after it."""
     style: str = "json"
     """Style of the arguments in a `Format`; "array": the calls are one JSON array, whose schema is the constraint."""
     only_at_start: tuple[str, ...] = ()
-    """Beginnings of a call in formats that allow one only at the start of the text, where a space stands for optional
-    white space; empty: calls may stand anywhere."""
+    """Beginnings of a call, with `{name}` for the name, in formats that allow one only at the start of the text. A
+    space stands for optional white space. Empty: calls may stand anywhere."""
 
     def parser(self, tools: Sequence[dict[str, Any]]) -> ToolCallParser:
         """Parser of an answer to a request with these tools."""
@@ -86,7 +76,9 @@ class ToolFormat(NamedTuple):
         if at_least_one:
             return self._calls(tags, one)
         if self.only_at_start:
-            others = _text_that_begins_otherwise(self.only_at_start, sorted(self.special))
+            names = [function["name"] for function in functions]
+            begins = {begin.replace(NAME, name) for begin in self.only_at_start for name in names}
+            others = _text_that_begins_otherwise(sorted(begins), sorted(self.special))
             return {"type": "or", "elements": [self._calls(tags, one), others]}
         whole = self._calls(tags, one)
         return {
@@ -99,16 +91,23 @@ class ToolFormat(NamedTuple):
 
     def _tag(self, function: dict[str, Any]) -> dict[str, Any]:
         # Within JSON the name is escaped; names that need it are refused long before.
-        begin = self.begin.replace(_NAME, json.dumps(function["name"], ensure_ascii=False)[1:-1])
+        begin = self.begin.replace(NAME, json.dumps(function["name"], ensure_ascii=False)[1:-1])
         content: dict[str, Any] = {"type": "json_schema", "json_schema": function.get("parameters") or _NO_PARAMETERS}
         if self.style != "json":
             content["style"] = self.style
-        if self.call_id:
-            separator = {"type": "const_string", "value": readers.ARGS}
-            content = {"type": "sequence", "elements": [_CALL_ID_FORMAT, separator, content]}
+        if self.call_id is not None:
+            pattern, after = self.call_id
+            head = [{"type": "regex", "pattern": pattern}, {"type": "const_string", "value": after}]
+            content = {"type": "sequence", "elements": [*head, content]}
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
     def _calls(self, tags: list[dict[str, Any]], one: bool) -> dict[str, Any]:
+        if self.only_at_start and self.open:
+            # In one piece, a call's beginning is told from a text that begins alike.
+            first = {"type": "or", "elements": _led_by(self.open, tags)}
+            further = {"type": "star", "content": {"type": "or", "elements": _led_by(self.separator, tags)}}
+            end = {"type": "const_string", "value": self.close}
+            return {"type": "sequence", "elements": [first, end] if one else [first, further, end]}
         calls = {
             "type": "tags_with_separator",
             "tags": tags,
@@ -123,7 +122,7 @@ def as_json_array(own: ToolFormat) -> ToolFormat:
     """The form of calls for engines without structural tags, instead of the model's own."""
     return ToolFormat(
         "json_array",
-        lambda tools: json_array(_names(tools)),
+        lambda tools: json_array(names_of(tools)),
         begin='{"name": "{name}", "parameters": ',
         end="}",
         trigger="[",
@@ -176,102 +175,10 @@ def _escaped(char: str, special: str) -> str:
     return "\\" + char if char in special else char
 
 
-def _names(tools: Sequence[dict[str, Any]]) -> list[str]:
+def _led_by(text: str, tags: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**tag, "begin": text + tag["begin"]} for tag in tags]
+
+
+def names_of(tools: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of a request's tools."""
     return [tool["function"]["name"] for tool in tools]
-
-
-def _schemas(tools: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
-
-
-_DEEPSEEK_MARKERS = frozenset(
-    {readers.CALLS_BEGIN, readers.CALLS_END, readers.CALL_BEGIN, readers.CALL_END, readers.SEPARATOR}
-)
-_MISTRAL_MARKERS = frozenset({readers.TOOL_CALLS, readers.CALL_ID, readers.ARGS})
-
-HERMES_FORMAT = ToolFormat(
-    "hermes",
-    lambda _: HERMES,
-    begin='<tool_call>\n{"name": "{name}", "arguments": ',
-    end="}\n</tool_call>",
-    trigger="<tool_call>",
-    special=frozenset({"<tool_call>", "</tool_call>"}),
-)
-LLAMA3_JSON = ToolFormat(
-    "llama3_json",
-    lambda tools: readers.llama3_json(_names(tools)),
-    begin='{"name": "{name}", "parameters": ',
-    end="}",
-    trigger='{"name"',
-    separator="; ",
-    special=frozenset({readers.PYTHON_TAG}),
-    only_at_start=(' { "name"', ' { "type" : "function"', " <|python_tag|>"),
-)
-MISTRAL = ToolFormat(
-    "mistral",
-    lambda _: readers.MISTRAL,
-    open="[TOOL_CALLS] [",
-    begin='{"name": "{name}", "arguments": ',
-    end="}",
-    separator=", ",
-    close="]",
-    trigger="[TOOL_CALLS]",
-    special=_MISTRAL_MARKERS,
-    new_id=short_call_id,
-)
-MISTRAL_TEKKEN = MISTRAL._replace(name="mistral_tekken", open="[TOOL_CALLS][")
-MISTRAL_V13 = ToolFormat(
-    "mistral_v13",
-    lambda _: readers.MISTRAL,
-    begin="[TOOL_CALLS]{name}[ARGS]",
-    end="",
-    separator="",
-    trigger="[TOOL_CALLS]",
-    special=_MISTRAL_MARKERS,
-    new_id=short_call_id,
-)
-MISTRAL_V11 = MISTRAL_V13._replace(name="mistral_v11", begin="[TOOL_CALLS]{name}[CALL_ID]", call_id=True)
-DEEPSEEK_V3 = ToolFormat(
-    "deepseek_v3",
-    lambda _: readers.DEEPSEEK,
-    open=readers.CALLS_BEGIN,
-    begin=f"{readers.CALL_BEGIN}function{readers.SEPARATOR}{_NAME}\n```json\n",
-    end=f"\n```{readers.CALL_END}",
-    close=readers.CALLS_END,
-    trigger=readers.CALLS_BEGIN,
-    excludes=(readers.CALL_BEGIN,),
-    special=_DEEPSEEK_MARKERS,
-)
-DEEPSEEK_V31 = ToolFormat(
-    "deepseek_v31",
-    lambda _: readers.DEEPSEEK,
-    open=readers.CALLS_BEGIN,
-    begin=f"{readers.CALL_BEGIN}{_NAME}{readers.SEPARATOR}",
-    end=readers.CALL_END,
-    separator="",
-    close=readers.CALLS_END,
-    trigger=readers.CALLS_BEGIN,
-    excludes=(readers.CALL_BEGIN,),
-    special=_DEEPSEEK_MARKERS,
-)
-QWEN3_CODER = ToolFormat(
-    "qwen3_coder",
-    lambda tools: xml_calls(_schemas(tools)),
-    # The grammar of the parameters has the line breaks around them.
-    begin="<tool_call>\n<function={name}>",
-    end="</function>\n</tool_call>",
-    trigger="<tool_call>",
-    excludes=("<function=",),
-    special=frozenset({"<tool_call>", "</tool_call>"}),
-    style="qwen_xml",
-)
-SEED_OSS = ToolFormat(
-    "seed_oss",
-    lambda tools: xml_calls(_schemas(tools), "seed:tool_call"),
-    begin="<seed:tool_call>\n<function={name}>",
-    end="</function>\n</seed:tool_call>",
-    trigger="<seed:tool_call>",
-    excludes=("<function=",),
-    special=frozenset({"<seed:tool_call>", "</seed:tool_call>"}),
-    style="qwen_xml",
-)

@@ -72,11 +72,23 @@ class ToolCallParser:
     - The name of a call need not be that of an offered tool; only formats without a marker depend on the names.
 
     Args:
-        new_id: makes the calls' ids.
+        new_id: makes the ids of calls without one of their own, or with one that an earlier call has.
         syntax: the markers and the reader of the format.
     """
 
-    __slots__ = ("_first", "_held", "_in_text", "_junk", "_new_id", "_raw", "_reader", "_space", "_syntax", "calls")
+    __slots__ = (
+        "_first",
+        "_held",
+        "_ids",
+        "_in_text",
+        "_junk",
+        "_new_id",
+        "_raw",
+        "_reader",
+        "_space",
+        "_syntax",
+        "calls",
+    )
 
     def __init__(self, new_id: Callable[[], str] = new_call_id, syntax: Syntax = HERMES) -> None:
         self._new_id = new_id
@@ -84,6 +96,7 @@ class ToolCallParser:
         self._first = syntax.content.first
         self.calls = 0
         """Number of calls started."""
+        self._ids = {""}
         # A partial marker at the end of the text.
         self._held = ""
         # Whether there is content since the last call; the white space if there is not.
@@ -187,7 +200,9 @@ class ToolCallParser:
             return False
         if not reader.started:
             reader.started = True
-            events.append(ToolCallStart(self.calls, self._new_id(), reader.name))
+            call_id = self._new_id() if reader.id in self._ids else reader.id
+            self._ids.add(call_id)
+            events.append(ToolCallStart(self.calls, call_id, reader.name))
             self.calls += 1
             self._raw.clear()
             self._space.clear()

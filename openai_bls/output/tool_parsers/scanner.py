@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Set
+from collections.abc import Callable, Generator, Mapping, Set
 
 # A coroutine that is sent one character at a time.
 Reader = Generator[None, str, None]
@@ -11,6 +11,9 @@ CharReader = Generator[None, str, str]
 
 SPACE = " \t\r\n"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in '"\\/'}
+# Hexadecimal digits of an escape by its first character.
+_CODES = {"u": 4}
+_MAX_CODE = 0x10FFFF
 _ARGUMENT_KEYS = ("arguments", "parameters")
 # The members of an object that may be a call, where others may not.
 _CALL_KEYS = ("name", *_ARGUMENT_KEYS, "type", "id")
@@ -23,10 +26,12 @@ class MalformedError(Exception):
 class CallReader(ABC):
     """Incremental reader of the text after a call's first marker."""
 
-    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "idle", "name", "put_back", "started")
+    __slots__ = ("_arguments", "_begun", "_reader", "broken", "done", "id", "idle", "name", "put_back", "started")
 
     def __init__(self) -> None:
         self.name = ""
+        self.id = ""
+        """The model's own id of the call, in formats whose later prompts repeat it; else empty."""
         self.started = False
         """The call's start event has been sent; set by the parser."""
         self.done = False
@@ -127,7 +132,7 @@ class CallScanner(CallReader):
         while char != "}":
             expect(char, '"')
             key: list[str] = []
-            yield from _string(key)
+            yield from string(key.append)
             expect((yield from after_space()), ":")
             char = yield from self._member("".join(key))
             if char == ",":
@@ -161,13 +166,13 @@ class CallScanner(CallReader):
     def _text(self, char: str) -> CharReader:
         expect(char, '"')
         text: list[str] = []
-        yield from _string(text)
+        yield from string(text.append)
         return "".join(text)
 
     def _argument_value(self, char: str) -> CharReader:
         if char == '"':
             self._begin("")
-            yield from _string(self._arguments)
+            yield from string(self._arguments.append)
             return (yield from after_space())
         if char in "{[":
             self._begin("")
@@ -240,39 +245,45 @@ def _scalar(out: list[str]) -> CharReader:
     return (yield from after_space()) if char in SPACE else char
 
 
-def _string(out: list[str]) -> Reader:
-    """Read the rest of a string, decoded. Unknown escapes stay as they are."""
+def string(add: Callable[[str], None], quote: str = '"', codes: Mapping[str, int] = _CODES) -> Reader:
+    """Read the rest of a string, decoded. Unknown escapes stay as they are.
+
+    Args:
+        add: called with each character.
+        quote: ends the string.
+        codes: the number of hexadecimal digits of escapes by their first character.
+    """
     high = 0
     while True:
         char = yield
-        end = char == '"'
+        end = char == quote
         unit = 0
         if char == "\\":
             char = yield
-            if char == "u":
-                unit = yield from _code_unit()
+            if char in codes:
+                unit = yield from _code(codes[char])
                 char = chr(unit)
             else:
-                char = _ESCAPES.get(char, "\\" + char)
+                char = quote if char == quote else _ESCAPES.get(char, "\\" + char)
         if high and 0xDC00 <= unit < 0xE000:
             char = chr(0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00))
             high = unit = 0
         elif high:
-            out.append("\ufffd")
+            add("\ufffd")
             high = 0
         if end:
             return
         if 0xD800 <= unit < 0xDC00:
             high = unit
         else:
-            out.append("\ufffd" if 0xDC00 <= unit < 0xE000 else char)
+            add("\ufffd" if 0xDC00 <= unit < 0xE000 else char)
 
 
-def _code_unit() -> Generator[None, str, int]:
+def _code(length: int) -> Generator[None, str, int]:
     digits = ""
-    while len(digits) < 4:
+    while len(digits) < length:
         digit = yield
-        if digit not in "0123456789abcdefABCDEF":
+        if digit not in "0123456789abcdefABCDEF" or int(digits + digit, 16) > _MAX_CODE:
             raise MalformedError
         digits += digit
     return int(digits, 16)

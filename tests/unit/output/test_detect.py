@@ -92,20 +92,73 @@ TEMPLATES: dict[str, tuple[str, str | None, str | None, bool]] = {
         "seed_oss",
         True,
     ),
-    # Forms that look like others and are not read
-    "GLM-4.5": (
-        "{%- if tools -%}<tool_call>{function-name}\n<arg_key>{key}</arg_key></tool_call>{%- endif -%}"
-        "{{ tc.arguments }}<think></think>",
-        None,
+    "GLM-4.6": (
+        "{%- if tools -%}\n<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}"
+        "</arg_value>\n...\n</tool_call>{%- endif -%}{{ '\\n<tool_call>' + tc.name }}{% set _args = tc.arguments %}"
+        "{{ '\\n<think></think>' }}",
+        "glm",
         "think",
         True,
     ),
     "DeepSeek-V3.2": (
-        "{% if tools %}<｜DSML｜function_calls>{% endif %}<｜tool▁call▁begin｜><｜tool▁sep｜>",
-        None,
+        '{%- set dsml_token = "｜DSML｜" -%}{%- if not tools -%}{%- endif -%}<{{ dsml_token }}function_calls>\n'
+        '<{{ dsml_token }}invoke name="$FUNCTION_NAME">{%- set thinking_end_token = "</think>" -%}',
+        "deepseek_v32",
+        "think",
+        True,
+    ),
+    "Kimi-K2": (
+        "{%- macro render_toolcalls(message) -%}<|tool_calls_section_begin|>{%- for tool_call in m.tool_calls -%}"
+        "<|tool_call_begin|>{{ tool_call['id'] }}<|tool_call_argument_begin|>{%- endfor -%}{%- endmacro -%}"
+        "{%- if tools -%}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{%- endif -%}",
+        "kimi_k2",
         None,
         True,
     ),
+    "Hunyuan-A13B": (
+        '{% if tools %}{% set content_tmp = \'<tool_calls>[{\\"name\\": \\"func_name1\\", \\"arguments\\": {}},...]'
+        "</tool_calls>' %}{% endif %}{{- '<think>\\n\\n</think>\\n' }}",
+        "hunyuan_a13b",
+        "think",
+        True,
+    ),
+    "Granite-3.3": (
+        "{%- if tools and not available_tools -%}{%- set available_tools = tools -%}{%- endif -%}{%- set system = "
+        '"respond only with <|tool_call|> followed by a JSON list of tools used." %}',
+        "granite",
+        None,
+        True,
+    ),
+    "Granite-4.0": (
+        '{%- if tools %}{{ \'For each call: <tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}'
+        "\\n</tool_call>' }}{%- endif %}",
+        "hermes",
+        None,
+        True,
+    ),
+    "MiniMax-M1": (
+        '{%- if tools is not none %}{{ \'<beginning_of_sentence>system tool_setting=tools\\n<tool_calls>\\n{"name": '
+        '<tool-name>, "arguments": <args-json-object>}\\n...\\n</tool_calls><end_of_sentence>\\n\' -}}{%- endif %}',
+        "minimax_m1",
+        None,
+        True,
+    ),
+    "MiniMax-M2": (
+        "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}{%- if tools -%}{{- toolcall_begin_token }}\n"
+        '<invoke name="tool-name-1">\n<parameter name="param-key-1">param-value-1</parameter>\n</invoke>{%- endif -%}'
+        "{%- if '</think>' in content %}{%- endif %}",
+        "minimax_m2",
+        "think",
+        True,
+    ),
+    "Llama-3.2-pythonic": (
+        "{{- '<|start_header_id|>' }}{%- if tools is not none %}{{- 'Respond in the format [func_name1(params_name1="
+        "params_value1, params_name2=params_value2...), func_name2(params)] ' }}{%- endif %}",
+        "pythonic",
+        None,
+        True,
+    ),
+    # Forms that look like others and are not read
     "gpt-oss": ("{%- if tools %}<|channel|>commentary{%- endif %}{{ '</think>' }}", None, None, True),
     "plain": (
         "{% for message in messages %}{{ 'my tools: ' + message.content }} tools {% endfor %}",

@@ -162,6 +162,28 @@ def test_calls_are_not_checked_without_structural_tags() -> None:
     assert (info.value.param, info.value.code) == ("tools.function.strict", "unsupported_parameter")
 
 
+def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> None:
+    info = engine_info(
+        engine="tensorrt_llm",
+        version="tensorrt_llm 1.2.1",
+        grammar_backend="xgrammar",
+        grammar_kinds=("json_schema", "regex", "ebnf", "structural_tag"),
+    )
+    request = chat(tools=[TOOL, OTHER], tool_choice="required")
+    for name, written in (("qwen3_coder", "qwen3_coder"), ("glm", "json_array"), ("minimax_m2", "json_array")):
+        served = model(detect(None, name), info)
+        prepare.check_supported(request, served)
+        found = prepare.tool_format(request, served)
+        assert found is not None
+        assert found.name == written
+        wanted = prepare.wanted(request, served, "")
+        assert wanted is not None
+        assert prepare.constraint(wanted, served).text
+    with pytest.raises(InvalidRequestError) as refused:
+        prepare.check_supported(chat(tools=[OTHER]), model(detect(None, "glm"), info))
+    assert refused.value.param == "tools.function.strict"
+
+
 def test_the_engines_request() -> None:
     served = model(info=engine_info(lora_names=("poet",), sampling_defaults=SamplingParams(repetition_penalty=1.1)))
     request = completion(

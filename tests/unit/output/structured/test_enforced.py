@@ -272,6 +272,85 @@ def test_arguments_written_as_xml() -> None:
     assert not accepts(wanted, f"<function=f>\n{city}{days.replace('3', 'x')}</function>")
 
 
+@pytest.mark.parametrize(
+    ("style", "good", "bad"),
+    [
+        (
+            "glm_xml",
+            [
+                "\n<arg_key>city</arg_key>\n<arg_value>a\nb</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n",
+                "<arg_key>city</arg_key><arg_value></arg_value><arg_key>unit</arg_key><arg_value>C</arg_value>",
+                "<arg_key>city</arg_key><arg_value>x</arg_value><arg_key>some</arg_key><arg_value>null</arg_value>",
+            ],
+            [
+                "\n",
+                "<arg_key>city</arg_key><arg_value>x</arg_value><arg_key>days</arg_key><arg_value>x</arg_value>",
+                "<arg_key>city</arg_key><arg_value>x</arg_value><arg_key>unit</arg_key><arg_value>K</arg_value>",
+                "<arg_key>city</arg_key><arg_value>x</arg_value><arg_key>city</arg_key><arg_value>x</arg_value>",
+            ],
+        ),
+        (
+            "minimax_xml",
+            ['\n<parameter name="city">x</parameter>\n<parameter name="unit">1</parameter>\n'],
+            [
+                '<parameter name="city">x</parameter><parameter name="unit">2</parameter>',
+                "<parameter=city>x</parameter>",
+            ],
+        ),
+        (
+            "deepseek_xml",
+            [
+                '<｜DSML｜parameter name="city" string="true">3</｜DSML｜parameter>\n'
+                '<｜DSML｜parameter name="unit" string="true">C</｜DSML｜parameter>\n'
+                '<｜DSML｜parameter name="some" string="false">null</｜DSML｜parameter>',
+                '<｜DSML｜parameter name="city" string="true"></｜DSML｜parameter>'
+                '<｜DSML｜parameter name="unit" string="false">1</｜DSML｜parameter>'
+                '<｜DSML｜parameter name="some" string="true">null</｜DSML｜parameter>',
+            ],
+            [
+                '<｜DSML｜parameter name="city" string="false">3</｜DSML｜parameter>',
+                '<｜DSML｜parameter name="city" string="true">3</｜DSML｜parameter>'
+                '<｜DSML｜parameter name="days" string="true">3</｜DSML｜parameter>',
+                '<｜DSML｜parameter name="city" string="true">3</｜DSML｜parameter>'
+                '<｜DSML｜parameter name="unit" string="true">1</｜DSML｜parameter>',
+            ],
+        ),
+    ],
+)
+def test_arguments_in_other_styles(style: str, good: list[str], bad: list[str]) -> None:
+    properties = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["C", 1]}}
+    properties["some"] = {"type": ["string", "null"]}
+    schema = {"type": "object", "properties": properties, "required": ["city"], "additionalProperties": False}
+    content = {"type": "json_schema", "json_schema": schema, "style": style}
+    wanted = made({"type": "tag", "begin": "<f>", "content": content, "end": "</f>"})
+    assert [accepts(wanted, f"<f>{text}</f>") for text in good] == [True] * len(good)
+    assert [accepts(wanted, f"<f>{text}</f>") for text in bad] == [False] * len(bad)
+
+
+def test_arguments_of_a_python_call() -> None:
+    properties: dict[str, Any] = {"a": {"type": "integer"}, "city": {"type": "string", "maxLength": 3}}
+    properties |= {"ok": {"type": "boolean"}, "unit": {"enum": ["C", None]}, "x": {"type": ["number", "null"]}}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": ["city"]}
+    schema["additionalProperties"] = True
+    content = {"type": "json_schema", "json_schema": schema, "style": "pythonic"}
+    wanted = made({"type": "tag", "begin": "f(", "content": content, "end": ")"})
+    good = [
+        'city="x"',
+        'a=1, city="", ok=True, unit=None, x=1.5',
+        'city="(a"',
+        'city="a", unit="C", x=None, more={"b": 1}',
+    ]
+    assert [accepts(wanted, f"f({text})") for text in good] == [True] * len(good)
+    bad = ["", "a=1", 'city="x", a=1', 'city="long"', 'city="x", ok=1', 'city="x",', ', city="x"', 'city="x", city="x"']
+    assert [accepts(wanted, f"f({text})") for text in bad] == [False] * len(bad)
+    for schema, says in (
+        ({"properties": {"a b": {}}}, '"a b" cannot be enforced in arguments of a Python call'),
+        ({"type": "array"}, "arguments of a Python call must be an object"),
+    ):
+        with pytest.raises(InvalidRequestError, match=says):
+            made({**content, "json_schema": schema})
+
+
 def test_after_reasoning() -> None:
     wanted = made(THINKING.constraint(JSON_3, opened=True))
     assert accepts(wanted, 'Well. <a> { </think{"a": 1}</think>\n\n{"a": 3}')

@@ -140,6 +140,9 @@ def test_structural_tags() -> None:
         assert has in found.text
         for info in (FLOW_TENSORRT, OLD, LLGUIDANCE):
             assert "it takes structural tags" in refusal(wanted, info)
+    for style in ("glm_xml", "minimax_xml", "deepseek_xml"):
+        other = {**xml, "content": {**json_schema(OBJECT), "style": style}}
+        assert f"'{style}' cannot be enforced" in refusal(other, XGRAMMAR)
     excluding = {**TRIGGERED, "excludes": ["<g"]}
     assert grammar(excluding, XGRAMMAR, param="p").kind == "structural_tag"
     assert "takes TensorRT-LLM 1.2.1" in refusal(excluding, trtllm("1.2.0", "xgrammar", *XGRAMMAR.grammar_kinds))

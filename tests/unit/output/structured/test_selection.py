@@ -57,8 +57,8 @@ def test_the_form(wanted: dict[str, Any], kind: str) -> None:
         ({"type": "token", "token": 3}, 'formats of type "token" are not supported'),
         ({"type": "dispatch", "rules": []}, "are not supported"),
         ({"type": "qwen_xml_parameter", "json_schema": {}}, "are not supported"),
-        ({"type": "json_schema", "json_schema": {}, "style": "glm_xml"}, "'style'"),
-        ({**json_schema({"type": "array"}), "style": "qwen_xml"}, "written as XML is an object"),
+        ({"type": "json_schema", "json_schema": {}, "style": "x_xml"}, "'style'"),
+        ({**json_schema({"type": "array"}), "style": "qwen_xml"}, "written as XML must be an object"),
         (
             {**json_schema({"properties": {"a": {"minLength": 1}}}), "style": "qwen_xml"},
             "'minLength' cannot be enforced in JSON that is written as XML",

@@ -36,6 +36,11 @@ TOOLS: list[dict[str, Any]] = [
 SCHEMAS = {"get_weather": WEATHER, "stop": {"type": "object"}, "stop-2": {"type": "object"}}
 # What a walk at random would hardly ever come upon; a format's own markers are added.
 LIKELY = ('"', '"}', "}", "]", "\n</parameter>", "</parameter>", "\n</function>", "</tool_call>", "[TOOL_CALLS]")
+VALUE_ENDS = {
+    "glm_xml": ["</arg_value>\n</tool_call>", "</arg_value>"],
+    "minimax_xml": ["</parameter>\n</invoke>"],
+    "deepseek_xml": ["</｜DSML｜parameter>\n</｜DSML｜invoke>", "</｜DSML｜parameter>"],
+}
 MAX_STEPS = 1000
 # Bytes from which on a text had better come to its end.
 LONG = 60
@@ -93,6 +98,11 @@ def samples(form: str, count: int, **choice: Any) -> list[Found]:
     begins = [tool_format.begin.replace("{name}", name) for name in SCHEMAS]
     likely = [tool_format.trigger, tool_format.open, tool_format.end, tool_format.close, *begins]
     likely += [tool_format.separator + begin for begin in begins]
+    if not tool_format.separator:
+        likely += [tool_format.end + begin for begin in begins]
+    if tool_format.only_at_start:
+        likely += [tool_format.open + begin for begin in begins] * 3
+    likely += VALUE_ENDS.get(tool_format.style, ())
     texts = [walk(constraint, [*LIKELY, *filter(None, likely)], seed) for seed in range(count)]
     ended = [text for text in texts if text is not None]
     assert len(ended) >= count // 4
@@ -182,6 +192,22 @@ WRITTEN = {
     "<tool_call>\n<function=stop>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
     "seed_oss": "<seed:tool_call>\n<function=stop>\n</function>\n</seed:tool_call>\n"
     "<seed:tool_call>\n<function=stop>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>",
+    "glm": "<tool_call>stop\n</tool_call>\n"
+    "<tool_call>stop\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+    "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="stop">\n\n</｜DSML｜invoke>\n'
+    '<｜DSML｜invoke name="stop">\n<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.stop:0<|tool_call_argument_begin|>{}"
+    '<|tool_call_end|><|tool_call_begin|>functions.stop:1<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>'
+    "<|tool_calls_section_end|>",
+    "hunyuan_a13b": '<tool_calls>[{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]'
+    "</tool_calls>",
+    "granite": '<|tool_call|>[{"name": "stop", "arguments": {}}, {"name": "stop", "arguments": {"a": 1}}]',
+    "minimax_m1": '<tool_calls>\n{"name": "stop", "arguments": {}}\n'
+    '{"name": "stop", "arguments": {"a": 1}}\n</tool_calls>',
+    "pythonic": "[stop(), stop(a=1)]",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="stop">\n</invoke>\n<invoke name="stop">\n'
+    '<parameter name="a">1</parameter>\n</invoke>\n</minimax:tool_call>',
 }
 
 
@@ -212,6 +238,18 @@ def test_what_templates_write_is_allowed_and_read(form: str) -> None:
         ("qwen3_coder", "a <function=stop>"),
         ("seed_oss", "<function=stop>"),
         ("seed_oss", "<seed:tool_call><function=stop>"),
+        ("glm", "a <tool_call>other"),
+        ("kimi_k2", "a <|tool_call_begin|>functions.stop:0"),
+        ("kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>stop:0"),
+        ("hunyuan_a13b", '<tool_calls>{"name"'),
+        ("granite", "a <tool_call>"),
+        ("granite", "<|tool_call|> ["),
+        ("minimax_m1", "<tool_calls>["),
+        ("minimax_m2", "<minimax:tool_call><invoke"),
+        ("deepseek_v32", "a <｜DSML｜function_calls>x"),
+        ("pythonic", "[stop(x"),
+        ("pythonic", " [ get_weather ("),
+        ("pythonic", "<|python_start|>[stop("),
     ],
 )
 def test_no_call_goes_unchecked(form: str, text: str) -> None:

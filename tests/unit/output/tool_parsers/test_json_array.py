@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from openai_bls.output.events import OutputParser
-from openai_bls.output.tool_parsers.formats import HERMES_FORMAT, MISTRAL, as_json_array, either
+from openai_bls.output.tool_parsers.families import HERMES_FORMAT, MISTRAL
+from openai_bls.output.tool_parsers.formats import as_json_array, either
 from tests.unit.output.parsing import Found, check_every_split, run
 
 TREE = {

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_bls.output.events import ContentDelta, ToolCallArguments, ToolCallStart
-from openai_bls.output.tool_parsers import xml as xml_calls_module
+from openai_bls.output.tool_parsers import kinds
+from openai_bls.output.tool_parsers.kinds import Kind, as_json, property_kind
 from openai_bls.output.tool_parsers.parser import ToolCallParser
-from openai_bls.output.tool_parsers.xml import Kind, as_json, property_kind, xml_calls
+from openai_bls.output.tool_parsers.xml import xml_calls
 from tests.unit.output.parsing import (
     Found,
     check_any_cut,
@@ -242,13 +243,13 @@ def test_long_texts_take_linear_time(begin: str, repeated: str) -> None:
 
 def test_references_that_fan_out_and_go_round_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[str] = []
-    resolve = xml_calls_module._resolve
+    resolve = kinds._resolve
 
     def look(root: dict[str, Any], reference: str) -> Any:
         looked_at.append(reference)
         return resolve(root, reference)
 
-    monkeypatch.setattr(xml_calls_module, "_resolve", look)
+    monkeypatch.setattr(kinds, "_resolve", look)
     fan = {"properties": {"x": {"anyOf": [{"$ref": "#/properties/x"}] * 8}}}
     assert property_kind(fan, "x") == Kind()
     assert len(looked_at) == 1

@@ -1,0 +1,222 @@
+"""Arguments of tool calls that are not written as JSON, as rules of a Lark grammar.
+
+An object becomes a row of tags in the styles of XML, `<parameter=city>Paris</parameter>` for one, in which a string
+stands as it is and anything else as JSON. One white space character may stand wherever there is no text. In the style
+`pythonic` it becomes the keyword arguments of a Python call, `city="Paris", days=2`, whose values are JSON but for
+`True`, `False` and `None`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from openai_bls.output.structured import schema
+from openai_bls.output.structured.errors import FormatError, dumped, shown
+from openai_bls.output.structured.gbnf import slashed
+from openai_bls.output.structured.lark_rules import Rules, any_of, one_of
+from openai_bls.output.structured.patterns import literal
+from openai_bls.output.structured.schema import Schema
+
+_SPACE = slashed(r"[\t\n\r ]?")
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_PYTHON_NAME = re.compile(r"[^\s=()\[\]{}<>'\",:;]+")
+_TYPES = ["string", "number", "boolean", "null", "object", "array"]
+_OBJECT = {"$defs", "type", "properties", "required", "additionalProperties"}
+
+
+class _Style(NamedTuple):
+    """Tags of one argument."""
+
+    before: str
+    """Text before its name."""
+    after: str
+    """Regular expression for the text after it."""
+    end: str
+    """Text after its value."""
+    typed: bool = False
+    """`after` is completed by whether the value is a string, "true" or "false"."""
+
+
+_STYLES = {
+    "qwen_xml": _Style("<parameter=", ">", "</parameter>"),
+    "glm_xml": _Style("<arg_key>", "</arg_key>\n?<arg_value>", "</arg_value>"),
+    "minimax_xml": _Style('<parameter name="', '">', "</parameter>"),
+    "deepseek_xml": _Style('<｜DSML｜parameter name="', '" string="%s">', "</｜DSML｜parameter>", typed=True),
+}
+_PYTHONIC = "pythonic"
+_PYTHON_LITERALS = {True: "True", False: "False", None: "None"}
+_PYTHON_TYPES = {"boolean": "True|False", "null": "None"}
+STYLES = (*_STYLES, _PYTHONIC)
+"""The styles of arguments, besides JSON."""
+
+
+class ArgumentRules(Rules):
+    """Rules for arguments in one of the styles."""
+
+    def arguments(self, node: Schema, style: str) -> str:
+        """An expression for arguments that a checked schema allows.
+
+        Raises:
+            FormatError: it has what cannot be enforced in this style.
+        """
+        definitions = node.get("$defs", {})
+        if style == _PYTHONIC:
+            return _PythonArguments(self, definitions).object(node)
+        return _XmlArguments(self, _STYLES[style], definitions).object(node)
+
+
+class _Arguments(ABC):
+    _written = "JSON that is written as XML"
+
+    def __init__(self, rules: Rules, definitions: Schema) -> None:
+        self._rules = rules
+        self._definitions = definitions
+
+    def object(self, node: Schema) -> str:
+        """An expression for an object."""
+        node = self._resolved(node)
+        if "anyOf" in node and not set(node) - {"anyOf", "$defs"}:
+            return any_of(self.object(part) for part in node["anyOf"])
+        self._only(node, _OBJECT)
+        declared = node.get("properties", {})
+        if node.get("type", "object") != "object":
+            raise FormatError(f"{self._written} must be an object")
+        required = node.get("required", [])
+        if not set(required) <= set(declared):
+            raise FormatError(f"'required' names what 'properties' does not: it cannot be enforced in {self._written}")
+        others = node.get("additionalProperties", True)
+        return self._members(declared, required, {} if others is True else others)
+
+    @abstractmethod
+    def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
+        """An expression for the members of an object; `others` is False or the schema of undeclared members."""
+
+    def _json(self, node: Schema) -> str:
+        return self._rules.json({**node, "$defs": self._definitions} if self._definitions else node)
+
+    def _resolved(self, node: Schema) -> Schema:
+        while set(node) - {"$defs"} == {"$ref"}:
+            node = self._definitions[node["$ref"].removeprefix(schema.PREFIX)]
+        return node
+
+    def _only(self, node: Schema, known: set[str]) -> None:
+        beyond = next((key for key in node if key not in known), None)
+        if beyond is not None:
+            raise FormatError(f"the JSON schema keyword '{beyond}' cannot be enforced in {self._written}")
+
+
+class _PythonArguments(_Arguments):
+    _written = "arguments of a Python call"
+
+    def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
+        comma = slashed(literal(", "))
+        # What may follow the first arguments, and what may follow none.
+        more = first = '""'
+        if others is not False:
+            known = f" & ~{slashed(one_of([f'{name}=' for name in declared]))}" if declared else ""
+            other = self._rules.rule(f"{self._rules.terminal(slashed(f'{_NAME}=') + known)} {self._value(others)}")
+            more, first = f"({comma} {other})*", f"({other} ({comma} {other})*)?"
+        for name, part in reversed(declared.items()):
+            if not _PYTHON_NAME.fullmatch(name):
+                raise FormatError(f"a property named {shown(name)} cannot be enforced in {self._written}")
+            after = self._rules.rule(more)
+            argument = self._rules.rule(f"{slashed(literal(f'{name}='))} {self._value(part)} {after}")
+            needed = name in required
+            more = f"{comma} {argument}" if needed else any_of([f"{comma} {argument}", after])
+            first = argument if needed else any_of([argument, self._rules.rule(first)])
+        return self._rules.rule(first)
+
+    def _value(self, node: Schema) -> str:
+        node = self._resolved(node)
+        if "enum" in node:
+            self._only(node, {"enum"})
+            return slashed(one_of(map(_python, node["enum"])))
+        if set(node) == {"anyOf"}:
+            return any_of(map(self._value, node["anyOf"]))
+        types = node.get("type", [])
+        types = [types] if isinstance(types, str) else types
+        words = [f"/{word}/" for name, word in _PYTHON_TYPES.items() if name in types]
+        rest = [name for name in types if name not in _PYTHON_TYPES]
+        if not words:
+            return self._json(node)
+        return any_of([*words, *([self._json({**node, "type": rest})] if rest else [])])
+
+
+class _XmlArguments(_Arguments):
+    def __init__(self, rules: Rules, style: _Style, definitions: Schema) -> None:
+        super().__init__(rules, definitions)
+        self._style = style
+
+    def _members(self, declared: dict[str, Schema], required: list[str], others: Any) -> str:
+        # Where there are no arguments, DeepSeek's template leaves a blank line.
+        parts = [_SPACE, _SPACE] if self._style.typed else [_SPACE]
+        for name, part in declared.items():
+            tag = f"({self._argument([name], part, declared=True)} {_SPACE})"
+            parts.append(tag if name in required else f"{tag}?")
+        if others is not False:
+            tag = self._argument(list(declared), others, declared=False)
+            parts.append(f"({tag} {_SPACE})*")
+        return self._rules.rule(" ".join(parts))
+
+    def _argument(self, names: list[str], node: Schema, *, declared: bool) -> str:
+        """One argument: the only one of `names`, or any but `names`."""
+        style = self._style
+        values = list(self._values(node))
+        texts = [value for kind, value in values if kind == "string"]
+        if not style.typed:
+            begin = self._begin(names, style.after, declared=declared)
+            if None in texts:
+                # A string is anything, and so is whatever else may come.
+                return f"{begin} {self._rules.up_to([style.end])}"
+            return f"{begin} {_SPACE} {any_of(self._expressions(values))} {_SPACE} {slashed(literal(style.end))}"
+        alternatives = []
+        if texts:
+            begin = self._begin(names, style.after % "true", declared=declared)
+            known = slashed(one_of([f"{text}{style.end}" for text in texts if text is not None]))
+            alternatives.append(f"{begin} {self._rules.up_to([style.end]) if None in texts else known}")
+        if len(texts) < len(values):
+            begin = self._begin(names, style.after % "false", declared=declared)
+            written = any_of(self._expressions([value for value in values if value[0] == "json"]))
+            alternatives.append(f"{begin} {written} {slashed(literal(style.end))}")
+        return any_of(alternatives)
+
+    def _begin(self, names: list[str], after: str, *, declared: bool) -> str:
+        before = literal(self._style.before)
+        known = slashed(f"{before}{one_of(names)}{after}")
+        if declared:
+            return known
+        return self._rules.terminal(slashed(f"{before}{_NAME}{after}") + (f" & ~{known}" if names else ""))
+
+    def _expressions(self, values: list[tuple[str, Any]]) -> list[str]:
+        texts = [value for kind, value in values if kind == "string"]
+        found = [slashed(one_of(texts))] if texts else []
+        for _, value in values:
+            if isinstance(value, list):
+                found.append(slashed(one_of(map(dumped, value))))
+            elif isinstance(value, dict):
+                found.append(self._json(value))
+        return found
+
+    def _values(self, node: Schema) -> list[tuple[str, Any]]:
+        """What an argument may be: "string" and the string, None for any; "json" and a list of values or a schema."""
+        node = self._resolved(node)
+        if "enum" in node:
+            self._only(node, {"enum"})
+            others = [value for value in node["enum"] if not isinstance(value, str)]
+            found: list[tuple[str, Any]] = [("string", value) for value in node["enum"] if isinstance(value, str)]
+            return [*found, ("json", others)] if others else found
+        if set(node) == {"anyOf"}:
+            return [value for part in node["anyOf"] for value in self._values(part)]
+        types = node.get("type", _TYPES)
+        types = [types] if isinstance(types, str) else types
+        if "string" not in types:
+            return [("json", node)]
+        self._only(node, {"type"})
+        rest = [name for name in types if name != "string"]
+        return [("string", None), *([("json", {"type": rest})] if rest else [])]
+
+
+def _python(value: Any) -> str:
+    return _PYTHON_LITERALS[value] if value is None or isinstance(value, bool) else dumped(value)

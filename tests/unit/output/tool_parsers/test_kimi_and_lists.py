@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_bls.output.events import ToolCallArguments, ToolCallStart
+from openai_bls.output.tool_parsers.kimi_and_lists import GRANITE, KIMI_K2, TOOL_CALLS_BLOCK
+from openai_bls.output.tool_parsers.parser import ToolCallParser
+from tests.unit.output.parsing import (
+    Found,
+    check_any_cut,
+    check_every_split,
+    check_linear_time,
+    content,
+    cut_lengths,
+    moderate,
+    run,
+)
+
+SYNTAXES = {"kimi": KIMI_K2, "block": TOOL_CALLS_BLOCK, "granite": GRANITE}
+F, G = ("call", "f", "{}"), ("call", "g", '{"a": "]}</tool_calls><|tool_call_end|>"}')
+F_JSON, G_JSON = '{"name": "f", "arguments": {}}', f'{{"name": "g", "arguments": {G[2]}}}'
+
+
+def call(head: str, arguments: str) -> str:
+    return f"<|tool_call_begin|>{head}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+
+
+def section(*calls: str) -> str:
+    """As Kimi K2's template writes them."""
+    return f"<|tool_calls_section_begin|>{''.join(calls)}<|tool_calls_section_end|>"
+
+
+F_0, G_1 = call("functions.f:0", "{}"), call("functions.g:1", G[2])
+KIMI: dict[str, Found] = {
+    "": [],
+    "a <|tool_call": [content("a <|tool_call")],
+    section(F_0): [F],
+    f"I look. {section(F_0, G_1)} \n": [content("I look. "), F, G],
+    f"{section(F_0)} and {section(G_1)} done": [F, content(" and "), G, content(" done")],
+    section(call("functions.f:0 ", " {}\n"), "\n", call(" g:12", G[2])): [F, G],
+    call("functions.a.b-c:3", "{}"): [("call", "a.b-c", "{}")],
+    # The same id twice
+    section(F_0, F_0): [F, F],
+    # No calls
+    section(): [content(section())],
+    section(call("functions.f", "{}")): [content(section(call("functions.f", "{}")))],
+    section(call("functions.f:x", "{}")): [content(section(call("functions.f:x", "{}")))],
+    section(call("functions.:0", "{}")): [content(section(call("functions.:0", "{}")))],
+    section(call("functions.f:0", "x")): [content(section(call("functions.f:0", "x")))],
+    # Cut off
+    section(F_0)[:-3]: [F],
+    f"<|tool_calls_section_begin|>{F_0}"[:-3]: [F],
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.f": [
+        content("<|tool_calls_section_begin|><|tool_call_begin|>functions.f")
+    ],
+    '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": "b': [("call", "f", '{"a": "b')],
+}
+BLOCK: dict[str, Found] = {
+    "": [],
+    "a <tool_calls": [content("a <tool_calls")],
+    # Hunyuan
+    f"<tool_calls>[{F_JSON}]</tool_calls>": [F],
+    f"I look. <tool_calls>[{F_JSON}, {G_JSON}]</tool_calls>\n</answer>": [
+        content("I look. "), F, G, content("\n</answer>"),
+    ],
+    # MiniMax-M1
+    f"<tool_calls>\n{F_JSON}\n{G_JSON}\n</tool_calls>": [F, G],
+    f"<tool_calls>\n{F_JSON}\n</tool_calls>\n<tool_calls>\n{G_JSON}\n</tool_calls>\n": [F, G],
+    f"<tool_calls>\n{F_JSON}\n</tool_calls> and": [F, content(" and")],
+    f"<tool_calls>[{G_JSON},{F_JSON},]</tool_calls>": [G, F, content(",]</tool_calls>")],
+    # No calls
+    "<tool_calls>": [content("<tool_calls>")],
+    "<tool_calls>[]</tool_calls>": [content("<tool_calls>[]</tool_calls>")],
+    "<tool_calls>\nnone\n</tool_calls>": [content("<tool_calls>\nnone\n</tool_calls>")],
+    # Cut off
+    f"<tool_calls>[{F_JSON}, {G_JSON}": [F, G],
+    f"<tool_calls>[{F_JSON}]</tool_": [F],
+    f"<tool_calls>\n{F_JSON}\n": [F],
+    '<tool_calls>[{"name": "f", "arg': [content('<tool_calls>[{"name": "f", "arg')],
+    '<tool_calls>[{"name": "f", "arguments": {"a": 1': [("call", "f", '{"a": 1')],
+}  # fmt: skip
+GRANITES: dict[str, Found] = {
+    "": [],
+    f"<|tool_call|>[{F_JSON}, {G_JSON}]": [F, G],
+    f"I look.\n<|tool_call|> [\n  {F_JSON},\n  {G_JSON}\n]\nI'll see.": [
+        content("I look.\n"), F, G, content("\nI'll see."),
+    ],
+    f"<tool_call> [{F_JSON}]": [F],
+    '<|tool_call|> [{"arguments": {}, "name": "f"}, {"arguments": {"x": 1}, "name": "h"}]': [
+        F, ("call", "h", '{"x": 1}'),
+    ],
+    "<|tool_call|>[]": [content("<|tool_call|>[]")],
+    "<|tool_call|> none": [content("<|tool_call|> none")],
+    '<|tool_call|>[{"name": "f", "arguments": {': [("call", "f", "{")],
+}  # fmt: skip
+EXAMPLES = {"kimi": KIMI, "block": BLOCK, "granite": GRANITES}
+
+
+@pytest.mark.parametrize(("syntax", "text"), [(name, text) for name, texts in EXAMPLES.items() for text in texts])
+def test_examples_however_they_are_cut(syntax: str, text: str) -> None:
+    check_every_split(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
+
+
+others = ["text", "\n", " ", "<", "{", "}", "]", ",", ":0", '"', "你", "functions.", "<tool_calls>", "</tool_calls>"]
+
+
+@moderate
+@given(data=st.data(), syntax=st.sampled_from(list(SYNTAXES)), lengths=cut_lengths)
+def test_any_cut_equals_the_whole(data: st.DataObject, syntax: str, lengths: list[int]) -> None:
+    text = data.draw(st.lists(st.sampled_from([*EXAMPLES[syntax], *others]), max_size=8).map("".join))
+    check_any_cut(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, lengths)
+
+
+def test_kimis_calls_keep_their_ids() -> None:
+    ids = iter(["call_x", "call_y"])
+    parser = ToolCallParser(lambda: next(ids), KIMI_K2)
+    events = parser.push(section(call("functions.f:4", "{}"), G_1, call("functions.f:4", "{}")))
+    starts = [event for event in events if isinstance(event, ToolCallStart)]
+    assert [start.id for start in starts] == ["functions.f:4", "functions.g:1", "call_x"]
+    assert parser.push("<|tool_call_begin|>functions.f:5<|tool_call_argument_begin|>") == []
+    assert parser.push('{"a"') == [ToolCallStart(3, "functions.f:5", "f"), ToolCallArguments(3, '{"a"')]
+
+
+def test_other_formats_calls_have_new_ids() -> None:
+    assert run(ToolCallParser(syntax=GRANITE), [f"<|tool_call|>[{F_JSON}, {F_JSON}]"]) == [F, F]
+
+
+@pytest.mark.parametrize(
+    ("syntax", "begin", "repeated"),
+    [
+        ("kimi", "<|tool_call_begin|>", "a"),
+        ("kimi", "", "<|tool_calls_section_begin|>"),
+        ("block", f"<tool_calls>{F_JSON}", "\n"),
+        ("granite", "", "<tool_call>["),
+    ],
+)
+def test_long_texts_take_linear_time(syntax: str, begin: str, repeated: str) -> None:
+    check_linear_time(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), begin, repeated)

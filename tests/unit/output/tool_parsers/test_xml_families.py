@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_bls.output.events import ContentDelta, ToolCallArguments, ToolCallStart
+from openai_bls.output.tool_parsers.parser import ToolCallParser
+from openai_bls.output.tool_parsers.xml_families import DEEPSEEK_V32, MINIMAX_M2, glm, invokes
+from tests.unit.output.parsing import (
+    Found,
+    check_any_cut,
+    check_every_split,
+    check_linear_time,
+    content,
+    cut,
+    cut_lengths,
+    json_values,
+    moderate,
+    run,
+)
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "metric": {"type": "boolean"},
+        "where": {"type": "object"},
+        "unit": {"type": "string", "enum": ["C", "F"]},
+        "note": {"type": ["string", "null"]},
+    },
+}
+SCHEMAS = {"weather": SCHEMA}
+SYNTAXES = {"glm": glm(SCHEMAS), "minimax": invokes(MINIMAX_M2, SCHEMAS), "deepseek": invokes(DEEPSEEK_V32, SCHEMAS)}
+PARIS_CALL = ("call", "weather", '{"city": "Paris"}')
+ALL_KINDS = {"city": ' 你好 "x" \n', "days": 3, "metric": True, "where": {"x": "}"}, "unit": "C", "note": None}
+ALL_KINDS_CALL = ("call", "weather", json.dumps(ALL_KINDS, ensure_ascii=False))
+
+
+def glm_call(name: str, arguments: dict[str, Any]) -> str:
+    """As the template of GLM-4.5 writes it."""
+    pairs = (f"<arg_key>{k}</arg_key>\n<arg_value>{plain(v)}</arg_value>\n" for k, v in arguments.items())
+    return f"<tool_call>{name}\n{''.join(pairs)}</tool_call>"
+
+
+def minimax(*calls: tuple[str, dict[str, Any]]) -> str:
+    """As the template of MiniMax-M2 writes them."""
+    written = "".join(
+        f'<invoke name="{name}">\n'
+        + "".join(f'<parameter name="{key}">{plain(value)}</parameter>\n' for key, value in arguments.items())
+        + "</invoke>\n"
+        for name, arguments in calls
+    )
+    return f"<minimax:tool_call>\n{written}</minimax:tool_call>"
+
+
+def deepseek(*calls: tuple[str, dict[str, Any]]) -> str:
+    """As DeepSeek-V3.2's reference writes them."""
+    written = ""
+    for name, arguments in calls:
+        parameters = "\n".join(
+            f'<｜DSML｜parameter name="{key}" string="{str(isinstance(value, str)).lower()}">{plain(value)}'
+            "</｜DSML｜parameter>"
+            for key, value in arguments.items()
+        )
+        written += f'<｜DSML｜invoke name="{name}">\n{parameters}\n</｜DSML｜invoke>\n'
+    return f"<｜DSML｜function_calls>\n{written}</｜DSML｜function_calls>"
+
+
+def plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+PARIS = glm_call("weather", {"city": "Paris"})
+GLM: dict[str, Found] = {
+    "": [],
+    "a <b> <tool": [content("a <b> <tool")],
+    PARIS: [PARIS_CALL],
+    f"I look.\n\n{PARIS}\n{PARIS}\n": [content("I look.\n\n"), PARIS_CALL, PARIS_CALL],
+    f"{PARIS}\n\nand then\n\n{PARIS} done": [PARIS_CALL, content("\n\nand then\n\n"), PARIS_CALL, content(" done")],
+    glm_call("weather", ALL_KINDS): [ALL_KINDS_CALL],
+    "<tool_call>now\n</tool_call>": [("call", "now", "{}")],
+    # GLM-4.7 has no line breaks
+    "<tool_call>now</tool_call>": [("call", "now", "{}")],
+    "<tool_call>weather<arg_key>city</arg_key><arg_value>Paris</arg_value><arg_key>days</arg_key><arg_value>2"
+    "</arg_value></tool_call>": [("call", "weather", '{"city": "Paris", "days": 2}')],
+    "<tool_call>weather\n    <arg_key>city</arg_key>\n    <arg_value>Paris</arg_value>\n    </tool_call>": [PARIS_CALL],
+    "<tool_call>\nunknown\n<arg_key> x </arg_key><arg_value>1</arg_value></tool_call>": [
+        ("call", "unknown", '{"x": 1}')
+    ],
+    "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>\na </arg_val <arg_key>\n</arg_value>\n</tool_call>": [
+        ("call", "weather", '{"city": "\\na </arg_val <arg_key>\\n"}')
+    ],
+    # No calls
+    "<tool_call>": [content("<tool_call>")],
+    "<tool_call></tool_call>": [content("<tool_call></tool_call>")],
+    "</tool_call>": [content("</tool_call>")],
+    '<tool_call>\n{"name": "f"}\n</tool_call>': [content('<tool_call>\n{"name": "f"}\n</tool_call>')],
+    "<tool_call>weather\nand so on": [content("<tool_call>weather\nand so on")],
+    f"<tool_call>\n<tool_call>{PARIS}": [content("<tool_call>\n<tool_call>"), PARIS_CALL],
+    # Broken off: the call keeps what it got
+    "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days\n<arg_value>2": [
+        ("call", "weather", '{"city": "Paris"'),
+        content("<arg_key>days\n<arg_value>2"),
+    ],
+    f"<tool_call>weather\n<arg_key>city</arg_keys> {PARIS}": [
+        ("call", "weather", "{"),
+        content("<arg_key>city</arg_keys> "),
+        PARIS_CALL,
+    ],
+    # Cut off
+    "<tool_call>weath": [content("<tool_call>weath")],
+    "<tool_call>weather\n<arg_": [content("<tool_call>weather\n<arg_")],
+    "<tool_call>weather\n<arg_key>ci": [("call", "weather", "{")],
+    "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Par": [("call", "weather", '{"city": "Par')],
+    "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_v": [("call", "weather", '{"city": "Paris')],
+    "<tool_call>weather\n<arg_key>days</arg_key>\n<arg_value>1": [("call", "weather", '{"days": 1')],
+    "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool": [
+        ("call", "weather", '{"city": "Paris"')
+    ],
+}
+
+ONE: tuple[str, dict[str, Any]] = ("weather", {"city": "Paris"})
+TWO: tuple[str, dict[str, Any]] = ("now", {})
+TWO_CALLS: Found = [PARIS_CALL, ("call", "now", "{}")]
+MINIMAX: dict[str, Found] = {
+    "": [],
+    'a <invoke name="f"> <mini': [content('a <invoke name="f"> <mini')],
+    minimax(ONE): [PARIS_CALL],
+    f"I look.\n{minimax(ONE, TWO)}\n": [content("I look.\n"), *TWO_CALLS],
+    f"{minimax(TWO)} and {minimax(ONE)} done": [TWO_CALLS[1], content(" and "), PARIS_CALL, content(" done")],
+    minimax(("weather", ALL_KINDS)): [ALL_KINDS_CALL],
+    minimax(ONE, TWO).replace("\n", ""): TWO_CALLS,
+    # No calls
+    "<minimax:tool_call>": [content("<minimax:tool_call>")],
+    "<minimax:tool_call>\n</minimax:tool_call>": [content("<minimax:tool_call>\n</minimax:tool_call>")],
+    "</minimax:tool_call>": [content("</minimax:tool_call>")],
+    '<minimax:tool_call>\n<invoke name="f>\n': [content('<minimax:tool_call>\n<invoke name="f>\n')],
+    '<minimax:tool_call>\n<invoke name="">\n': [content('<minimax:tool_call>\n<invoke name="">\n')],
+    # Broken off
+    minimax(ONE).replace("</minimax", "and </minimax"): [PARIS_CALL, content("\nand </minimax:tool_call>")],
+    minimax(ONE).replace("</invoke>", "<x>"): [
+        ("call", "weather", '{"city": "Paris"'), content("<x>\n</minimax:tool_call>"),
+    ],
+    # Cut off
+    minimax(ONE, TWO)[:-3]: TWO_CALLS,
+    minimax(ONE, TWO)[:-21]: TWO_CALLS,
+    minimax(ONE) [: -len("\n</minimax:tool_call>") - 4]: [("call", "weather", '{"city": "Paris"')],
+    '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="days">1': [("call", "weather", '{"days": 1')],
+    '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Par': [("call", "weather", '{"city": "Par')],
+    '<minimax:tool_call>\n<invoke name="weather">\n<par': [
+        content('<minimax:tool_call>\n<invoke name="weather">\n<par')
+    ],
+}  # fmt: skip
+
+DEEPSEEK: dict[str, Found] = {
+    "": [],
+    "a <｜DSML": [content("a <｜DSML")],
+    f"I look.\n\n{deepseek(ONE, TWO)}": [content("I look.\n\n"), *TWO_CALLS],
+    deepseek(("weather", ALL_KINDS)): [ALL_KINDS_CALL],
+    # What the model says of a value counts, not the schema
+    deepseek(("weather", {"days": "3", "city": 3, "unit": " C"})): [
+        ("call", "weather", '{"days": "3", "city": 3, "unit": " C"}')
+    ],
+    deepseek(("unknown", {"x": "1", "y": [1]})): [("call", "unknown", '{"x": "1", "y": [1]}')],
+    deepseek(("weather", {"city": "a"})).replace("true", "false"): [("call", "weather", '{"city": "a"}')],
+    deepseek(("weather", {"city": "a"})).replace("true", "maybe"): [
+        ("call", "weather", "{"),
+        content(
+            '<｜DSML｜parameter name="city" string="maybe">a</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+            "</｜DSML｜function_calls>"
+        ),
+    ],
+    deepseek(ONE, TWO)[:-5]: TWO_CALLS,
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="tr': [
+        ("call", "weather", "{")
+    ],
+}
+ALL = [*(("glm", text) for text in GLM), *(("minimax", text) for text in MINIMAX)]
+ALL += [("deepseek", text) for text in DEEPSEEK]
+EXAMPLES = {"glm": GLM, "minimax": MINIMAX, "deepseek": DEEPSEEK}
+
+
+@pytest.mark.parametrize(("syntax", "text"), ALL)
+def test_examples_however_they_are_cut(syntax: str, text: str) -> None:
+    check_every_split(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, EXAMPLES[syntax][text])
+
+
+pieces = {
+    "glm": ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", *GLM],
+    "minimax": ["<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', '">', "</invoke>", *MINIMAX],
+    "deepseek": ["<｜DSML｜function_calls>", '<｜DSML｜invoke name="', '" string="', 'true">', *DEEPSEEK],
+}
+others = ["weather", "city", "days", "\n", " ", "<", '"', "12", "null", "text", "你", "\\", "{"]
+
+
+@moderate
+@given(data=st.data(), syntax=st.sampled_from(list(SYNTAXES)), lengths=cut_lengths)
+def test_any_cut_equals_the_whole(data: st.DataObject, syntax: str, lengths: list[int]) -> None:
+    parts = st.sampled_from([*pieces[syntax], *others])
+    text = data.draw(st.lists(parts, max_size=8).map("".join))
+    check_any_cut(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), text, lengths)
+
+
+@moderate
+@given(
+    city=st.text(max_size=20).filter(lambda text: "</" not in text),
+    days=st.integers(),
+    where=st.dictionaries(st.text(max_size=4), json_values, max_size=3),
+    lengths=cut_lengths,
+)
+def test_values_come_back(city: str, days: int, where: dict[str, Any], lengths: list[int]) -> None:
+    arguments = {"city": city, "days": days, "where": where}
+    if "</" in plain(where):
+        return
+    call = ("weather", arguments)
+    for syntax, text in (("glm", glm_call(*call)), ("minimax", minimax(call)), ("deepseek", deepseek(call))):
+        [(_, name, found)] = run(ToolCallParser(syntax=SYNTAXES[syntax]), cut(text, lengths))
+        assert name == "weather"
+        assert json.loads(found) == arguments
+
+
+def test_strings_stream() -> None:
+    parser = ToolCallParser(lambda: "call_x", SYNTAXES["glm"])
+    assert parser.push("so <tool_call>weather\n<arg") == [ContentDelta("so ")]
+    assert parser.push("_key>") == [ToolCallStart(0, "call_x", "weather"), ToolCallArguments(0, "{")]
+    assert parser.push("city</arg_key>\n<arg_value>New ") == [ToolCallArguments(0, '"city": "New ')]
+    assert parser.push("York</") == [ToolCallArguments(0, "York")]
+    assert parser.push("arg_value>\n</tool_call>") == [ToolCallArguments(0, '"}')]
+    assert parser.finish() == []
+
+
+@pytest.mark.parametrize(
+    ("syntax", "begin", "repeated"),
+    [
+        ("glm", "<tool_call>", "a"),
+        ("glm", "", "<tool_call>"),
+        ("glm", "<tool_call>weather\n<arg_key>days</arg_key>\n<arg_value>", "<"),
+        ("minimax", '<minimax:tool_call><invoke name="', "a"),
+        ("deepseek", '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="', "a"),
+    ],
+)
+def test_long_texts_take_linear_time(syntax: str, begin: str, repeated: str) -> None:
+    check_linear_time(lambda: ToolCallParser(syntax=SYNTAXES[syntax]), begin, repeated)
