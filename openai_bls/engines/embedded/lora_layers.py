@@ -55,6 +55,7 @@ class LoraLayers:
         for layer in self._layers.values():
             layer.module.forward = functools.partial(self._forward, layer)
         model.register_forward_pre_hook(self._before_step, with_kwargs=True)
+        model.register_forward_hook(self._after_step, with_kwargs=True, always_call=True)
         model.lora_layers = self
 
     def check(self, adapter: Adapter) -> None:
@@ -110,11 +111,15 @@ class LoraLayers:
         arguments = kwargs.get("logits_processor_args")
         if arguments is None:  # a plain pass, for which `applied` has said
             return
-        self._blocked = None
         if self._any or self._always:
             start = arguments.storage_offset() + (arguments.shape[0] - 1) * arguments.stride(0)
             slots = arguments.as_strided((kwargs["input_ids"].shape[-1],), (1,), start)
             self._blocked = self._others.index_select(0, slots)
+
+    def _after_step(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """Leave nothing of a step to the plain passes between two steps."""
+        if kwargs.get("logits_processor_args") is not None:
+            self._blocked = None
 
     def _forward(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
         module = layer.module

@@ -233,3 +233,15 @@ def test_an_engine_without_room(version_dir: Path) -> None:
         engine.load_lora("one", "anywhere")
     assert getattr(engine._batcher._manager.model, "lora_layers", None) is None  # type: ignore[attr-defined]
     engine.close()
+
+
+def test_a_step_leaves_nothing_to_a_plain_pass(checkpoint: Path) -> None:
+    """On a GPU each step has its tokens' slots, one without adapters too."""
+    model, plain = load_model(checkpoint), load_model(checkpoint)
+    layers = LoraLayers(model, max_loras=2, max_rank=8)
+    layers._always = True
+    with torch.no_grad():
+        step = torch.arange(10, 17).unsqueeze(0)
+        model(input_ids=step, logits_processor_args=torch.zeros(3, 7, dtype=torch.int32))
+        longer = torch.arange(10, 40).unsqueeze(0)
+        assert torch.equal(model(input_ids=longer).logits, plain(input_ids=longer).logits)
