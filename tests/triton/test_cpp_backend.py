@@ -340,7 +340,7 @@ def begun(server: RunningServer, pool: concurrent.futures.Executor, count: int, 
 
 def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path, backends: str) -> None:
     """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
-    arguments = [backends, "--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=4"]
+    arguments = [backends, "--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=8"]
     with (
         run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
         concurrent.futures.ThreadPoolExecutor(16) as pool,

@@ -156,8 +156,8 @@ def test_a_step_is_handed_over_at_once(scripted: Path) -> None:
         loop = asyncio.get_running_loop()
         with mock.patch.object(loop, "call_soon_threadsafe", side_effect=loop.call_soon_threadsafe) as woken:
             outputs = [llm.generate_async({"prompt_token_ids": [1]}, params(), streaming=True) for _ in range(3)]
-            # Until all is there, without a turn of the loop.
-            while not all(output._responses and output._responses[-1].is_final for output in outputs):
+            # Until all is there and told, without a turn of the loop.
+            while woken.call_count < 4 or not all(o._responses and o._responses[-1].is_final for o in outputs):
                 PAUSE.wait(0.001)
         wakes.append(woken.call_count)
         steps = 0

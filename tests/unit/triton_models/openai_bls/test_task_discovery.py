@@ -102,6 +102,7 @@ async def test_a_server_that_does_not_tell(caplog: pytest.LogCaptureFixture, mon
     discovery = TaskDiscovery(index, models, 1.0)
     await discovery.look()
     index.error = "Triton's HTTP port 8000 does not answer"
+    caplog.clear()
     await discovery.look()
     assert not caplog.records
     monkeypatch.setattr(task_discovery, "_QUIET_S", 0)
