@@ -10,6 +10,6 @@ import pytest
 
 @pytest.fixture
 async def settled() -> AsyncIterator[None]:
-    """Keep the loop of a test a moment longer than its channels: what gRPC has left for a closed one fails the next test."""
+    """Keep the loop of a test longer than its channels: what gRPC has left for a closed one fails the next test."""
     yield
     await asyncio.sleep(0.05)
