@@ -109,15 +109,13 @@ QWEN3_CODER = ToolFormat(
     special=frozenset({"<tool_call>", "</tool_call>"}),
     style="qwen_xml",
 )
-SEED_OSS = ToolFormat(
-    "seed_oss",
-    lambda tools: xml_calls(_schemas(tools), "seed:tool_call"),
+SEED_OSS = QWEN3_CODER._replace(
+    name="seed_oss",
+    syntax=lambda tools: xml_calls(_schemas(tools), "seed:tool_call"),
     begin="<seed:tool_call>\n<function={name}>",
     end="</function>\n</seed:tool_call>",
     trigger="<seed:tool_call>",
-    excludes=("<function=",),
     special=frozenset({"<seed:tool_call>", "</seed:tool_call>"}),
-    style="qwen_xml",
 )
 GLM = ToolFormat(
     "glm",

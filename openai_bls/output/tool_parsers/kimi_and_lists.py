@@ -33,15 +33,9 @@ class KimiReader(CallReader):
         super().__init__()
 
     def _block(self) -> Reader:
-        if self._outer:
-            expect((yield from after_space()), "<")
-            yield from self._literal(KIMI_CALL_BEGIN, read="<")
-        head: list[str] = []
-        while (char := (yield)) != "<":
-            head.append(char)
-        yield from self._literal(ARGUMENT_BEGIN, read="<")
+        head = yield from self._head(ARGUMENT_BEGIN, begin=KIMI_CALL_BEGIN if self._outer else "")
         char = yield from after_space()
-        call_id = "".join(head).strip()
+        call_id = head.strip()
         name, _, index = call_id.rpartition(":")
         name = name.removeprefix(FUNCTIONS)
         if not name or not (index.isascii() and index.isdigit()):

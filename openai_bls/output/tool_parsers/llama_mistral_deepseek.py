@@ -136,19 +136,14 @@ class DeepSeekReader(CallReader):
         super().__init__()
 
     def _block(self) -> Reader:
-        if self._outer:
-            expect((yield from after_space()), "<")
-            yield from self._literal(CALL_BEGIN, read="<")
-        head: list[str] = []
-        while (char := (yield)) != "<":
-            head.append(char)
-        yield from self._literal(SEPARATOR, read="<")
+        name = yield from self._head(SEPARATOR, begin=CALL_BEGIN if self._outer else "")
         char = yield from after_space()
         if char != "{":
-            head.clear()
+            line: list[str] = []
             while char not in "\n`{<":
-                head.append(char)
+                line.append(char)
                 char = yield
+            name = "".join(line)
             if char == "\n":
                 char = yield from after_space()
         fenced = char == "`"
@@ -158,7 +153,7 @@ class DeepSeekReader(CallReader):
                 pass
             if char in SPACE:
                 char = yield from after_space()
-        name = "".join(head).strip()
+        name = name.strip()
         expect(char if name else "", "{")
         self.name = name
         self._begin(char)

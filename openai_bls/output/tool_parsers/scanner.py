@@ -91,6 +91,17 @@ class CallReader(ABC):
         self._begun = True
         self._arguments.append(text)
 
+    def _head(self, marker: str, *, begin: str = "") -> CharReader:
+        """Read the text up to `marker`, which begins with `<`; return it. `begin` must come before, if it is given."""
+        if begin:
+            expect((yield from after_space()), "<")
+            yield from self._literal(begin, read="<")
+        head: list[str] = []
+        while (char := (yield)) != "<":
+            head.append(char)
+        yield from self._literal(marker, read="<")
+        return "".join(head)
+
     def _literal(self, *options: str, read: str = "") -> CharReader:
         """Read one of the options, of which `read` has been read; return it. No option is a prefix of another."""
         while read not in options:
