@@ -12,7 +12,7 @@ from openai_bls.core.errors import ApiError, OverloadedError
 from openai_bls.core.request import ValidRequest
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.core.usage import Usage
+from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.pipeline.chat_models import ChatModels
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.guards import Guards, guarded_request
@@ -162,12 +162,10 @@ class Service:
     async def _prepare(
         self, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
-        guarded = guarded_request.get()
-        key = key_name.get()
         await self.models.look_for(request.model)
         target = self.models.find(request.model)
         self.check_admission()
-        began_at = time.monotonic() if guarded is None else guarded.began_at
+        record = self.recorder(request.endpoint, target.name)
         self.count(1)
         try:
             writer, sequences, prompts = await prepare(request, target, self.settings, make_writer)
@@ -177,14 +175,32 @@ class Service:
 
         def ended(generation: Generation, outcome: Outcome) -> None:
             self.count(-1)
+            record(outcome, generation.finish_reasons, generation.usage, generation.first_token_at)
+
+        prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
+        return Generation(target.model.engine, sequences, writer, prompt_tokens, ended), writer
+
+    def recorder(self, endpoint: str, model: str) -> Callable[[Outcome, list[FinishReason], Usage, float | None], None]:
+        """Recorder of the request that this task answers, which begins now; to be called once, when it has ended.
+
+        Args:
+            endpoint: its name in the metrics.
+            model: that it is for, as the metrics call it.
+        """
+        guarded, key = guarded_request.get(), key_name.get()
+        began_at = time.monotonic() if guarded is None else guarded.began_at
+
+        def ended(
+            outcome: Outcome, finish_reasons: list[FinishReason], usage: Usage, first_token_at: float | None
+        ) -> None:
             record = RequestRecord(
-                endpoint=request.endpoint,
-                model=target.name,
+                endpoint=endpoint,
+                model=model,
                 outcome=outcome,
-                finish_reasons=generation.finish_reasons,
-                usage=generation.usage,
+                finish_reasons=finish_reasons,
+                usage=usage,
                 began_at=began_at,
-                first_token_at=generation.first_token_at,
+                first_token_at=first_token_at,
                 ended_at=time.monotonic(),
                 key=key,
             )
@@ -192,8 +208,7 @@ class Service:
             if guarded is not None:
                 guarded.ended(record)
 
-        prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
-        return Generation(target.model.engine, sequences, writer, prompt_tokens, ended), writer
+        return ended
 
     def task_call(self, model: TaskModel) -> TaskCall:
         """One request's calls of a task model; its deadline begins now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,12 +11,10 @@ from typing import Any
 
 import msgspec
 
-from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.core.request import ValidRequest
-from openai_bls.core.request_record import Outcome, RequestRecord
+from openai_bls.core.request_record import Outcome
 from openai_bls.core.usage import FinishReason, Usage
-from openai_bls.pipeline.guards import guarded_request
 from openai_bls.pipeline.prepare import check
 from openai_bls.pipeline.service import Service
 
@@ -54,26 +51,12 @@ def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
         EngineError: the block failed unexpectedly; the log says how.
     """
     service.check_admission()
-    guarded = guarded_request.get()
-    began_at = time.monotonic() if guarded is None else guarded.began_at
-    key = key_name.get()
+    record = service.recorder(endpoint, model)
     tally = Tally()
 
     def ended(outcome: Outcome) -> None:
-        record = RequestRecord(
-            endpoint=endpoint,
-            model=model,
-            outcome=outcome,
-            finish_reasons=tally.finish_reasons,
-            usage=tally.usage or Usage.of(tally.prompt_tokens, 0),
-            began_at=began_at,
-            first_token_at=tally.first_token_at,
-            ended_at=time.monotonic(),
-            key=key,
-        )
-        service.on_end(record)
-        if guarded is not None:
-            guarded.ended(record)
+        usage = tally.usage or Usage.of(tally.prompt_tokens, 0)
+        record(outcome, tally.finish_reasons, usage, tally.first_token_at)
 
     service.count(1)
     try:

@@ -7,13 +7,14 @@ stream whose responses come faster than the server takes them gets its text in l
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from openai_bls.core.errors import ApiError
@@ -315,6 +316,22 @@ class SenderThreads:
         throttle = Throttle(_MOST_RESPONSES, _MOST_RESPONSES_S)
         self._senders = [SenderThread(f"triton-sender-{number}", throttle) for number in range(threads)]
         self._turn = itertools.cycle(self._senders)
+        self._answers: set[asyncio.Task[None]] = set()
+
+    def answer(self, reply: Reply[BodyT], answer: Callable[[ResponseSender[BodyT]], Coroutine[Any, Any, None]]) -> None:
+        """Answer a new request in a task of its own, which is cancelled when its client has gone."""
+        sender = self.sender_for(reply)
+        task = self._loop.create_task(answer(sender))
+        sender.when_cancelled(functools.partial(_cancel, task))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def cancel_answers(self) -> None:
+        """End the tasks of `answer` that are still at work."""
+        tasks = list(self._answers)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def sender_for(self, reply: Reply[BodyT]) -> ResponseSender[BodyT]:
         """The sender of a new request."""
@@ -329,3 +346,7 @@ class SenderThreads:
         """Send what is pending, then end the threads. After the event loop's last turn."""
         for sender in self._senders:
             sender.close()
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()

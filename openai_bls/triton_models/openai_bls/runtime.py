@@ -94,7 +94,6 @@ class Runtime:
         self._server_up = False
         self._hopeless: asyncio.Future[None] = self._loop.create_future()
         """Resolved if the default engine will never be there."""
-        self._answers: set[asyncio.Task[None]] = set()
         self._guard: DrainGuard | None = None
         self._pinged: dict[str, PingClient] = {}
         """Models that get no work from here, by name."""
@@ -213,11 +212,7 @@ class Runtime:
             service.draining = True
 
     def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply[bytes]) -> None:
-        sender = self._senders.sender_for(reply)
-        task = self._loop.create_task(self._answer(tensors, parameters, sender))
-        sender.when_cancelled(functools.partial(_cancel, task))
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
+        self._senders.answer(reply, functools.partial(self._answer, tensors, parameters))
 
     async def _answer(
         self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender[bytes]
@@ -294,12 +289,8 @@ class Runtime:
         await self._streams.close()
         if self._http is not None:
             await self._http.stop()
-        # Requests that wait for preprocessing or for the engine to load end with an error.
-        tasks = [*self._tasks, *self._answers]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Requests that wait for preprocessing or for the engine to load end with an error.
+        await self._senders.cancel_answers()

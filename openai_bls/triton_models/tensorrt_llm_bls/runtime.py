@@ -77,7 +77,6 @@ class Runtime:
         self._senders = SenderThreads(_SENDER_THREADS, self._loop)
         self._model_calls = BlsCalls(self._loop, call_model)
         self._info: asyncio.Future[EngineInfo] = self._loop.create_future()
-        self._answers: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="tensorrt-llm-bls", daemon=True)
 
     def start(self) -> None:
@@ -130,11 +129,7 @@ class Runtime:
         self._info.set_result(info)
 
     def _take(self, arrays: Mapping[str, np.ndarray[Any, Any]], reply: Reply[Outputs]) -> None:
-        sender = self._senders.sender_for(reply)
-        task = self._loop.create_task(self._answer(arrays, sender))
-        sender.when_cancelled(functools.partial(_cancel, task))
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
+        self._senders.answer(reply, functools.partial(self._answer, arrays))
 
     async def _answer(self, arrays: Mapping[str, np.ndarray[Any, Any]], sender: ResponseSender[Outputs]) -> None:
         try:
@@ -190,11 +185,4 @@ class Runtime:
         await self._prompts.close()
         self._model_calls.close()
         # Requests that wait for preprocessing or for the engine to load end with an error.
-        tasks = list(self._answers)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
+        await self._senders.cancel_answers()

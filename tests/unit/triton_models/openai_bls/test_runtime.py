@@ -240,7 +240,7 @@ def make(tokenizer_dir: Path) -> Iterator[Callable[..., World]]:
     for world in worlds:
         world.close()
         assert world.idle()
-        assert not world.runtime._answers
+        assert not world.runtime._senders._answers
 
 
 def test_a_whole_answer(make: Callable[..., World]) -> None:
