@@ -55,8 +55,8 @@ def asked(
     return asyncio.run(main())
 
 
-async def given_up(app: App, engine: FakeEngineClient, path: str, body: dict[str, Any], first: str = "") -> None:
-    """A request whose client goes away while the engine works on it, after the token `first` if it is given."""
+def leaving(app: App, path: str, body: dict[str, Any]) -> tuple[asyncio.Future[None], asyncio.Event]:
+    """A request whose client goes away once the event is set."""
     gone = asyncio.Event()
     messages = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
 
@@ -70,7 +70,12 @@ async def given_up(app: App, engine: FakeEngineClient, path: str, body: dict[str
         pass
 
     scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b"", "headers": []}
-    task = asyncio.ensure_future(app(scope, receive, send))
+    return asyncio.ensure_future(app(scope, receive, send)), gone
+
+
+async def given_up(app: App, engine: FakeEngineClient, path: str, body: dict[str, Any], first: str = "") -> None:
+    """A request whose client goes away while the engine works on it, after the token `first` if it is given."""
+    task, gone = leaving(app, path, body)
     await until(lambda: engine.requests)
     if first:
         engine.deliver(0, first)

@@ -20,18 +20,11 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraResu
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import link as link_module
-from openai_bls.transport.ipc import listener as listener_module
 from openai_bls.transport.ipc import server as server_module
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import CONNECTION_SHIFT, LENGTH, ClientFrame, Frames, ServerFrame, pack
 from openai_bls.transport.ipc.server import ExchangeServer
 from tests.unit.core_support import WAIT_S, FakeEngine, engine_info, exchange_address
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_RETRY_S", 0.005)
-    monkeypatch.setattr(listener_module, "_RETRY_S", 0.005)
 
 
 class World:

@@ -7,19 +7,11 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 
-import pytest
 import uvloop
 
-from openai_bls.transport.ipc import link, listener
 from openai_bls.transport.ipc.link import PartState
 from openai_bls.transport.ipc.ping import PingClient, PingServer
 from tests.unit.core_support import WAIT_S, exchange_address
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_RETRY_S", 0.005)
-    monkeypatch.setattr(listener, "_RETRY_S", 0.005)
 
 
 class World:

@@ -12,18 +12,12 @@ import pytest
 from openai_bls.core import memory
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
-from openai_bls.transport.ipc import link, listener, prompt_server
+from openai_bls.transport.ipc import link, prompt_server
 from openai_bls.transport.ipc.frames import LENGTH, new_socket, pack
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.prompts import PromptAnswer, PromptCall, PromptExchangeClient, encode_request
 from tests.unit.api.http_support import until
 from tests.unit.core_support import WAIT_S, exchange_address
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_RETRY_S", 0.005)
-    monkeypatch.setattr(listener, "_RETRY_S", 0.005)
 
 
 class World:
