@@ -86,6 +86,25 @@ class Asker:
             answer.asked = time.perf_counter()
             self.engine.submit(request)
 
+    def submit(self, request: GenerationRequest) -> Answer:
+        """Submit a request under an id of its own now; the answer fills while others run."""
+        assert self.engine is not None
+        with self._changed:
+            self._next_id += 1
+            answer = self._live[self._next_id] = Answer(time.perf_counter())
+            self.engine.submit(msgspec.structs.replace(request, request_id=self._next_id))
+        return answer
+
+    def wait(self, limit_s: float = LIMIT_S) -> None:
+        """Wait for all that was submitted.
+
+        Raises:
+            TimeoutError: some had not ended after `limit_s`.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._live, limit_s):
+                raise TimeoutError(f"{len(self._live)} requests had no end after {limit_s:.0f} s")
+
     def ask(
         self, requests: Sequence[GenerationRequest], limit_s: float = LIMIT_S, at_once: int | None = None
     ) -> list[Answer]:

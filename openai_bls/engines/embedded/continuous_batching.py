@@ -24,12 +24,14 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
+from openai_bls.core.engine import PrefixCacheError
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner
 from openai_bls.engines.embedded.lora_layers import layers_of
 from openai_bls.engines.embedded.prefix_sharing import can_share_by_adapter, share_by_adapter
 from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOutputs, SequenceOutput
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
 from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path
+from openai_bls.engines.embedded.step_budget import StepBudget
 
 _SCHEDULER = "openai_bls"
 
@@ -153,7 +155,7 @@ class ContinuousBatcher:
                 sampler,
                 self._manager.update_last_step,
                 graphs=config.cuda_graphs,
-                graph_prompts=config.paged,
+                paged=config.paged,
             )
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
@@ -162,6 +164,10 @@ class ContinuousBatcher:
         # Makes the batch processor, hence the cache, here and now, where a failure can still be told to the caller.
         with torch.no_grad():
             self._manager.warmup()
+        processor = self._manager.batch_processor
+        times = getattr(processor.model_runner, "step_times", None)
+        if times is not None and config.max_step_seconds:
+            processor.scheduler.step_budget = StepBudget(times, config.max_step_seconds)
         if lora is not None:
             share_by_adapter(self._manager.batch_processor.cache)
 
@@ -206,6 +212,16 @@ class ContinuousBatcher:
     def cancel(self, key: str) -> None:
         """Drop a sequence before the next step."""
         self._manager.cancel_request(key)
+
+    def reset_prefix_cache(self) -> bool:
+        """Give the pages back that are kept for prompts to come."""
+        cache = self._manager.batch_processor.cache
+        if not cache.allow_block_sharing:
+            return True
+        if not hasattr(cache, "evict_cached_blocks"):
+            raise PrefixCacheError("the installed transformers cannot reset its prefix cache: reload the model")
+        cache.evict_cached_blocks()
+        return not any(allocator.ledger.hash_to_block for allocator in cache.cache_allocators.values())
 
     def wake(self) -> None:
         """End an idle wait."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -84,6 +85,10 @@ class DynamicCacheRunner:
         """Drop a sequence before the next step."""
         if key in self._live:
             self._live[key].done = True
+
+    def reset_prefix_cache(self) -> bool:
+        """No prompts are kept."""
+        return True
 
     def wake(self) -> None:
         """End an idle wait."""
@@ -192,6 +197,8 @@ class DynamicCacheRunner:
         if running and self._used() + needed > self.capacity:
             return False
         self._waiting.popleft()
+        if state.scheduled_at is None:
+            state.scheduled_at = time.monotonic()
         with self._guarded([state]):
             self._prompt = SequenceBatch.of(self._model, state)
         return self._prompt is not None

@@ -16,6 +16,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
-from openai_bls.core.engine import EngineStats, LoraError, StepListener
+from openai_bls.core.engine import EngineStats, LoraError, PrefixCacheError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir, first_line
 from openai_bls.engines.adapters import require_loaded, require_room
@@ -44,7 +45,7 @@ from openai_bls.engines.embedded.sampler import Sampling
 
 logger = logging.getLogger(__name__)
 
-_Command = GenerationRequest | TokenDelta | CompiledGrammar | int
+_Command = GenerationRequest | TokenDelta | CompiledGrammar | Future[bool] | int
 
 
 class TransformersEngine:
@@ -228,6 +229,18 @@ class TransformersEngine:
             self._adapters.unload(name)
             self._info = msgspec.structs.replace(self._info, lora_names=self._adapters.names)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget the cached prompts, between two steps."""
+        reset: Future[bool] = Future()
+        if not self._commands.put(reset):
+            raise PrefixCacheError("the engine is being unloaded", busy=True)
+        if not reset.result():
+            raise PrefixCacheError(
+                "sequences that run hold some of the prefix cache; the rest of it is reset: ask again when they have "
+                "ended",
+                busy=True,
+            )
+
     def close(self) -> None:
         """End every live request with "cancelled", free the model, the KV cache and the thread."""
         self._commands.close()
@@ -275,22 +288,7 @@ class TransformersEngine:
         closed = self._commands.closed
         deltas: list[TokenDelta] = []
         for command in self._commands.drain():
-            if isinstance(command, TokenDelta):
-                if command.request_id in self._states:
-                    logger.warning("request id %d is already live: ignored", command.request_id)
-                else:
-                    deltas.append(command)
-            elif isinstance(command, int):
-                state = self._forget(command)
-                if state is not None:
-                    self._cancel(state)
-                    deltas.append(TokenDelta(command, [], "cancelled"))
-            elif isinstance(command, CompiledGrammar):
-                request_id = self._ids.get(command.key)
-                if request_id is not None:
-                    self._settle(self._prefill_queue.compiled(self._states[request_id], command), deltas)
-            else:
-                self._start(command, deltas)
+            self._apply(command, deltas)
         if closed:
             deltas += self._end_all("cancelled")
             if self._batcher is not None and not self._failed and not self._stopping:
@@ -299,6 +297,34 @@ class TransformersEngine:
         elif not self._failed:
             self._settle(self._prefill_queue.examine(lambda state: state.key in self._ids), deltas)
         self._emit(deltas)
+
+    def _apply(self, command: _Command, deltas: list[TokenDelta]) -> None:
+        if isinstance(command, TokenDelta):
+            if command.request_id in self._states:
+                logger.warning("request id %d is already live: ignored", command.request_id)
+            else:
+                deltas.append(command)
+        elif isinstance(command, int):
+            state = self._forget(command)
+            if state is not None:
+                self._cancel(state)
+                deltas.append(TokenDelta(command, [], "cancelled"))
+        elif isinstance(command, Future):
+            self._reset(command)
+        elif isinstance(command, CompiledGrammar):
+            request_id = self._ids.get(command.key)
+            if request_id is not None:
+                self._settle(self._prefill_queue.compiled(self._states[request_id], command), deltas)
+        else:
+            self._start(command, deltas)
+
+    def _reset(self, reset: Future[bool]) -> None:
+        """Reset the prefix cache: True if nothing is left of it."""
+        try:
+            # One that has failed has no cache that anybody could use.
+            reset.set_result(self._failed or self._batcher is None or self._batcher.reset_prefix_cache())
+        except Exception as error:
+            reset.set_exception(error)
 
     def _start(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
         if request.request_id in self._states:

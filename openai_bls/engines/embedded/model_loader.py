@@ -166,6 +166,7 @@ def batching_config(
         max_request_tokens=manifest.max_model_len,
         shared_steps=choice.shared_steps,
         paged=paged,
+        max_step_seconds=options.max_step_ms / 1e3,
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
     )

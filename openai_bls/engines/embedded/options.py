@@ -33,6 +33,9 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sequences in flight; 0 takes the manifest's."""
     max_num_tokens: NotNegative = 0
     """Tokens of one forward pass, prompts and new tokens together; 0 lets the engine choose."""
+    max_step_ms: NotNegative = 8
+    """Milliseconds that a step may take on a GPU with paged attention while sequences decode: prompts beside them are
+    taken in by pieces that fit. 0 is no limit but `max_num_tokens`."""
     max_tokens_in_kv_cache: NotNegative = 0
     """Tokens; 0 takes the manifest's."""
     prefix_sharing: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ class RequestState:
         "key",
         "processors",
         "prompt_logprobs",
+        "received_at",
         "request",
     )
 
@@ -50,6 +52,7 @@ class RequestState:
         self.processors: HostLogitsProcessors | None = None
         self.prompt_logprobs: Logprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
+        self.received_at = time.monotonic()
         self.batched = False
         """The batcher has it."""
         self.cursor = 0
@@ -124,6 +127,7 @@ class RequestState:
         self.cursor += len(new)
         end = self._end(new)
         delivered = new if end is None else new[: end.count]
+        scheduled_at = None if first else getattr(output, "scheduled_at", None)
         logprobs = None
         if processors is not None and request.logprobs is not None:
             logprobs = self._logprobs(processors, len(request.prompt_token_ids) + first, len(new), len(delivered))
@@ -135,6 +139,7 @@ class RequestState:
             logprobs=logprobs,
             prompt_logprobs=None if first else self.prompt_logprobs,
             cached_tokens=0 if first else getattr(output, "cached_tokens", 0),
+            queue_s=None if scheduled_at is None else scheduled_at - self.received_at,
         )
 
     def _end(self, new: Sequence[int]) -> _End | None:

@@ -19,7 +19,8 @@ class SequenceOutput(Protocol):
     generated_tokens: list[int]
     """All so far, stop token included."""
     error: str | None
-    # `cached_tokens`, prompt tokens found in the prefix cache, where that is known.
+    # `cached_tokens`, prompt tokens found in the prefix cache, and `scheduled_at`, `time.monotonic()` of the sequence's
+    # first place in a step, where these are known.
 
 
 BeforeStep = Callable[[], None]
@@ -47,6 +48,8 @@ class BatchingConfig:
     """Sequences may share forward passes."""
     paged: bool = False
     """The model's attention reads the cache by page tables and slot lists (`gpu.paged_attention`)."""
+    max_step_seconds: float = 0.0
+    """Of a step with prompts beside sequences that decode, where steps are measured; 0 is no limit."""
     cuda_graphs: bool = False
     async_batching: bool = False
     """Prepare a step while the one before it runs; on a GPU only."""
@@ -55,7 +58,8 @@ class BatchingConfig:
 class Runner(Protocol):
     """Generates for many sequences at once on one thread, which is the caller of `run`.
 
-    Only `wake`, `stop` and the counts may be used from other threads; `add` and `cancel` belong into `before_step`.
+    Only `wake`, `stop` and the counts may be used from other threads; `add`, `cancel` and the
+    reset of the prefix cache belong into `before_step`.
     """
 
     @property
@@ -81,6 +85,13 @@ class Runner(Protocol):
 
     def cancel(self, key: str) -> None:
         """Drop a sequence before the next step."""
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached prompts between two steps; False if live sequences hold some of them.
+
+        Raises:
+            PrefixCacheError: it cannot.
+        """
 
     def wake(self) -> None:
         """End an idle wait."""

@@ -1,27 +1,27 @@
-"""Scheduler with a fast path for steps in which all sequences decode, and the inputs of such steps.
+"""Scheduler with a fast path for steps in which all sequences decode, and a limit for those that take in prompts.
 
 With hundreds of sequences a step takes the GPU a few milliseconds, and transformers' bookkeeping for it takes longer:
-per sequence it looks up the pages, turns their list into a tensor, and copies the output. Nearly all steps only decode,
-and take the fast path; all others go transformers' way. The fast path knows the paged cache of transformers 5.23 and is
-off for caches that are built otherwise.
+per sequence it looks up the pages, checks budgets, and copies the output. Nearly all steps only decode, and take the
+fast path. It knows the paged cache of transformers 5.23 and is off for caches that are built otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
 from transformers.generation.continuous_batching.requests import (
-    TMP_TOKEN_ID,
     FutureRequestState,
     RequestState,
     RequestStatus,
 )
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
+
+from openai_bls.engines.embedded.step_budget import StepBudget
+from openai_bls.engines.embedded.step_inputs import StepInputs
 
 
 class SequenceState(RequestState):  # type: ignore[misc]
@@ -29,6 +29,8 @@ class SequenceState(RequestState):  # type: ignore[misc]
 
     cached_tokens = 0
     """Prompt tokens found in the prefix cache."""
+    scheduled_at: float | None = None
+    """`time.monotonic()` of its first place in a step."""
 
     def to_generation_output(self) -> Any:
         """The sequence itself; a copy if it was preempted and restarted with its output as a part of the prompt."""
@@ -53,6 +55,9 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
     touch pages that are no longer the sequence's.
     """
 
+    step_budget: StepBudget | None = None
+    """Limit of the steps that take prompts in beside sequences that decode."""
+
     def clear_cancelled_requests(self) -> Any:
         """Drop cancelled sequences; returns their states."""
         states = super().clear_cancelled_requests()
@@ -68,13 +73,33 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
             state.cached_tokens = state.position_offset - before
         return tokens
 
+    def _schedule_request(self, state: Any, *args: Any) -> None:
+        """Give a sequence a place in the next step."""
+        # One that was preempted begins again as a plain sequence of transformers.
+        if getattr(state, "scheduled_at", 0.0) is None:
+            state.scheduled_at = time.monotonic()
+        super()._schedule_request(state, *args)
+
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         """The sequences of the next step; see the original."""
         scheduled = self._all_decoding(token_budget)
         if scheduled is None:
-            return super().schedule_batch(token_budget, cache_budget)
+            return super().schedule_batch(self._limited(token_budget), cache_budget)
         self.starved_requests: list[Any] = []
         return scheduled, True, len(scheduled), 0
+
+    def _limited(self, token_budget: int) -> int:
+        """`token_budget`, or what the sequences that decode leave to prompts."""
+        if self.step_budget is None:
+            return token_budget
+        prefilling = [state for state in self.active_requests.values() if state._status is not RequestStatus.DECODING]
+        decoding = len(self.active_requests) - len(prefilling)
+        if not decoding:
+            return token_budget
+        prompts = [*prefilling, *self.waiting_requests.values()]
+        tokens = sum(len(state.remaining_prefill_tokens) for state in prompts)
+        past = max((state.position_offset for state in prefilling), default=0)
+        return min(token_budget, self.step_budget.tokens(decoding, len(prompts), tokens, past))
 
     def _all_decoding(self, token_budget: int) -> list[Any] | None:
         """A step of all active sequences, if each decodes, has its page, and none that waits could join."""
@@ -104,99 +129,16 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         return scheduled
 
 
-class _DecodeInputs:
-    """Writer of one set of step inputs for decoding steps; remembers the pages it has written there."""
-
-    def __init__(self, io: Any) -> None:
-        self._io = io
-        self._general: Callable[..., None] = io.prepare_batch_tensors
-        self._allocator = io.cache.cache_allocators["full_attention"]
-        self._stride = self._allocator.block_physical_stride // self._allocator.tokens_per_page
-        self._on_host = io.block_table.device.type == "cpu"
-        self._table = io.block_table if self._on_host else torch.empty_like(io.block_table, device="cpu")
-        self._pages = self._table[0].numpy()
-        self._known: list[list[int]] = []
-
-    def prepare(
-        self,
-        requests_in_batch: Sequence[Any],
-        logits_processors: Any,
-        use_decode_fast_path: bool,
-        num_q_tokens: int,
-        max_kv_read: int,
-        use_padding: bool,
-    ) -> None:
-        """Write the inputs of a step, in the place of `prepare_batch_tensors`."""
-        if not use_decode_fast_path or not all(item.has_new_token for item in requests_in_batch):
-            self._known = []
-            self._general(
-                requests_in_batch, logits_processors, use_decode_fast_path, num_q_tokens, max_kv_read, use_padding
-            )
-            return
-        io = self._io
-        count = len(requests_in_batch)
-        rows = min(num_q_tokens, io.max_requests_per_batch) if use_padding else count
-        ids: list[int] = []
-        lengths: list[int] = []
-        places: dict[str, int] = {}
-        tables, known = self._allocator.block_table, self._known
-        known.extend([] for _ in range(count - len(known)))
-        changed = False
-        for i, item in enumerate(requests_in_batch):
-            state = item.state
-            ids.append(state.tokens_to_process[0])
-            state.tokens_to_process = [TMP_TOKEN_ID]
-            state.position_offset = length = state.position_offset + 1
-            lengths.append(length)
-            places[state.request_id] = i
-            blocks = tables[state.request_id]
-            if known[i] != blocks:
-                self._pages[i, : len(blocks)] = np.array(blocks, np.int32) * self._stride
-                known[i] = list(blocks)
-                changed = True
-        if changed and not self._on_host:
-            io.block_table[:, :count].copy_(self._table[:, :count])
-        io.use_block_table = True
-        io.num_q_tokens, io.max_kv_read, io.num_request_in_batch = num_q_tokens, 0, count
-        io.requests_in_batch, io.req_id_to_new_token_position = list(requests_in_batch), places
-        io.true_read_sizes, io.true_write_sizes = [0], [0]
-        io.total_seqlen_q, io.max_length_q = count, 1
-        key_ends = np.full(rows + 1, 0, np.int32)
-        np.cumsum(lengths, out=key_ends[1 : count + 1])
-        key_ends[count + 1 :] = key_ends[count]
-        upward = np.arange(rows + 1, dtype=np.int32)
-        _put(io.input_ids, _filled(ids, rows))
-        _put(io.position_ids, _filled([length - 1 for length in lengths], rows))
-        _put(io.cumulative_seqlens_q, np.minimum(upward, count))
-        _put(io.logits_indices, np.where(upward[:rows] < count, upward[:rows], 0))
-        _put(io.cumulative_seqlens_k["full_attention"], key_ends)
-        io.total_seqlen_k["full_attention"] = int(key_ends[-1])
-        io.max_length_k["full_attention"] = max(lengths)
-        logits_processors.prepare_tensor_args(
-            requests_in_batch=requests_in_batch, arg_storage=io._bulk_input_tensor[io.static_inputs :]
-        )
-
-
-def _filled(values: list[int], rows: int) -> npt.NDArray[np.int32]:
-    filled = np.zeros(rows, np.int32)
-    filled[: len(values)] = values
-    return filled
-
-
-def _put(tensor: torch.Tensor, values: npt.NDArray[np.int32]) -> None:
-    tensor[: len(values)].copy_(torch.from_numpy(values))
-
-
 def install_fast_path(processor: Any) -> None:
     """Let the batch processor's decoding steps take the fast path, if its cache is built for it."""
     if not supports_fast_path(processor.cache):
         return
     ios = processor.inputs_and_outputs
     if not isinstance(ios, ContinuousBatchingAsyncIOs):
-        ios.prepare_batch_tensors = _DecodeInputs(ios).prepare
+        ios.prepare_batch_tensors = StepInputs(ios).prepare
         return
     for pair in ios.io_pairs:
-        pair.host_io.prepare_batch_tensors = _DecodeInputs(pair.host_io).prepare
+        pair.host_io.prepare_batch_tensors = StepInputs(pair.host_io).prepare
     ios.infer_carry_over_ids = lambda: _carried(ios)
 
 

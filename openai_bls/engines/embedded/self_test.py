@@ -41,7 +41,7 @@ _TOLERANCES = {torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
 _REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 _STEPS = 16
 """Steps of a number format, at the largest logit, that count as much as a standard deviation of the logits."""
-_REMEDY = "compare the files with build/verify.py, or build the engine again"
+_REMEDY = "compare the files with `openai-bls verify`, or build the engine again"
 
 
 class Sample(NamedTuple):

@@ -40,6 +40,8 @@ class SequenceState:
     error: str | None = None
     done: bool = False
     """Finished, failed or cancelled: its row is dropped before the next step."""
+    scheduled_at: float | None = None
+    """`time.monotonic()` of the beginning of its first forward pass."""
     has_new_token = True
 
     @property

@@ -1,4 +1,4 @@
-"""Triton kernels for attention that reads the paged cache where it lies.
+"""The embedded engine under an open loop of mixed requests: `python -m benchmarks.mixed_load ENGINE_DIR`.
 
 Written for half precision. Every kernel has fixed shapes for fixed shapes of its arguments and looks at lengths on the
 device only, so that all of them can be captured in CUDA graphs. Sequences are laid end to end, as continuous batching
@@ -8,7 +8,7 @@ Tokens lie in the cache as rows of [heads, size] at `slot * slot_stride`; a slot
 or from a list with one slot per token (everything else).
 """
 
-# ruff: noqa: ANN001, ANN202, N803, N806, PLR0915
+# ruff: noqa: ANN001, ANN201, ANN202, N803, N806, PLR0915
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ import torch
 import triton
 import triton.language as tl
 
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
+LEAST_SCORE = tl.constexpr(-1e30)
+ANY_QUERIES = 2**30
+"""More queries than a sequence has."""
 _MIN_ROWS = 16
 """Rows that a matrix product needs at least."""
 _DECODE_TOKENS = 64
@@ -30,12 +33,16 @@ _MIXED_ROWS = 64
 _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
 _MAX_SPLITS = 64  # shares of the keys of one sequence
+_MIXED_SPLITS = 16
+"""Shares of the keys of a block of queries in the mixed kernel, where contexts are long."""
+_LEAST_SHARE_TILES = 16
+"""Tiles of keys below which the mixed kernel does not cut a share."""
 _SPARE_SHARED_BYTES = 8192
 """Shared memory left to the compiler, besides the tiles."""
 
 
 @triton.jit
-def _add_tile(scores, v, best, total, sums):
+def add_tile(scores, v, best, total, sums):
     """The running maximum, sum and weighted values of a softmax, with one more tile of keys."""
     higher = tl.maximum(best, tl.max(scores, 1))
     weights = tl.exp2(scores - higher[:, None])
@@ -105,7 +112,7 @@ def _decode_kernel(
         k = tl.load(k_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0)
         v = tl.load(v_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0)
         scores = tl.where(cached[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
-        best, total, sums = _add_tile(scores, v, best, total, sums)
+        best, total, sums = add_tile(scores, v, best, total, sums)
     if (newest >= first) & (newest < last):
         page = tl.load(table + newest // PAGE).to(tl.int64)
         at = (page * PAGE + newest % PAGE) * slot_stride + kv_head * SIZE
@@ -160,7 +167,7 @@ def _join_kernel(
     tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count", "most_queries"])
 def _mixed_kernel(
     q_ptr,
     k_ptr,
@@ -169,7 +176,11 @@ def _mixed_kernel(
     query_ends_ptr,
     key_ends_ptr,
     out_ptr,
+    sums_ptr,
+    stats_ptr,
+    shares_ptr,
     count,
+    most_queries,
     scale,
     q_token,
     q_head,
@@ -184,10 +195,16 @@ def _mixed_kernel(
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
 ):
-    """ROWS / WIDTH consecutive queries of one sequence, for the query heads that share a key head."""
+    """ROWS / WIDTH consecutive queries of one sequence, for the query heads that share a key head.
+
+    With SPLITS above 1, over a share of the keys.
+    """
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
+    split = tl.program_id(2)
     TOKENS: tl.constexpr = ROWS // WIDTH
     # Sequence s has the blocks from query_ends[s] // TOKENS + s on, which leaves room for each to end with a part.
     low = block * 0
@@ -202,10 +219,13 @@ def _mixed_kernel(
     q0 = tl.load(query_ends_ptr + seq)
     queries = tl.load(query_ends_ptr + seq + 1) - q0
     first = (block - q0 // TOKENS - seq) * TOKENS
-    if first < queries:
-        k0 = tl.load(key_ends_ptr + seq)
-        length = tl.load(key_ends_ptr + seq + 1) - k0
-        past = length - queries
+    k0 = tl.load(key_ends_ptr + seq)
+    length = tl.load(key_ends_ptr + seq + 1) - k0
+    past = length - queries
+    end = past + tl.minimum(first + TOKENS, queries)
+    share = tl.maximum(tl.cdiv(tl.cdiv(end, TILE), SPLITS), LEAST_TILES) * TILE if SPLITS > 1 else end
+    begin = split * share
+    if (first < queries) & (queries <= most_queries) & (begin < end):
         rows = tl.arange(0, ROWS)
         dims = tl.arange(0, DIMS)
         offsets = tl.arange(0, TILE)
@@ -216,13 +236,14 @@ def _mixed_kernel(
         q_mask = is_row[:, None] & in_size[None, :]
         at = (q0 + token).to(tl.int64)
         q = tl.load(q_ptr + at[:, None] * q_token + head[:, None] * q_head + dims[None, :], mask=q_mask, other=0.0)
-        end = past + tl.minimum(first + TOKENS, queries)
-        best = tl.full([ROWS], float("-inf"), tl.float32)
+        # Not minus infinity: there are rows that see no key of the last share.
+        best = tl.full([ROWS], LEAST_SCORE, tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         sums = tl.zeros([ROWS, DIMS], tl.float32)
         # Every query of the block sees all keys of the first tiles.
         seen_by_all = (past + first + 1) // TILE * TILE
-        for start in range(0, seen_by_all, TILE):
+        last = tl.minimum(end, begin + share)
+        for start in range(begin, tl.minimum(seen_by_all, last), TILE):
             slot = tl.load(slots_ptr + k0 + start + offsets).to(tl.int64)
             k = tl.load(
                 k_ptr + slot[:, None] * k_slot + kv_head * k_head + dims[None, :], mask=in_size[None, :], other=0.0
@@ -230,8 +251,8 @@ def _mixed_kernel(
             v = tl.load(
                 v_ptr + slot[:, None] * v_slot + kv_head * v_head + dims[None, :], mask=in_size[None, :], other=0.0
             )
-            best, total, sums = _add_tile(tl.dot(q, tl.trans(k)) * scale, v, best, total, sums)
-        for start in range(seen_by_all, end, TILE):
+            best, total, sums = add_tile(tl.dot(q, tl.trans(k)) * scale, v, best, total, sums)
+        for start in range(tl.maximum(seen_by_all, begin), last, TILE):
             position = start + offsets
             present = position < end
             slot = tl.load(slots_ptr + k0 + position, mask=present, other=0).to(tl.int64)
@@ -239,11 +260,46 @@ def _mixed_kernel(
             k = tl.load(k_ptr + slot[:, None] * k_slot + kv_head * k_head + dims[None, :], mask=mask, other=0.0)
             v = tl.load(v_ptr + slot[:, None] * v_slot + kv_head * v_head + dims[None, :], mask=mask, other=0.0)
             seen = present[None, :] & (position[None, :] <= (past + token)[:, None])
-            scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
-            best, total, sums = _add_tile(scores, v, best, total, sums)
-        result = sums / total[:, None]
-        to = out_ptr + (at[:, None] * HEADS + head[:, None]) * SIZE + dims[None, :]
-        tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
+            scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, LEAST_SCORE)
+            best, total, sums = add_tile(scores, v, best, total, sums)
+        row = at * HEADS + head
+        if SPLITS > 1:
+            if split == 0:
+                tl.store(shares_ptr + row, tl.cdiv(end, share) + tl.zeros([ROWS], tl.int32), mask=is_row)
+            if share < end:
+                part = row * SPLITS + split
+                tl.store(sums_ptr + part[:, None] * DIMS + dims[None, :], sums, mask=is_row[:, None])
+                tl.store(stats_ptr + part * 2, best, mask=is_row)
+                tl.store(stats_ptr + part * 2 + 1, total, mask=is_row)
+        if share >= end:
+            result = sums / total[:, None]
+            tl.store(out_ptr + row[:, None] * SIZE + dims[None, :], result.to(out_ptr.dtype.element_ty), mask=q_mask)
+
+
+@triton.jit
+def _join_mixed_kernel(
+    sums_ptr,
+    stats_ptr,
+    shares_ptr,
+    out_ptr,
+    SIZE: tl.constexpr,
+    DIMS: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """Put the shares of `_mixed_kernel` together, for one head of one query."""
+    row = tl.program_id(0).to(tl.int64)
+    shares = tl.load(shares_ptr + row)
+    if shares > 1:
+        splits = tl.arange(0, SPLITS)
+        dims = tl.arange(0, DIMS)
+        used = splits < shares
+        at = row * SPLITS + splits
+        best = tl.load(stats_ptr + at * 2, mask=used, other=LEAST_SCORE)
+        total = tl.load(stats_ptr + at * 2 + 1, mask=used, other=0.0)
+        weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
+        sums = tl.load(sums_ptr + at[:, None] * DIMS + dims[None, :], mask=used[:, None], other=0.0)
+        result = tl.sum(sums * weights[:, None], 0) / tl.sum(weights * total, 0)
+        tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
 def _splits(programs: int, processors: int) -> int:
@@ -301,7 +357,7 @@ def decode_attention(
         out,
         sums,
         stats,
-        scale * _LOG2_E,
+        scale * LOG2_E,
         query.stride(0),
         query.stride(1),
         new_key.stride(0),
@@ -345,6 +401,8 @@ def mixed_attention(
     query_ends: torch.Tensor,
     key_ends: torch.Tensor,
     scale: float,
+    most_queries: int = ANY_QUERIES,
+    split_keys: bool = False,
 ) -> torch.Tensor:
     """Causal attention of packed sequences of any lengths; the last query of each sees all its keys.
 
@@ -356,6 +414,8 @@ def mixed_attention(
         query_ends: int32 [sequences + 1], running total of queries; sequences of none may follow the others.
         key_ends: int32 [sequences + 1], running total of keys.
         scale: of the scores.
+        most_queries: of a sequence; those with more are left out, their rows are zero.
+        split_keys: several programs share the keys of a query, which pays where contexts are long.
 
     Returns:
         [queries, heads, size]; rows past the last query are zero.
@@ -366,7 +426,11 @@ def mixed_attention(
     rows, dims = max(_MIXED_ROWS, width), triton.next_power_of_2(size)
     count = query_ends.shape[0] - 1
     out = query.new_zeros(queries, heads, size)
-    _mixed_kernel[(queries // (rows // width) + count, kv_heads)](
+    splits = _MIXED_SPLITS if split_keys else 1
+    sums = query.new_empty((queries, heads, splits, dims) if split_keys else (1,), dtype=torch.float32)
+    stats = query.new_empty((queries, heads, splits, 2) if split_keys else (1,), dtype=torch.float32)
+    shares = torch.zeros((queries, heads) if split_keys else (1,), dtype=torch.int32, device=query.device)
+    _mixed_kernel[(queries // (rows // width) + count, kv_heads, splits)](
         query,
         key,
         value,
@@ -374,8 +438,12 @@ def mixed_attention(
         query_ends,
         key_ends,
         out,
+        sums,
+        stats,
+        shares,
         count,
-        scale * _LOG2_E,
+        most_queries,
+        scale * LOG2_E,
         query.stride(0),
         query.stride(1),
         key.stride(0),
@@ -389,9 +457,15 @@ def mixed_attention(
         ROWS=rows,
         DIMS=dims,
         TILE=_MIXED_TOKENS,
+        SPLITS=splits,
+        LEAST_TILES=_LEAST_SHARE_TILES,
         num_warps=4,
         num_stages=_mixed_stages(query.device, rows, dims),
     )
+    if split_keys:
+        _join_mixed_kernel[(queries * heads,)](
+            sums, stats, shares, out, SIZE=size, DIMS=dims, SPLITS=splits, num_warps=2
+        )
     return out
 
 

@@ -22,13 +22,18 @@ from transformers.generation.continuous_batching.input_outputs import Continuous
 from transformers.generation.continuous_batching.model_runner import ModelRunner
 
 from openai_bls.core.manifest import first_line
+from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.step_budget import StepTimes
 
 logger = logging.getLogger(__name__)
 
-_LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512)
+_LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512, 640, 768, 896, 1024)
+_LONG = 2**30  # tokens, more than any sequence has
 _LEAST_PROMPT = 16  # tokens of the smallest step with prompts that is captured
-# Prompts without anything beside them, or before them in the cache: only at the start of a burst.
-_FRESH = (16, 32, 64, 128, 256, 512)
+
+
+_GraphKey = tuple[int, int, bool, bool, bool]
+"""Set of inputs, tokens, decoding only, any keys in the cache, long contexts."""
 
 
 class TokenSampler(Protocol):
@@ -67,7 +72,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         update_last_step: Callable[[], None],
         *,
         graphs: bool,
-        graph_prompts: bool,
+        paged: bool,
         **kwargs: Any,
     ) -> None:
         """Take the place of a `ModelRunner`.
@@ -76,20 +81,26 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             sampler: samples the tokens.
             update_last_step: waits for the tokens of the step before and updates its sequences.
             graphs: capture steps that have one new token per sequence and page tables.
-            graph_prompts: capture other steps too. Their attention must take lengths from the device alone.
+            paged: attention is `gpu.paged_attention`'s, which takes lengths from the device alone, so that steps with
+                prompts are captured too, and has a kernel for long prompts, whose place it must be told.
             kwargs: of `ModelRunner`.
         """
         super().__init__(**kwargs)
         self._sampler = sampler
         self._update_last_step = update_last_step
         self._graphs_allowed = graphs
-        self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[_GraphKey, torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         self._logits: torch.Tensor | None = None
         most = self.cb_config.max_requests_per_batch
         self._decode_steps = ladder(most)
         limit = min(_LADDER[-1], self.cache.max_batch_tokens)
-        self._prompt_steps = tuple(step for step in _LADDER if graph_prompts and _LEAST_PROMPT <= step <= limit)
+        self._prompt_steps = tuple(step for step in _LADDER if paged and _LEAST_PROMPT <= step <= limit)
+        self._paged = paged
+        self._longest: int | None = None
+        """Tokens of the longest sequence for which warm-up makes graphs; None: those of the step."""
+        self.step_times: StepTimes | None = None
+        """Measured by `warmup`, with paged attention on a GPU."""
         self.pad_inputs = graphs
 
     @property
@@ -120,7 +131,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
         stream = ios.compute_stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-            logits = self._forward(host, forward, model)
+            logits = self._forward(host, forward, batch_data)
             if rows:
                 if self._asynchronous and self._sampler.needs_last_tokens:
                     self._update_last_step()
@@ -128,14 +139,22 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
                 args = batch_data["logits_processor_args"][:, :rows]
                 output[0, :rows].copy_(self._sampler.pick(last_ids, logits[:rows], args))
 
-    def _forward(self, host: Any, forward: Callable[[], torch.Tensor], model: Any) -> torch.Tensor:
+    def _forward(self, host: Any, forward: Callable[[], torch.Tensor], batch_data: dict[str, Any]) -> torch.Tensor:
         """The logits of the step, by a graph where one fits."""
         size = host.num_q_tokens
         steps = self._decode_steps if host.use_block_table else self._prompt_steps
+        prompts = self._paged and not host.use_block_table
+        if prompts and host.max_kv_read > 0:
+            longest = max(host.max_length_k.values()) if self._longest is None else self._longest
+            batch_data["split_keys"] = paged_attention.splits_keys(longest)
         if not self._graphs_allowed or size not in steps:
+            if prompts:
+                ends = host.cumulative_seqlens_k["full_attention"][: host.num_request_in_batch + 1]
+                queries = host.cumulative_seqlens_q[: host.num_request_in_batch + 1]
+                batch_data["long_prompts"] = paged_attention.long_prompts(queries.tolist(), ends.tolist())
             return forward()
         pair = self.inputs_and_outputs.current_pair if self._asynchronous else 0
-        key = (pair, size, bool(host.use_block_table), host.max_kv_read > 0)
+        key = (pair, size, bool(host.use_block_table), host.max_kv_read > 0, batch_data.get("split_keys", False))
         graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
@@ -145,9 +164,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         self._capture(key, forward, logits)
         return logits
 
-    def _capture(
-        self, key: tuple[int, int, bool, bool], forward: Callable[[], torch.Tensor], like: torch.Tensor
-    ) -> None:
+    def _capture(self, key: _GraphKey, forward: Callable[[], torch.Tensor], like: torch.Tensor) -> None:
         """Add the graph for `key`. A step that cannot be captured ends all capturing: the engine goes on without."""
         if self._logits is None:
             self._logits = like.new_empty(self.cb_config.max_requests_per_batch, like.shape[-1])
@@ -179,14 +196,35 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         for _ in range(2 if self._asynchronous else 1):
             self.run_one_warmup(model, self.cache.max_batch_tokens - page, 0)
             for size in reversed((self._graphs_allowed and self._prompt_steps) or (_LEAST_PROMPT,)):
-                self.run_one_warmup(model, size, page)
-                if size in _FRESH:
-                    self.run_one_warmup(model, size, 0)
+                for longest in (0, _LONG) if self._paged else (0,):
+                    self._longest = longest
+                    self.run_one_warmup(model, size, page)
+                self.run_one_warmup(model, size, 0)
             for size in reversed(self._decode_steps if self._graphs_allowed else (1,)):
                 self.run_one_warmup(model, size, None)
             if self._asynchronous:
                 self.inputs_and_outputs.swap_io_pairs()
+        self._longest = None
+        if self._paged:
+            self.step_times = self._measure_steps(model, page)
         torch.cuda.synchronize()
         if hasattr(self.cache, "reset"):
             self.cache.reset()
         logger.info("%d CUDA graphs after %.1f s", len(self._graphs), time.monotonic() - started)
+
+    def _measure_steps(self, model: Any, page: int) -> StepTimes:
+        """Times of steps with one prompt, by the number of tokens."""
+        most = self.cache.max_batch_tokens - page
+        captured = (0, *self._prompt_steps)
+        sizes = [*captured[1:], *range(captured[-1] + 256, most, 256)]
+        seconds: list[tuple[int, float]] = []
+        for size in sizes:
+            times: list[float] = []
+            for _ in range(2):
+                torch.cuda.synchronize()
+                started = time.perf_counter()
+                self.run_one_warmup(model, size, page)
+                torch.cuda.synchronize()
+                times.append(time.perf_counter() - started)
+            seconds.append((size, min(times)))
+        return StepTimes(seconds, paged_attention.seconds_per_score(model))

@@ -7,6 +7,7 @@ Rounding is transformers' own, so answers stay the same but for the order of sum
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -25,13 +26,14 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 
 def fuse(model: Any) -> dict[str, int]:
     """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
-    counts = dict.fromkeys(("norms", "rotations", "gates", "projections"), 0)
+    counts = dict.fromkeys(("norms", "rotations", "gates", "projections", "vectors"), 0)
     for module in model.modules():
         try:
             counts["norms"] += _fuse_norm(module)
             counts["gates"] += _fuse_gate(module)
             counts["projections"] += _fuse_projections(module)
             counts["rotations"] += _fuse_rotation(module)
+            counts["vectors"] += _use_vector_kernel(module)
         except Exception as error:  # of compilers and drivers
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
@@ -53,12 +55,14 @@ def _normal(*shape: int, like: torch.Tensor) -> torch.Tensor:
     return torch.randn(*shape, dtype=like.dtype, device=like.device)
 
 
-def _install(module: Any, forward: Callable[..., Any], trial: torch.Tensor) -> int:
-    """Make `forward` the module's, if it agrees with the original on `trial`."""
+def _install(module: Any, forward: Callable[..., Any], weight: torch.Tensor) -> int:
+    """Make `forward` the module's, if it agrees with the original on random rows as long as those of `weight`."""
     with torch.no_grad():
-        if not _close([forward(trial)], [type(module).forward(module, trial)]):
-            logger.warning("%s is left as it is: a trial came out different", type(module).__name__)
-            return 0
+        for rows in (1, 3):
+            trial = _normal(1, rows, weight.shape[-1], like=weight)
+            if not _close([forward(trial)], [type(module).forward(module, trial)]):
+                logger.warning("%s is left as it is: a trial came out different", type(module).__name__)
+                return 0
     module.forward = forward
     return 1
 
@@ -75,7 +79,7 @@ def _fuse_norm(module: Any) -> int:
     def forward(hidden_states: torch.Tensor) -> torch.Tensor:
         return rms_norm(hidden_states, weight, epsilon)
 
-    return _install(module, forward, _normal(1, 3, weight.shape[0], like=weight))
+    return _install(module, forward, weight)
 
 
 def _are_plain(layers: Iterable[Any]) -> bool:
@@ -114,15 +118,35 @@ def _fuse_gate(module: Any) -> int:
     layers = [module.gate_proj, module.up_proj]
     if not _are_plain(layers) or "silu" not in type(module.act_fn).__name__.lower():
         return 0
+    from openai_bls.engines.embedded.gpu import vector_kernels
     from openai_bls.engines.embedded.gpu.fused_kernels import silu_mul
 
     weight, bias = _put_together(layers)
     down = module.down_proj
 
     def forward(x: torch.Tensor) -> Any:
+        if vector_kernels.is_vector(x):
+            return down(vector_kernels.gated_linear(x, weight, bias))
         return down(silu_mul(nn.functional.linear(x, weight, bias)))
 
-    return _install(module, forward, _normal(1, 3, weight.shape[1], like=weight))
+    return _install(module, forward, weight)
+
+
+def _use_vector_kernel(module: Any) -> int:
+    """Let a linear layer that is not a part of another have the kernel for one token."""
+    if not isinstance(module, nn.Linear) or not _are_plain([module]):
+        return 0
+    if not module.weight.is_contiguous() or module.weight.untyped_storage().nbytes() != module.weight.nbytes:
+        return 0
+    return _install(module, functools.partial(_linear, weight=module.weight, bias=module.bias), module.weight)
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    from openai_bls.engines.embedded.gpu import vector_kernels
+
+    if vector_kernels.is_vector(x):
+        return vector_kernels.linear(x, weight, bias)
+    return nn.functional.linear(x, weight, bias)
 
 
 class _Shared:
@@ -137,7 +161,7 @@ class _Shared:
     def part(self, place: int, x: torch.Tensor) -> torch.Tensor:
         """Output `place` for `x`; the product is made anew for another input, or when a part is asked for again."""
         if self._input is not x or place not in self._parts:
-            product = nn.functional.linear(x, self._weight, self._bias)
+            product = _linear(x, self._weight, self._bias)
             self._input, self._parts = x, dict(enumerate(product.split(self._sizes, dim=-1)))
         result = self._parts.pop(place)
         if not self._parts:
@@ -158,7 +182,7 @@ def _fuse_projections(module: Any) -> int:
         def forward(x: torch.Tensor, place: int = place) -> torch.Tensor:
             return shared.part(place, x)
 
-        done += _install(layer, forward, _normal(1, 3, layer.in_features, like=layer.weight))
+        done += _install(layer, forward, layer.weight)
     return int(done == len(layers))
 
 

@@ -12,14 +12,19 @@ that continuous batching passes along; both are registered under such names.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import itertools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import AttentionInterface
 from transformers.generation.continuous_batching import initialization
+
+from openai_bls.core.manifest import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +33,10 @@ _HALF = (torch.bfloat16, torch.float16)
 _MOST_DIMS = 256  # size of a head
 # What else a model may ask of attention and does not get here.
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
+_LONG_PROMPT = 256
+"""Queries of a sequence from which on a kernel of its own pays: below, the copy and the launches cost more."""
+_LONG_CONTEXT = 4096
+"""Keys of a sequence from which on the mixed kernel shares them out."""
 _CLOSE = 0.03  # of attention over standard normal values in half precision
 
 
@@ -61,6 +70,42 @@ def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
     return ensure
 
 
+def _head_sizes(model: Any) -> tuple[int, int, int]:
+    """Heads, key heads, and the size of a head."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return heads, getattr(config, "num_key_value_heads", None) or heads, size
+
+
+def seconds_per_score(model: Any) -> float:
+    """Seconds per query and key of a long prompt in all layers, measured on random numbers."""
+    from openai_bls.engines.embedded.gpu import attention_kernels, prompt_attention
+
+    heads, kv_heads, size = _head_sizes(model)
+    queries, length, rounds = 512, 8192, 3
+    q = torch.randn(queries, heads, size, device=model.device, dtype=model.dtype)
+    k, v = (torch.randn(length, kv_heads, size, device=model.device, dtype=model.dtype) for _ in range(2))
+    out, slots = torch.empty_like(q), torch.arange(length, device=model.device)
+    has_kernel = _has_prompt_kernel(q.device, q.dtype, heads, kv_heads, size)
+    query_ends, key_ends = _ends([queries], q.device), _ends([length], q.device)
+
+    def attend() -> None:
+        if has_kernel:
+            prompt_attention.prompt_attention(q, k, v, out, size**-0.5)
+        else:
+            attention_kernels.mixed_attention(q, k, v, slots, query_ends, key_ends, size**-0.5)
+
+    attend()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(rounds):
+        attend()
+    torch.cuda.synchronize()
+    layers = int(model.config.get_text_config().num_hidden_layers)
+    return (time.perf_counter() - started) / rounds * layers / (queries * (length - queries / 2))
+
+
 def refusal(model: Any, kind: str) -> str | None:
     """Reason why `model` cannot attend by `kind` here, tried on random numbers; None if it can."""
     config = model.config.get_text_config()
@@ -71,9 +116,7 @@ def refusal(model: Any, kind: str) -> str | None:
         return "the model caps its attention scores"
     if model.dtype not in _HALF:
         return f"the weights are {str(model.dtype).removeprefix('torch.')}, not half precision"
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    heads, kv_heads, size = _head_sizes(model)
     if size > _MOST_DIMS or heads % kv_heads:
         return f"heads of size {size}, {heads} for {kv_heads}, are not what it is made for"
     try:
@@ -157,8 +200,68 @@ def _paged(
     query_ends = kwargs["cu_seq_lens_q"]
     if not slots.numel():  # no sequence has a past: all keys are the step's own
         slots, key_ends = written, query_ends
-    out = attention_kernels.mixed_attention(q, layer.keys, layer.values, slots, query_ends, key_ends, scale)
+    prompts: list[LongPrompt] = kwargs.get("long_prompts") or []
+    split = bool(kwargs.get("split_keys"))
+    if not prompts or not _has_prompt_kernel(q.device, q.dtype, q.shape[1], k.shape[1], q.shape[2]):
+        out = attention_kernels.mixed_attention(
+            q, layer.keys, layer.values, slots, query_ends, key_ends, scale, split_keys=split
+        )
+        return out.unsqueeze(0), None
+    from openai_bls.engines.embedded.gpu import prompt_attention
+
+    if sum(prompt.queries for prompt in prompts) < q.shape[0]:
+        out = attention_kernels.mixed_attention(
+            q, layer.keys, layer.values, slots, query_ends, key_ends, scale, _LONG_PROMPT - 1, split
+        )
+    else:
+        out = q.new_empty(q.shape)
+    for prompt in prompts:
+        rows = slice(prompt.first_query, prompt.first_query + prompt.queries)
+        own = slots[prompt.first_key : prompt.first_key + prompt.keys]
+        keys, values = (cache.index_select(0, own) for cache in (layer.keys, layer.values))
+        prompt_attention.prompt_attention(q[rows], keys, values, out[rows], scale)
     return out.unsqueeze(0), None
+
+
+def splits_keys(longest: int) -> bool:
+    """True if the keys of a step with prompts should be shared out, by the longest sequence's."""
+    return longest >= _LONG_CONTEXT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LongPrompt:
+    """Place of a long prompt among the queries and the keys of a step."""
+
+    first_query: int
+    queries: int
+    first_key: int
+    keys: int
+
+
+def long_prompts(query_ends: list[int], key_ends: list[int]) -> list[LongPrompt]:
+    """Sequences of a step whose attention has a kernel of its own; the arguments are running totals, from 0."""
+    bounds = zip(itertools.pairwise(query_ends), itertools.pairwise(key_ends), strict=True)
+    return [LongPrompt(q0, q1 - q0, k0, k1 - k0) for (q0, q1), (k0, k1) in bounds if q1 - q0 >= _LONG_PROMPT]
+
+
+@functools.cache
+def _has_prompt_kernel(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> bool:
+    """True if the kernel for long prompts runs here and is right, tried on random numbers."""
+    try:
+        from openai_bls.engines.embedded.gpu import prompt_attention
+
+        if not prompt_attention.is_supported(device, size):
+            return False
+        queries, length, scale = 300, 700, size**-0.5
+        q = torch.randn(queries, heads, size, device=device, dtype=dtype)
+        k, v = (torch.randn(length, kv_heads, size, device=device, dtype=dtype) for _ in range(2))
+        out = torch.empty_like(q)
+        prompt_attention.prompt_attention(q, k, v, out, scale)
+        _require_close(out, _reference(q, k, v, scale))
+    except Exception as error:  # of compilers and drivers
+        logger.warning("long prompts have no kernel of their own: %s: %s", type(error).__name__, first_line(error))
+        return False
+    return True
 
 
 def _varlen(

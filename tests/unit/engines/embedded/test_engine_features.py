@@ -7,14 +7,17 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls.engines.embedded import prompt_forward
+from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
 from tests.unit.engines.embedded.overlapping import IN_EVERY_WAY, steps
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model
 from tests.unit.engines.engine_support import GREEDY, VOCAB_SIZE, Recorder, counted_restarts, request, run_all
@@ -276,6 +279,38 @@ def test_cached_tokens(start: EngineFactory, sharing: str) -> None:
     # transformers 5.17 computes one token of a prompt that is there as a whole, later releases the last page.
     assert found in ([[0, 128, 64, 32, 0], [0, 128, 64, 63, 0]] if sharing == "true" else [[0] * 5])
     assert all(delta.cached_tokens == 0 for i in range(5) for delta in recorder.deltas(i)[1:])
+
+
+@IN_EVERY_WAY
+def test_the_prefix_cache_is_reset(start: EngineFactory) -> None:
+    engine, recorder = start()
+    prompt = PROMPTS[-1]
+    (answer,) = run_all(engine, recorder, [request(0, prompt=prompt, max_tokens=5)])
+    engine.reset_prefix_cache()
+    assert run_all(engine, recorder, [request(1, prompt=prompt, max_tokens=5)]) == [answer]
+    assert first(recorder, 1).cached_tokens == 0
+    engine.close()
+    with pytest.raises(PrefixCacheError, match="unloaded"):
+        engine.reset_prefix_cache()
+
+
+def test_pages_of_running_sequences_stay() -> None:
+    """The rest is given back, and they are told of."""
+    evicted: list[int] = []
+    ledger = SimpleNamespace(hash_to_block={1: 1})
+    cache = SimpleNamespace(
+        allow_block_sharing=True,
+        evict_cached_blocks=lambda: evicted.append(1),
+        cache_allocators={"full": SimpleNamespace(ledger=ledger)},
+    )
+    batcher: Any = ContinuousBatcher.__new__(ContinuousBatcher)
+    batcher._manager = SimpleNamespace(batch_processor=SimpleNamespace(cache=cache))
+    assert (batcher.reset_prefix_cache(), evicted) == (False, [1])
+    ledger.hash_to_block.clear()
+    assert batcher.reset_prefix_cache()
+    del cache.evict_cached_blocks
+    with pytest.raises(PrefixCacheError, match="transformers"):
+        batcher.reset_prefix_cache()
 
 
 @IN_EVERY_WAY

@@ -13,6 +13,7 @@ from transformers.generation.continuous_batching.distributed import DistributedH
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingIOs
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestStatus
 
+from openai_bls.engines.embedded import step_budget
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
 from openai_bls.engines.embedded.scheduler import (
     Scheduler,
@@ -21,6 +22,7 @@ from openai_bls.engines.embedded.scheduler import (
     install_fast_path,
     supports_fast_path,
 )
+from openai_bls.engines.embedded.step_budget import StepBudget, StepTimes
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ContinuousBatchingConfig, "page_size"), reason="the short cut stands aside in older releases"
@@ -128,6 +130,46 @@ def test_inputs_are_the_same() -> None:
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("with_past", [False, True])
+def test_inputs_of_mixed_steps_are_the_same(padded: bool, with_past: bool) -> None:
+    """A sequence that decodes, a prompt that goes on and ends, and one that begins, twice in a row."""
+    results = []
+    for short in (False, True):
+        io, sampler, scheduler = make_io(short=short)
+        found = []
+        for turn in range(2):
+            states = [
+                decoding(f"a{turn}", 7, 2, sampling=DRAWN),
+                decoding(f"b{turn}", 5, 1),
+                decoding(f"c{turn}", 1, 1),
+            ]
+            if not with_past:
+                states = states[1:]
+            for state, past, new in zip(states[-2:], (4 * with_past, 0), (6, 3), strict=True):
+                state.position_offset, state.tokens_to_process = past, list(range(20, 20 + new))
+            add(scheduler, *states)
+            queries = [len(state.tokens_to_process) for state in states]
+            scheduled = [
+                FutureRequestState(state, i < len(states) - 1, {}, count)
+                for i, (state, count) in enumerate(zip(states, queries, strict=True))
+            ]
+            for state, count in zip(states, queries, strict=True):
+                assert scheduler.cache.can_store_request_tokens(state, count)
+            size, keys = (16 if padded else sum(queries)), 20 * with_past
+            io.prepare_batch_tensors(scheduled, sampler, False, size, keys, padded)
+            found.append(inputs(io, len(states)))
+            found[-1]["sequences"] = io.cumulative_seqlens_q[: (8 if padded else len(states)) + 1].tolist()
+            found[-1]["tokens"] = [io.input_ids[:size].tolist(), io.position_ids[:size].tolist()]
+            found[-1]["slots"] = [x[0, : size + keys].tolist() for x in (io.write_index_storage, io.read_index_storage)]
+            found[-1]["true sizes"] = [io.true_write_sizes, io.true_read_sizes, io.max_length_q]
+            found[-1]["offsets"] = [(state.position_offset, state.tokens_to_process) for state in states]
+            for state in states:
+                scheduler.finish_request(state.request_id)
+        results.append(found)
+    assert results[0] == results[1]
+
+
 def test_a_page_that_is_replaced_in_place_is_noticed() -> None:
     io, sampler, scheduler = make_io(short=True)
     state = decoding("a", 6, 1)
@@ -156,6 +198,19 @@ def test_a_prompt_takes_the_other_way() -> None:
     scheduled, fast, queries, _ = scheduler.schedule_batch(32, 1000)
     assert len(scheduled) == 2
     assert (fast, queries) == (False, 4)
+
+
+def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, scheduler = make_io(short=True)
+    times = StepTimes([(10, 0.001), (20, 0.002), (32, 0.004)], seconds_per_score=0.0)
+    scheduler.step_budget = StepBudget(times, max_seconds=0.002)
+    scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=list(range(30))))
+    assert scheduler.schedule_batch(32, 1000)[2] == 30  # alone
+    scheduler.finish_request("b")
+    add(scheduler, decoding("a", 3, 1))
+    scheduler.add_waiting_request(SequenceState(request_id="c", initial_tokens=list(range(30))))
+    monkeypatch.setattr(step_budget, "LEAST_PROMPT_TOKENS", 4)
+    assert scheduler.schedule_batch(32, 1000)[2] == 20
 
 
 def test_those_that_wait_for_a_full_batch_do_not_matter() -> None:

@@ -57,13 +57,15 @@ def mixed_attention(
     query_ends: torch.Tensor,
     key_ends: torch.Tensor,
     scale: float,
+    most_queries: int = 2**30,
+    split_keys: bool = False,
 ) -> torch.Tensor:
     calls.append("mixed")
     out = torch.full_like(query, torch.nan)
     places = _unbounded(slots)
     bounds = zip(itertools.pairwise(query_ends.tolist()), itertools.pairwise(key_ends.tolist()), strict=True)
     for (q0, q1), (k0, k1) in bounds:
-        if q1 > q0:
+        if 0 < q1 - q0 <= most_queries:
             out[q0:q1] = causal(query[q0:q1], key[places[k0:k1]], value[places[k0:k1]], scale)
     return out
 
@@ -88,3 +90,14 @@ def flash(
 
 def processors(device: object) -> int:
     return 8
+
+
+def is_supported(device: torch.device, size: int) -> bool:
+    return True
+
+
+def prompt_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor, scale: float
+) -> None:
+    calls.append("prompt")
+    out.copy_(causal(query, key, value, scale))

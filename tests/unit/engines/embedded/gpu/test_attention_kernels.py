@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels
+from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels, prompt_attention, vector_kernels
 from tests.unit.engines.embedded.gpu import reference_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -73,6 +73,56 @@ def test_mixed(dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None
         size**-0.5,
     )
     close(found[:29], wanted[:29])
+
+
+@pytest.mark.parametrize("size", [64, 80])
+def test_mixed_with_split_keys(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(attention_kernels, "_LEAST_SHARE_TILES", 1)
+    torch.manual_seed(0)
+    queries, keys = ends(1, 70, 3, 0), ends(700, 333, 3, 0)
+    q = normal(80, 4, size, dtype=DTYPES[0])
+    k, v = (normal(1036, 2, size, dtype=DTYPES[0]) for _ in range(2))
+    slots = torch.randperm(1036, device=DEVICE)
+    wanted = attention_kernels.mixed_attention(q, k, v, slots, queries, keys, size**-0.5)
+    close(attention_kernels.mixed_attention(q, k, v, slots, queries, keys, size**-0.5, split_keys=True), wanted)
+
+
+def test_mixed_leaves_long_prompts_out() -> None:
+    queries, keys = ends(3, 40, 1), ends(5, 40, 9)
+    q, k, v = (normal(rows, heads, 64, dtype=DTYPES[0]) for rows, heads in ((44, 2), (54, 1), (54, 1)))
+    slots = torch.arange(54, device=DEVICE)
+    whole = attention_kernels.mixed_attention(q, k, v, slots, queries, keys, 0.125)
+    found = attention_kernels.mixed_attention(q, k, v, slots, queries, keys, 0.125, most_queries=39)
+    assert not found[3:43].any()
+    assert torch.equal(found[:3], whole[:3])
+    assert torch.equal(found[43:], whole[43:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 128), (3, 3, 64)])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (130, 130), (130, 301), (128, 256)])
+def test_long_prompt(dtype: torch.dtype, heads: int, kv_heads: int, size: int, queries: int, keys: int) -> None:
+    torch.manual_seed(0)
+    q = normal(queries, 2 * heads, size, dtype=dtype)[:, ::2]
+    k, v = (normal(keys, kv_heads, size, dtype=dtype) for _ in range(2))
+    out = torch.empty(queries, heads, size, dtype=dtype, device=DEVICE)
+    prompt_attention.prompt_attention(q, k, v, out, size**-0.5)
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    close(out, reference_kernels.causal(q, k, v, size**-0.5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [512, 96, 9000])
+@pytest.mark.parametrize("biased", [True, False])
+def test_products_of_a_vector(dtype: torch.dtype, size: int, biased: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = normal(1, 1, size, dtype=dtype), normal(14, size, dtype=dtype) * size**-0.5
+    bias = normal(14, dtype=dtype) if biased else None
+    wanted = torch.nn.functional.linear(*(None if one is None else one.float().cpu() for one in (x, weight, bias)))
+    close(vector_kernels.linear(x, weight, bias), wanted)
+    gate, up = wanted.chunk(2, -1)
+    close(vector_kernels.gated_linear(x, weight, bias), torch.nn.functional.silu(gate) * up)
+    assert not vector_kernels.is_vector(normal(1, 2, size, dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

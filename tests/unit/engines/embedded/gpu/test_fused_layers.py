@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 from transformers import AutoModelForCausalLM
 from transformers.models.qwen2 import modeling_qwen2
 
@@ -27,6 +27,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.rotary = ORIGINAL_ROTATION
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.fused_kernels", fake)
     monkeypatch.setattr(gpu, "fused_kernels", fake, raising=False)
+    vectors: Any = ModuleType("vector_kernels")
+    vectors.is_vector = lambda x: x.numel() == x.shape[-1]
+    vectors.linear = linear
+    vectors.gated_linear = lambda x, weight, bias: fake.silu_mul(linear(x, weight, bias))
+    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.vector_kernels", vectors)
+    monkeypatch.setattr(gpu, "vector_kernels", vectors, raising=False)
     return fake
 
 
@@ -55,7 +61,7 @@ def test_logits_are_the_same(model: Any) -> None:
     before = logits(model)
     bytes_before = sum(parameter.nbytes for parameter in model.parameters())
     # Two layers with two norms each, and the last norm.
-    assert fused_layers.fuse(model) == {"norms": 5, "rotations": 2, "gates": 2, "projections": 2}
+    assert fused_layers.fuse(model) == {"norms": 5, "rotations": 2, "gates": 2, "projections": 2, "vectors": 5}
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
     assert sum(parameter.nbytes for parameter in model.parameters()) == bytes_before
     attention = model.model.layers[0].self_attn
@@ -66,7 +72,7 @@ def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> Non
     kernels.rms_norm = lambda x, weight, epsilon: x
     kernels.rotary = lambda q, k, cos, sin: (q, k)
     before = logits(model)
-    assert fused_layers.fuse(model) == {"norms": 0, "rotations": 0, "gates": 2, "projections": 2}
+    assert fused_layers.fuse(model) == {"norms": 0, "rotations": 0, "gates": 2, "projections": 2, "vectors": 5}
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
 
 

@@ -63,6 +63,8 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
     """Start an engine that does on the CPU what it would do on a GPU, but for streams and graphs."""
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.attention_kernels", reference_kernels)
     monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
+    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.prompt_attention", reference_kernels)
+    monkeypatch.setattr(gpu, "prompt_attention", reference_kernels, raising=False)
     monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
     load_model = model_loader.load_model
 
@@ -94,6 +96,19 @@ def test_answers_alone(start_with: StartPaged, expected: list[list[int]], kind: 
 def test_answers_together(start_with: StartPaged, expected: list[list[int]], kind: str) -> None:
     engine, recorder = start_with(kind, max_num_tokens="64")
     assert run_all(engine, recorder, PROMPTS) == expected
+
+
+def test_answers_with_long_prompts(
+    start_with: StartPaged, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long prompts and long contexts, in steps with others and alone."""
+    monkeypatch.setattr(paged_attention, "_LONG_PROMPT", 8)
+    monkeypatch.setattr(paged_attention, "_LONG_CONTEXT", 8)
+    engine, recorder = start_with("paged", max_num_tokens="32")
+    assert run_all(engine, recorder, PROMPTS) == expected
+    for i, prompt in enumerate(PROMPTS[:3]):
+        assert run_all(engine, recorder, [prompt], first=1000 + i) == [expected[i]]
+    assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
 
 
 @pytest.mark.parametrize("tokens", ["64", "512"])

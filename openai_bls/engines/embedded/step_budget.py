@@ -1,0 +1,62 @@
+"""Token budget of the steps that take prompts in beside sequences that decode.
+
+A step lasts the longer, the more tokens it has, and every sequence that decodes waits for it. So the prompts of such a
+step are cut to what fits into `max_step_ms`, by times that were measured when the engine started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEAST_PROMPT_TOKENS = 64
+"""Prompt tokens that every step takes in, however long it lasts, so that prompts come to an end."""
+
+
+_LONG_WAIT_S = 0.4
+"""Seconds that prompts may take together before the time to first token counts for more than that between tokens."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Measured times of steps on this device."""
+
+    seconds: Sequence[tuple[int, float]]
+    """Tokens of a step and the seconds it takes, by rising numbers of tokens."""
+    seconds_per_score: float
+    """Seconds per pair of a query and a key, in all layers."""
+
+
+@dataclass(frozen=True)
+class StepBudget:
+    """How many tokens a step may have.
+
+    Where several sequences wait for their first token a step may last three times as long, so that they do not wait for
+    each other, and six times as long where the last of them would wait for more than `_LONG_WAIT_S` otherwise.
+    """
+
+    times: StepTimes
+    max_seconds: float
+
+    def tokens(self, decoding: int, prompts: int, prompt_tokens: int, past: int) -> int:
+        """Tokens of a step beside sequences that decode.
+
+        Args:
+            decoding: sequences with one new token each.
+            prompts: sequences that wait for their first token.
+            prompt_tokens: what they have to be taken in still.
+            past: tokens that a prompt has in the cache; the most, if there are several.
+
+        Returns:
+            The most tokens, those of the decoding sequences included.
+        """
+        limit = self.max_seconds
+        if prompts > 1:
+            largest, seconds = self.times.seconds[-1]
+            limit *= 6 if prompt_tokens / largest * seconds > _LONG_WAIT_S else 3
+        found = least = decoding + LEAST_PROMPT_TOKENS
+        for tokens, seconds in self.times.seconds:
+            scores = max(0, tokens - decoding) * (past + tokens / 2)
+            if tokens >= least and seconds + scores * self.times.seconds_per_score <= limit:
+                found = tokens
+        return found
