@@ -14,6 +14,9 @@ SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY openai_bls openai_bls
+# In the wheel, too: what a model repository starts from, and the demo.
+COPY model_repository model_repository
+COPY demo/checkpoint demo/checkpoint
 # pip has hatchling, as pyproject.toml asks, build it in an environment of its own.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m pip wheel --no-deps --wheel-dir /wheels .
@@ -21,22 +24,30 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # --- for machines without a GPU: the embedded engine and the demo checkpoint -------------------------------------------
 FROM ${PYTHON_IMAGE} AS cpu
 ARG OPENAI_BLS_VERSION=0.1.0
-# PyTorch's index of builds for CPUs, several gigabytes smaller than those with CUDA that pip takes otherwise.
+# PyTorch's index of builds for CPUs (its installation page names it), gigabytes smaller than those with CUDA that pip
+# takes otherwise.
 ARG TORCH_INDEX_URL=
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /opt/openai_bls
+# First what the lock has, by its hashes; with the wheel then torch, of which builds differ (build/lock.py).
 # DL3013 wants a version: that of the wheel from the stage above.
 # hadolint ignore=DL3013
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
-    for wheel in /wheels/*.whl; do \
-        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${wheel}[engine,server]"; \
+    --mount=type=bind,source=requirements/serve.txt,target=/tmp/serve.txt \
+    python3 -m pip install --no-deps --require-hashes --requirement /tmp/serve.txt \
+    && for wheel in /wheels/*.whl; do \
+        python3 -m pip install ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} "${wheel}[engine,server,terminal,tracing]"; \
     done \
     && python3 -m openai_bls install-server
-# Without an engine, as `build` and `prepare` copy them.
-COPY model_repository docker/model_repository
-COPY build build
-COPY demo/checkpoint demo/checkpoint
+# The bill of materials of every Python package that is here; what writes it leaves with the layer. Its form is validated in
+# `make test`: that takes minutes for some hundred packages on a slow machine.
+RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
+    --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv --without-pip /tmp/sbom \
+    && python3 -m pip --python /tmp/sbom/bin/python3 install --require-hashes --requirement /tmp/sbom.txt \
+    && /tmp/sbom/bin/python3 -m cyclonedx_py environment --no-validate --output-file sbom.cdx.json "$(command -v python3)" \
+    && rm -r /tmp/sbom
 COPY docker/start.py docker/health.py docker/
 # Readable for every user, whatever the umask of the checkout was. What is written to is also group 0's, for OpenShift
 # runs containers as a user of its choice in that group.
@@ -51,11 +62,12 @@ ENV HF_HOME=/var/cache/huggingface \
     OPENAI_BLS_TRITON_HOST=127.0.0.1 \
     PYTHONUNBUFFERED=1
 LABEL org.opencontainers.image.title="openai_bls (CPU demo)" \
+      io.openai-bls.sbom="/opt/openai_bls/sbom.cdx.json" \
       org.opencontainers.image.description="A Triton model repository that speaks the OpenAI API, with a toy model" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${OPENAI_BLS_VERSION}"
 USER 1000:0
-RUN python3 docker/start.py build --model demo/checkpoint
+RUN python3 docker/start.py build
 EXPOSE 8000 8001 8002 9000
 HEALTHCHECK --interval=15s --timeout=10s --start-period=5m --retries=3 CMD ["python3", "/opt/openai_bls/docker/health.py"]
 ENTRYPOINT ["python3", "/opt/openai_bls/docker/start.py"]
@@ -65,16 +77,24 @@ CMD ["serve", "--verbose"]
 FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG}-trtllm-python-py3 AS runtime
 ARG TRITON_TAG
 ARG OPENAI_BLS_VERSION=0.1.0
+# Empty, where NVIDIA's packages are not what these need.
+ARG EXTRAS=terminal,tracing
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /opt/openai_bls
 # PIP_BREAK_SYSTEM_PACKAGES: in some tags python3 is the system's, which pip would otherwise refuse to add to.
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=docker/install.py,target=/tmp/install.py \
+    --mount=type=bind,source=requirements/image.txt,target=/tmp/image.txt \
     --mount=type=cache,target=/root/.cache/pip \
-    PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py /wheels/*.whl
-# Without an engine, as `build` and `prepare` copy them.
-COPY model_repository docker/model_repository
-COPY build build
+    PIP_BREAK_SYSTEM_PACKAGES=1 python3 /tmp/install.py --lock /tmp/image.txt --extras "${EXTRAS}" /wheels/*.whl
+# The bill of materials of every Python package that is here; what writes it leaves with the layer. Its form is validated in
+# `make test`: that takes minutes for some hundred packages on a slow machine.
+RUN --mount=type=bind,source=requirements/sbom.txt,target=/tmp/sbom.txt \
+    --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv --without-pip /tmp/sbom \
+    && python3 -m pip --python /tmp/sbom/bin/python3 install --require-hashes --requirement /tmp/sbom.txt \
+    && /tmp/sbom/bin/python3 -m cyclonedx_py environment --no-validate --output-file sbom.cdx.json "$(command -v python3)" \
+    && rm -r /tmp/sbom
 COPY docker/start.py docker/health.py docker/
 RUN chmod -R u=rwX,go=rX . \
     && install -d -o 1000 -g 0 -m 2775 /models /var/cache/huggingface /var/lib/openai_bls \
@@ -89,6 +109,7 @@ ENV HF_HOME=/var/cache/huggingface \
     OPENAI_BLS_TRITON_HOST=127.0.0.1 \
     PYTHONUNBUFFERED=1
 LABEL org.opencontainers.image.title="openai_bls" \
+      io.openai-bls.sbom="/opt/openai_bls/sbom.cdx.json" \
       org.opencontainers.image.description="A Triton model repository that speaks the OpenAI API, with TensorRT-LLM" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${OPENAI_BLS_VERSION}" \
@@ -110,7 +131,7 @@ COPY LICENSE /
 FROM runtime AS with-engine
 # A hub id; the default is the checkpoint of that build context.
 ARG MODEL=/checkpoint
-# Further options of build/engine.py, with blanks between.
+# Further options of `build`, with blanks between.
 ARG ENGINE_ARGS=
 # The token for the hub is a secret (--secret id=hf_token,src=...), which no layer keeps. What is downloaded stays in the
 # cache mount; the engine takes copies, since it is another file system. SC2086: ENGINE_ARGS is a list.

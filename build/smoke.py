@@ -1,22 +1,23 @@
-"""Smoke test: a server started for the model repository, or one that runs, and a check of each of its endpoints.
+"""Smoke test: the command `openai-bls smoke` for the model repository of this source tree, or a server that runs.
 
-    python build/smoke.py
-    python build/smoke.py --url http://host:9000/v1 --triton-url http://host:8000 --grpc-url host:8001
-
-It needs the openai package; everything else is in `openai_bls/launcher/smoke/`.
+python build/smoke.py
+python build/smoke.py --url http://host:9000/v1 --triton-url http://host:8000 --grpc-url host:8001
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
+
+if importlib.util.find_spec("openai_bls") is None:
+    sys.exit(
+        f"build/smoke.py: openai_bls is not installed in {sys.executable}: run `pip install -e .` in the source tree"
+    )
+
+from openai_bls.commands.main import run
 
 ROOT = Path(__file__).resolve().parent.parent
 
 if __name__ == "__main__":
-    try:
-        from openai_bls.launcher.smoke.command import main
-    except ModuleNotFoundError as error:
-        print(f"error: the smoke test needs the package {error.name}: pip install 'openai_bls[smoke]'", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(main(ROOT / "model_repository"))
+    sys.exit(run("smoke", sys.argv[1:], prog="build/smoke.py", model_repository=ROOT / "model_repository"))

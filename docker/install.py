@@ -1,10 +1,11 @@
 """Installer of wheels into an image's own Python that leaves the image's packages as they are.
 
-    python3 docker/install.py wheels/openai_bls-0.1.0-py3-none-any.whl
+    python3 docker/install.py --lock requirements/image.txt wheels/openai_bls-0.1.0-py3-none-any.whl
 
 Every package that is there before becomes a constraint for pip, so that pip fails where a dependency does not fit,
 instead of replacing numpy, torch or TensorRT-LLM. What is there afterwards is compared with what was there before.
-The standard library and pip are all it takes.
+With --lock all that is added comes from that file, by its hashes: first what the image lacks of it, then the wheels,
+for which pip looks nowhere else. --extras are the wheels' own. The standard library and pip are all it takes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ def constraints(packages: dict[str, str]) -> list[str]:
     return [f"{name}=={version}" for name, version in sorted(packages.items()) if _is_valid(version)]
 
 
+def missing(lock: str, packages: dict[str, str]) -> str:
+    """The entries of a lock file, with their hashes, whose packages are not there."""
+    entries = re.findall(r"^[A-Za-z0-9].*\n(?:[ ].*\n)*", lock, re.MULTILINE)
+    return "".join(entry for entry in entries if _normalised(re.split(r"[=\[ ;]", entry)[0]) not in packages)
+
+
 def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
     """Changes of the packages, a phrase for each; empty if there are none."""
     return [
@@ -54,17 +61,30 @@ def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Install; returns the exit status."""
     parser = argparse.ArgumentParser(prog="install.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--lock", type=Path, metavar="FILE", help="versions and hashes of what may be added")
+    parser.add_argument("--extras", default="", metavar="NAME[,NAME]", help="extras of the wheels")
     parser.add_argument("wheels", nargs="+", metavar="WHEEL")
     given = parser.parse_args(arguments)
+    pip = [sys.executable, "-m", "pip", "install"]
     before = installed()
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "constraints.txt"
-        kept.write_text("\n".join(constraints(before)))
-        pip = [sys.executable, "-m", "pip", "install", "--constraint", str(kept), *given.wheels]
-        if subprocess.run(pip, check=False).returncode != 0:
+        extras = f"[{given.extras}]" if given.extras else ""
+        wheels = ["--constraint", str(kept), *(wheel + extras for wheel in given.wheels)]
+        if given.lock is not None:
+            added = Path(folder) / "added.txt"
+            added.write_text(missing(given.lock.read_text(encoding="utf-8"), before), encoding="utf-8")
+            # Whether they fit each other and what is there, pip finds out with the wheels.
+            locked = ["--no-deps", "--require-hashes", "--requirement", str(added)]
+            if subprocess.run([*pip, *locked], check=False).returncode != 0:
+                return _fail(f"pip could not install what {given.lock} has (its own words are above)")
+            wheels.insert(0, "--no-index")
+        kept.write_text("\n".join(constraints(installed())))
+        if subprocess.run([*pip, *wheels], check=False).returncode != 0:
             return _fail(
                 "pip could not install it beside the packages of this image, which must stay as they are (its own words"
                 " are above). If it was a conflict, take another TRITON_TAG"
+                + (f", or do without {extras} (--build-arg EXTRAS=)" if extras else "")
             )
     after = installed()
     if wrong := changes(before, after):

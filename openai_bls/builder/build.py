@@ -30,7 +30,7 @@ import msgspec
 from openai_bls import __version__
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.gguf_source import describe
-from openai_bls.builder.hub import default_name, find_source, no_gguf_for_tensorrt_llm
+from openai_bls.builder.hub import SOURCE, commit_of, default_name, find_source, no_gguf_for_tensorrt_llm, source_of
 from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.self_test import self_test
@@ -55,6 +55,7 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
+from openai_bls.launcher import progress
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import ENGINE, served_names
 from openai_bls.triton_models.start_check import check_engine
@@ -105,7 +106,8 @@ def _file_errors(repository: Path) -> Iterator[None]:
 
 
 def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Report) -> Manifest:
-    source = find_source(options.model, report)
+    source = find_source(options.model, report, options.revision)
+    revision = commit_of(source)
     if source.is_file():
         if options.engine == "tensorrt_llm":
             raise no_gguf_for_tensorrt_llm(options.model)
@@ -119,10 +121,10 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         raise EngineLoadError("--max-batch-size must be at least 1")
     recipe = _recipe(options, source, facts, model_name, target, report)
     built_from = _fingerprint(source, recipe, target)
-    wanted = msgspec.structs.replace(recipe.manifest, source=f"{built_from}-{_hash(recipe.configs)}")
+    wanted = msgspec.structs.replace(recipe.manifest, source=f"{built_from}-{_hash(recipe.configs)}", revision=revision)
     present = _present(target)
     if present is not None and not options.force:
-        if (present.source, present.model_name) == (wanted.source, model_name):
+        if (present.source, present.model_name, present.revision) == (wanted.source, model_name, revision):
             _report_edited_configs(target, recipe, report)
             report(f"{target.version_dir} is up to date (--force builds it again)")
             return present
@@ -136,7 +138,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             files=files,
             engine_files=engine_files,
             self_test=recipe.manifest.self_test,
-            builder=_versions() | recipe.manifest.builder,
+            builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},
         )
         target.commit(manifest, _new_configs(target, recipe, report))
     finally:
@@ -223,14 +225,18 @@ def _prepare(
     engine_files = recipe.fill(prepared)
     report("hashes")
     paths = sorted(path for path in checkpoint.iterdir() if path.is_file())
-    with ThreadPoolExecutor(_HASH_THREADS) as pool:
-        records = dict(zip((path.name for path in paths), pool.map(record, paths), strict=True))
+    total = sum(path.stat().st_size for path in paths)
+    with progress.bar("hashes", total) as bar, ThreadPoolExecutor(_HASH_THREADS) as pool:
+        hashed = pool.map(lambda path: record(path, bar.advance), paths)
+        records = dict(zip((path.name for path in paths), hashed, strict=True))
     return records, engine_files
 
 
 def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: BuildTarget, report: Report) -> Manifest:
-    """Give the engine that is there another name or other settings: neither needs another build."""
-    manifest = msgspec.structs.replace(present, model_name=wanted.model_name, source=wanted.source)
+    """Give the engine that is there another name or other settings, or a commit with the same files: no other build."""
+    manifest = msgspec.structs.replace(
+        present, model_name=wanted.model_name, source=wanted.source, revision=wanted.revision
+    )
     configs = _new_configs(target, recipe, report)
     # While files change the settings are nobody's: if this is cut short, the next run writes them again.
     built_from = wanted.source.partition("-")[0]
@@ -271,7 +277,7 @@ def _report_edited_configs(target: BuildTarget, recipe: Recipe, report: Report) 
         if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
             report(
                 f"{path} was changed since the last build and stays as it is, settings included (change them "
-                f"with python -m openai_bls render --set {model}.NAME=VALUE)"
+                f"with openai-bls render --set {model}.NAME=VALUE)"
             )
             try:
                 config = config_pbtxt.read(path)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from openai_bls.core.checkpoint import require_content
 from openai_bls.core.manifest import Dtype, EngineLoadError, first_line
 from openai_bls.engines.embedded.parameter_count import meta_model
+from openai_bls.launcher import progress
 
 _SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _HALF_TYPES = {"F16": "float16", "BF16": "bfloat16"}
@@ -141,7 +142,7 @@ class GgufWeights:
             at = end
         head = json.dumps(header).encode()
         head += b" " * (-len(head) % 8)
-        with (target / "model.safetensors").open("wb") as file:
+        with (target / "model.safetensors").open("wb") as file, progress.bar("dequantizing", at) as bar:
             file.write(len(head).to_bytes(8, "little") + head)
             for tensor in tensors:
                 values = self._values(tensor)
@@ -155,7 +156,7 @@ class GgufWeights:
                     stretch = values.reshape(-1)[start : start + _STRETCH]
                     if not np.isfinite(stretch).all() or (dtype == "float16" and abs(stretch).max() > _MOST_OF_FLOAT16):
                         raise EngineLoadError(f"{self._file}: {tensor.name} has values that {dtype} does not hold")
-                    file.write(_as(stretch, dtype).data)
+                    bar.advance(file.write(_as(stretch, dtype).data))
                 del values, stretch  # before the next tensor takes its memory
 
     def _values(self, tensor: Any) -> npt.NDArray[np.float32]:

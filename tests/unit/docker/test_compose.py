@@ -47,10 +47,13 @@ def test_each_service_has_a_profile_and_a_stage_of_its_own() -> None:
     """One without a profile would start in every profile, a GPU service on a laptop."""
     profiles = [service["profiles"] for service in SERVICES.values()]
     assert all(len(names) == 1 for names in profiles)
-    assert len({name for (name,) in profiles}) == len(profiles)
-    for service in SERVICES.values():
+    ours = [service for service in SERVICES.values() if service["profiles"] != ["monitoring"]]
+    assert len({service["profiles"][0] for service in ours}) == len(ours)
+    for service in ours:
         assert service["build"]["target"] in STAGES
-        assert service["build"].get("args", {}).keys() <= FILE.arguments.keys()
+        stage = STAGES[service["build"]["target"]]
+        own = {command.value[0].partition("=")[0] for command in stage.commands if command.cmd == "ARG"}
+        assert service["build"].get("args", {}).keys() <= FILE.arguments.keys() | own
     tag = FILE.arguments["TRITON_TAG"]
     assert SERVICES["openai_bls"]["build"]["args"]["TRITON_TAG"] == f"${{TRITON_TAG:-{tag}}}"
     assert SERVICES["openai_bls"]["image"] == SERVICES["build-engine"]["image"] == f"openai_bls:${{TRITON_TAG:-{tag}}}"
@@ -81,6 +84,9 @@ def test_gpus_are_reserved_but_for_the_demo() -> None:
     assert not {"deploy", "volumes", "runtime", "gpus"} & SERVICES["demo"].keys()
 
 
+SSL = [f"OPENAI_BLS_SSL_{name}" for name in ("CERTFILE", "KEYFILE", "CA_CERTS")]
+
+
 def test_the_server_reads_what_the_builder_writes() -> None:
     """The builder is the image's entrypoint with one word more. Secrets are passed on and not written down."""
     pairs = [word for command in STAGES["runtime"].commands if command.cmd == "ENV" for word in command.value]
@@ -88,11 +94,12 @@ def test_the_server_reads_what_the_builder_writes() -> None:
     folder, cache = image["OPENAI_BLS_MODEL_REPOSITORY"], image["HF_HOME"]
     server, builder = SERVICES["openai_bls"], SERVICES["build-engine"]
     assert builder["volumes"] == [f"repository:{folder}", f"huggingface:{cache}"]
-    assert server["volumes"] == [f"repository:{folder}:ro", f"huggingface:{cache}"]
-    assert COMPOSE["volumes"].keys() == {"repository", "huggingface"}
+    tls = "${TLS_DIR:-tls}:/etc/openai_bls/tls:ro"
+    assert server["volumes"] == [f"repository:{folder}:ro", f"huggingface:{cache}", tls]
+    assert COMPOSE["volumes"].keys() == {"repository", "huggingface", "tls", "prometheus", "grafana"}
     assert tuple(builder["entrypoint"]) == (*words("runtime", "ENTRYPOINT"), "build")
     assert (server["environment"], builder["environment"]) == (
-        ["OPENAI_BLS_API_KEY", "OPENAI_BLS_TRITON_HOST=0.0.0.0"],
+        ["OPENAI_BLS_API_KEY", *SSL, "OPENAI_BLS_TRITON_HOST=0.0.0.0"],
         ["HF_TOKEN"],
     )
 
@@ -103,6 +110,17 @@ def test_tritons_ports_are_published_on_loopback(name: str) -> None:
     service = SERVICES[name]
     assert "OPENAI_BLS_TRITON_HOST=0.0.0.0" in service["environment"], "published, but not open inside"
     assert [port.startswith("127.0.0.1:") for port in service["ports"]] == [False, True, True, True]
+
+
+def test_monitoring_is_for_this_machine_alone() -> None:
+    """Grafana asks for no log-in. Versions are pinned, and what is mounted is there."""
+    for name in ("prometheus", "grafana"):
+        service = SERVICES[name]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert re.fullmatch(r"[\w/]+:\$\{\w+_TAG:-v?\d+\.\d+\.\d+\}", service["image"])
+        for volume in service["volumes"]:
+            source = volume.partition(":")[0]
+            assert (ROOT / source).is_dir() if source.startswith("./") else source in COMPOSE["volumes"]
 
 
 def test_the_page_names_what_there_is() -> None:

@@ -91,16 +91,13 @@ def test_the_build_context_holds_what_is_copied_and_nothing_else() -> None:
 
 def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
     wanted = {
-        "build/engine.py",
         "demo/checkpoint/model.safetensors",
         "docker/start.py",
-        "model_repository/ensemble/1/.gitkeep",
-        "model_repository/ensemble/config.pbtxt",
         "model_repository/tensorrt_llm/1/model.py",
-        "model_repository/tensorrt_llm_bls/config.pbtxt",
         "openai_bls/builder/build.py",
         "openai_bls/py.typed",
         "pyproject.toml",
+        "requirements/image.txt",
     }
     unwanted = {
         ".env",
@@ -111,6 +108,10 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         "demo/train.py",
         "deploy/helm/values.yaml",
         "docs/api.md",
+        "build/engine.py",
+        "model_repository/ensemble/1/.gitkeep",
+        "model_repository/ensemble/config.pbtxt",
+        "model_repository/tensorrt_llm_bls/config.pbtxt",
         "model_repository/openai_bls/1/__pycache__/model.cpython-311.pyc",
         "model_repository/openai_bls/1/tokenizer/tokenizer.json",
         "model_repository/openai_bls/1/tokenizer_small/tokenizer.json",
@@ -120,6 +121,7 @@ def test_what_a_checkout_holds_beside_it_stays_out(tmp_path: Path) -> None:
         "model_repository/tensorrt_llm/1/engine/rank0.engine",
         "model_repository/tensorrt_llm_small/1/model.py",
         "openai_bls/__pycache__/errors.cpython-311.pyc",
+        "requirements/test.txt",
         "tests/conftest.py",
     }
     for name in wanted | unwanted:

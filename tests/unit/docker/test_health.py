@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from tests.certificates import Authority
+from tests.unit.api.http_support import over_socket
 from tests.unit.docker.conftest import ROOT
 
 CODE = json.dumps({"error": json.dumps({"error": {"message": "Incorrect", "code": "invalid_api_key"}})})
@@ -59,3 +63,20 @@ def test_a_key(port: int, key: str, status: int) -> None:
     )
     assert (done.returncode, done.stderr) == (status, "")
     assert ("invalid_api_key" in done.stdout) == bool(status)
+
+
+@pytest.mark.parametrize("tls", [True, False])
+async def test_v1_over_https(port: int, tmp_path: Path, tls: bool) -> None:
+    """The certificate is of another name than the address that is asked."""
+    settings = Authority(tmp_path).settings()
+    async with over_socket(**settings) as (_, openai_port):
+        environment = {"OPENAI_BLS_HTTP_PORT": str(openai_port), "OPENAI_BLS_TRITON_HTTP_PORT": str(port)}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            ROOT / "docker" / "health.py",
+            env=environment | ({"OPENAI_BLS_SSL_CERTFILE": settings["ssl_certfile"]} if tls else {}),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said, _ = await process.communicate()
+    assert process.returncode == (0 if tls else 1)
+    assert tls or b"HTTPS" in said

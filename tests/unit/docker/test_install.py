@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +25,8 @@ def install(tmp_path: Path, site_packages: Path) -> Install:
     index = Index(tmp_path)
     python = tmp_path / "python" / "bin" / "python3"
 
-    def run(wheel: Path) -> subprocess.CompletedProcess[str]:
-        command = [str(python), str(ROOT / "docker" / "install.py"), str(wheel)]
+    def run(wheel: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        command = [str(python), str(ROOT / "docker" / "install.py"), *options, str(wheel)]
         return subprocess.run(command, env=index.settings, capture_output=True, text=True, check=False)
 
     return run
@@ -62,3 +63,37 @@ def test_what_pip_cannot_be_told_to_keep_is_compared_afterwards(tmp_path: Path, 
     done = install(wheels.empty(tmp_path, "ours", "1.0", "python-apt>=3"))
     assert done.returncode == 1
     assert "python-apt 2.7.7build1" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("wrong", ["", "hash", "lacking"])
+def test_what_is_added_comes_from_the_lock(tmp_path: Path, site_packages: Path, install: Install, wrong: str) -> None:
+    """By its hashes, with no look at what the image has; nothing comes from elsewhere."""
+    for name, version, needs in (
+        ("new", "2.0", ["other"]),
+        ("new", "3.0", []),
+        ("other", "1.0", []),
+        ("numpy", "2.4.0", []),
+    ):
+        wheels.empty(tmp_path, name, version, *needs)
+    lock = tmp_path / "lock.txt"
+    digest = hashlib.sha256((tmp_path / "new-2.0-py3-none-any.whl").read_bytes()).hexdigest()
+    other = hashlib.sha256((tmp_path / "other-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    lines = [
+        "# comment",
+        f"new==2.0 \\\n    --hash=sha256:{'0' * 64 if wrong == 'hash' else digest}",
+        "numpy==2.4.0 ; python_version >= '3.8' \\\n    --hash=sha256:" + "0" * 64,
+        *([] if wrong == "lacking" else [f"other==1.0 \\\n    --hash=sha256:{other}"]),
+    ]
+    lock.write_text("\n".join([*lines, ""]))
+    library = wheels.empty(tmp_path, "ours", "1.0", "new", "numpy>=1.26")
+    if wrong == "lacking":
+        # As if there were no index.
+        (tmp_path / "other-1.0-py3-none-any.whl").unlink()
+    done = install(library, "--lock", str(lock))
+    if not wrong:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert versions(site_packages) == {**NVIDIA, "new": "2.0", "other": "1.0", "ours": "1.0"}
+    else:
+        assert done.returncode == 1
+        assert ("DO NOT MATCH" in done.stderr) == (wrong == "hash")
+        assert "ours" not in versions(site_packages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zipfile
 from collections.abc import Iterable
@@ -32,7 +33,10 @@ def fill(folder: Path, wanted: Iterable[str]) -> None:
 
 def _needed(distribution: metadata.Distribution, extras: set[str]) -> list[Requirement]:
     """What a distribution requires here, with those extras of it."""
-    found = [Requirement(text) for text in distribution.requires or []]
+    return _asked([Requirement(text) for text in distribution.requires or []], extras)
+
+
+def _asked(found: Iterable[Requirement], extras: Iterable[str]) -> list[Requirement]:
     return [
         requirement
         for requirement in found
@@ -40,13 +44,29 @@ def _needed(distribution: metadata.Distribution, extras: set[str]) -> list[Requi
     ]
 
 
-def requirements(wheel: Path) -> list[str]:
-    """What a wheel requires here, without its extras."""
+def requirements(wheel: Path, extras: Iterable[str]) -> list[str]:
+    """What a wheel requires here, with those extras of it."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         text = archive.read(name).decode()
     found = [Requirement(line) for line in re.findall(r"^Requires-Dist: (.+)$", text, re.MULTILINE)]
-    return [str(item) for item in found if item.marker is None or item.marker.evaluate({"extra": ""})]
+    return [str(item) for item in _asked(found, extras)]
+
+
+def relocked(lock: str, folder: Path) -> str:
+    """A lock file of the same packages, with the versions that are installed here and the hashes of `folder`."""
+    hashes = {path.name.lower(): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.whl")}
+    lines = []
+    for name in dict.fromkeys(re.findall(r"^([a-z0-9][\w.-]*)==", lock, re.MULTILINE)):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            # For another Python.
+            continue
+        prefix = re.sub(r"[-_.]+", "_", name)
+        found = [value for file, value in hashes.items() if re.sub(r"[-_.]+", "_", file.partition("-")[0]) == prefix]
+        lines.append(f"{name}=={version} --hash=sha256:{(found or ['0' * 64])[0]}\n")
+    return "".join(lines)
 
 
 def _repack(distribution: metadata.Distribution, folder: Path) -> None:

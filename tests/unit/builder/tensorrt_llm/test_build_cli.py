@@ -9,15 +9,17 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
 from openai_bls.builder.build import build
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.recipe import BuildOptions
+from openai_bls.commands import build as build_command
+from openai_bls.commands.main import parse
 from openai_bls.core import guide_names
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -30,27 +32,24 @@ from tests.unit.builder.tensorrt_llm.build_support import (
     make_checkpoint,
     make_repository,
 )
-from tests.unit.builder.test_build import command_line
+from tests.unit.builder.test_build import build_main
 
 PATIENCE_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def engine_py() -> ModuleType:
-    return command_line()
+def asked(arguments: Sequence[str]) -> Any:
+    return build_command.wanted(parse("build", arguments))
 
 
-def wanted(engine_py: ModuleType, *arguments: str) -> BuildOptions:
-    options = engine_py.parse(["--engine", "tensorrt_llm", *arguments]).options
+def wanted(*arguments: str) -> BuildOptions:
+    options = asked(["--engine", "tensorrt_llm", *arguments]).options
     assert isinstance(options, BuildOptions)
     return options
 
 
-def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
+def test_every_option(tmp_path: Path) -> None:
     adapters = [make_adapter(tmp_path / name) for name in ("french", "other")]
-    options = wanted(
-        engine_py,
-        "--model", "m", "--model-repository", "r", "--name", "small", "--served-model-name", "n",
+    options = wanted("--model", "m", "--model-repository", "r", "--name", "small", "--served-model-name", "n",
         "--trust-remote-code", "--force", "--dtype", "float16", "--max-input-len", "5", "--max-output-len", "6",
         "--max-batch-size", "7", "--max-num-tokens", "8", "--max-beam-width", "2", "--tp-size", "3", "--pp-size", "4",
         "--quant", "SmoothQuant", "--kv-cache-dtype", "int8", "--calib-dataset", str(tmp_path), "--calib-size", "9",
@@ -102,9 +101,9 @@ def test_every_option(engine_py: ModuleType, tmp_path: Path) -> None:
     assert own.cpp_parameters == {"decoding_mode": "top_k"}
 
 
-def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
+def test_every_option_is_tried_above() -> None:
     """A new one must be added there, and to `options`."""
-    parser = engine_py._parser()
+    parser = parse("build", []).parser
     tried = Path(__file__).read_text().partition("def test_every_option(")[2].partition("# fmt: skip")[0]
     elsewhere = {
         "--help",
@@ -116,6 +115,7 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
         "--engine",
         "--no-self-test",
         "--extra-llm-api-options",
+        "--revision",
     }
     for action in parser._actions:
         assert elsewhere & set(action.option_strings) or any(f'"{name}"' in tried for name in action.option_strings)
@@ -161,10 +161,10 @@ def test_every_option_is_tried_above(engine_py: ModuleType) -> None:
         ("--engine null --extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read"),
     ],
 )
-def test_options_without_a_meaning(engine_py: ModuleType, arguments: str, said: str) -> None:
+def test_options_without_a_meaning(arguments: str, said: str) -> None:
     given = arguments.split()
     with pytest.raises(EngineLoadError) as caught:
-        engine_py.parse(given if "--engine" in given else ["--engine", "tensorrt_llm", *given])
+        asked(given if "--engine" in given else ["--engine", "tensorrt_llm", *given])
     assert said in str(caught.value)
 
 
@@ -180,9 +180,9 @@ def test_options_without_a_meaning(engine_py: ModuleType, arguments: str, said: 
         ["--no_such_thing"],
     ],
 )
-def test_arguments_that_are_none(engine_py: ModuleType, arguments: list[str]) -> None:
+def test_arguments_that_are_none(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
-        engine_py.parse(arguments)
+        asked(arguments)
 
 
 @pytest.mark.parametrize(
@@ -198,14 +198,12 @@ def test_arguments_that_are_none(engine_py: ModuleType, arguments: list[str]) ->
         ("--max_batch_size 4", "--max_batch_size is written --max-batch-size here"),
     ],
 )
-def test_options_of_guides(
-    engine_py: ModuleType, capsys: pytest.CaptureFixture[str], arguments: str, said: str
-) -> None:
+def test_options_of_guides(capsys: pytest.CaptureFixture[str], arguments: str, said: str) -> None:
     """Each is refused with what stands for it here, which there is."""
     with pytest.raises(SystemExit):
-        engine_py.parse(arguments.split())
+        asked(arguments.split())
     assert said in capsys.readouterr().err
-    known = {option for action in engine_py._parser()._actions for option in action.option_strings}
+    known = {option for action in parse("build", []).parser._actions for option in action.option_strings}
     for name, instead in guide_names.BUILD.items():
         assert name not in known
         assert set(re.findall(r"--[a-z][a-z0-9_-]*", instead)) <= known
@@ -220,7 +218,6 @@ def test_options_of_guides(
     ],
 )
 def test_auto(
-    engine_py: ModuleType,
     machine: Machine,
     monkeypatch: pytest.MonkeyPatch,
     engine: str,
@@ -233,13 +230,13 @@ def test_auto(
         machine.install_gpus()
     if not installed:
         monkeypatch.setattr(sys, "path", [path for path in sys.path if "trtllm_package" not in path])
-    found = engine_py.parse([])
+    found = asked([])
     assert found.options.engine == engine
     assert found.reason == f"engine {engine}: {said}"
-    assert engine_py.parse(["--model", "smollm2"]).options.engine == "transformers"  # a GGUF file
+    assert asked(["--model", "smollm2"]).options.engine == "transformers"  # a GGUF file
 
 
-def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a checkpoint without weights, without GPU and TensorRT-LLM; nothing is written."""
     folder = tmp_path / "model"
     folder.mkdir()
@@ -247,33 +244,31 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     repository = make_repository(tmp_path / "model_repository")
     before = contents(tmp_path)
     arguments = ["--model", str(folder), "--model-repository", str(repository), "--dry-run", "--gpu", "L40S"]
-    assert engine_py.main([*arguments, "--max-seq-len", "1024"]) == 0
+    assert build_main([*arguments, "--max-seq-len", "1024"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("TensorRT-LLM is not installed: planned for 1.2.1 and the models of docs/models.md\n")
     assert "there is no GPU here" not in said
     assert "4.33 million parameters" in said
     assert "L40S" in said
     assert "1,024 tokens" in said
-    assert engine_py.main([*arguments, "--tp-size", "3"]) == 1
+    assert build_main([*arguments, "--tp-size", "3"]) == 1
     assert "--tp-size 3 does not divide the 4 attention heads" in capsys.readouterr().out
-    assert (
-        engine_py.main([*arguments, "--plugin", "gemm_plugins=auto", "--workers", "3", "--kv-cache-dtype", "int8"]) == 1
-    )
+    assert build_main([*arguments, "--plugin", "gemm_plugins=auto", "--workers", "3", "--kv-cache-dtype", "int8"]) == 1
     said = capsys.readouterr().out
     problems = said.partition("\nProblems\n")[2].partition("\nNotes\n")[0]
     assert "TensorRT-LLM 1.2.1 has no plugin option gemm_plugins: there is gemm_plugin" in " ".join(problems.split())
     assert "--workers 3 cannot be had" in problems
     assert "do not share their KV cache" in said.partition("\nNotes\n")[2]
     # What leaves nothing to estimate stands under the same heading.
-    assert engine_py.main([*arguments, "--max-seq-len", "8", "--max-output-len", "9"]) == 1
+    assert build_main([*arguments, "--max-seq-len", "8", "--max-output-len", "9"]) == 1
     captured = capsys.readouterr()
     assert captured.out.endswith(
         "\nProblems\n  - --max-output-len and --max-seq-len say the same: give one of the two\n"
     )
     assert not captured.err
-    assert engine_py.main([*arguments, "--flow", "tensorrt", "--guided-decoding-backend", "llguidance"]) == 1
+    assert build_main([*arguments, "--flow", "tensorrt", "--guided-decoding-backend", "llguidance"]) == 1
     assert "llguidance is not for TensorRT engines" in capsys.readouterr().out.partition("\nProblems\n")[2]
-    assert engine_py.main(["--dry-run", "--engine", "null"]) == 1
+    assert build_main(["--dry-run", "--engine", "null"]) == 1
     assert "the engine null has nothing to plan" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
@@ -287,25 +282,25 @@ def test_dry_run(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
         ("{a: {null: 1}}", "has a value that no argument is: "),
     ],
 )
-def test_files_that_are_no_options(engine_py: ModuleType, tmp_path: Path, text: str, said: str) -> None:
+def test_files_that_are_no_options(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "options.yaml"
     path.write_text(text)
     with pytest.raises(EngineLoadError) as caught:
-        wanted(engine_py, "--extra-llm-api-options", str(path))
+        wanted("--extra-llm-api-options", str(path))
     assert str(caught.value).startswith(f"--extra-llm-api-options {path} {said}")
 
 
-def test_dry_run_of_extra_options(engine_py: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_of_extra_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the version that is taken for granted, which the first line says."""
     path = tmp_path / "options.yaml"
     arguments = ["--dry-run", "--gpu", "L40S", "--max-seq-len", "1024", "--extra-llm-api-options", str(path)]
     path.write_text("speculative_config: {decoding_type: NGram, max_draft_len: 4, max_matching_ngram_size: 3}")
-    assert engine_py.main(arguments) == 0
+    assert build_main(arguments) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "planned for 1.2.1" in said
     assert "with speculative_config, requests with penalties" in said
     path.write_text("max_draft_len: 4")
-    assert engine_py.main(arguments) == 1
+    assert build_main(arguments) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "max_draft_len in --extra-llm-api-options: it belongs into speculative_config; known for TorchLlmArgs" in said
@@ -313,20 +308,20 @@ def test_dry_run_of_extra_options(engine_py: ModuleType, tmp_path: Path, capsys:
 
 
 def test_dry_run_asks_the_installed_version(
-    engine_py: ModuleType, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = make_checkpoint(tmp_path / "own", architectures=["GptOssForCausalLM"])
     arguments = ["--model", str(source), "--dry-run", "--flow", "pytorch"]
-    assert engine_py.main(arguments) == 0
+    assert build_main(arguments) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("TensorRT-LLM 1.2.1 ")
     assert "GptOssForCausalLM is not in docs/models.md: the installed TensorRT-LLM has it" in said
-    assert engine_py.main([*arguments[:-1], "tensorrt"]) == 1
+    assert build_main([*arguments[:-1], "tensorrt"]) == 1
     assert "has no GptOssForCausalLM in --flow tensorrt: use --flow pytorch" in " ".join(
         capsys.readouterr().out.split()
     )
     machine.set(FAKE_TENSORRT_LLM_FAIL="import:library")
-    assert engine_py.main(arguments) == 0
+    assert build_main(arguments) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(
         "TensorRT-LLM could not be asked: planned for 1.2.1 and the models of docs/models.md (TensorR"
@@ -335,17 +330,18 @@ def test_dry_run_asks_the_installed_version(
 
 
 def test_a_hub_id_needs_its_configuration_only(
-    engine_py: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = []
 
-    def download(model: str, allow_patterns: list[str]) -> str:
+    def download(model: str, allow_patterns: list[str], revision: str | None) -> str:
+        assert revision is None
         asked.append((model, allow_patterns))
         return str(ROOT / "demo" / "checkpoint")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    monkeypatch.setattr(engine_py, "visible_gpus", list)
-    assert engine_py.main(["--model", "someone/tiny", "--dry-run"]) == 0
+    monkeypatch.setattr(build_command, "visible_gpus", list)
+    assert build_main(["--model", "someone/tiny", "--dry-run"]) == 0
     assert asked == [("someone/tiny", ["config.json", "hf_quant_config.json"])]
     said = capsys.readouterr().out
     assert "someone/tiny: 4.33 million parameters" in said

@@ -570,7 +570,7 @@ def test_settings_that_somebody_changed(machine: Machine, source: Path, reposito
         (said,) = [line for line in lines if "was changed" in line]
         assert said.endswith(
             "tensorrt_llm/config.pbtxt was changed since the last build and stays as it is, settings included (change "
-            "them with python -m openai_bls render --set tensorrt_llm.NAME=VALUE)"
+            "them with openai-bls render --set tensorrt_llm.NAME=VALUE)"
         )
         assert config.read_text() == edited
     run(source, repository, own, name="small", served_model_name="small")

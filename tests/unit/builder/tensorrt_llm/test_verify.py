@@ -1,19 +1,19 @@
-"""`build/verify.py`: what it prints, what it finds."""
+"""`openai-bls verify`: what it prints, what it finds."""
 
 from __future__ import annotations
 
-import importlib.util
 import runpy
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import msgspec
 import pytest
 
+from openai_bls.commands import verify
+from openai_bls.commands.main import run as run_command
 from openai_bls.core.manifest import (
     EngineLoadError,
     FileRecord,
@@ -32,18 +32,6 @@ from tests.unit.engines.tensorrt_llm.fake_support import in_process
 ROOT = Path(__file__).parents[4]
 DEMO = ROOT / "demo" / "checkpoint"
 ANSWER = "Hello, wörld."
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_verify", ROOT / "build" / "verify.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-verify = load_script()
 
 
 @pytest.fixture
@@ -79,8 +67,7 @@ def answer_length() -> int:
 
 
 def run(repository: Path, *arguments: str) -> int:
-    status: int = verify.main(["--model-repository", str(repository), *arguments])
-    return status
+    return run_command("verify", ["--model-repository", str(repository), *arguments])
 
 
 def test_an_answer(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +142,7 @@ def test_failures(repository: Path, what: str, capsys: pytest.CaptureFixture[str
     spoil(repository)
     assert run(repository) == 1
     errors = capsys.readouterr().err
-    assert errors.startswith("build/verify.py: ")
+    assert errors.startswith("openai-bls verify: ")
     assert errors.count("\n") == 1
     assert expected in errors
 

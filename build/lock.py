@@ -1,0 +1,105 @@
+"""Lock files of what is installed: `requirements/*.txt`, with the hash of every file that pip may take.
+
+    python build/lock.py              the versions that are locked, if they still fit pyproject.toml, and what is new
+    python build/lock.py --upgrade    the newest versions that fit
+
+They hold for Linux on x86-64 and Python 3.10 to 3.12, the tests' from 3.11 on. A package that is in several has one
+version:
+
+    serve    `make serve`, and the image for machines without a GPU
+    image    what the image adds to NVIDIA's own packages
+    test     `make test`: all of these, and the tests' own
+    sbom     what writes the images' bills of materials
+
+torch, triton and the CUDA packages that come with them are in none: builds of one version differ, for CPUs, for this or
+that release of CUDA, by the index that they are from, and so do their hashes. They are installed after the rest, by the
+bounds in pyproject.toml, which are one version of torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "requirements"
+SETS: dict[str, tuple[str, ...]] = {
+    "serve": ("engine", "server", "terminal", "tracing"),
+    "image": ("terminal", "tracing"),
+    "test": ("engine", "server", "terminal", "tracing", "test", "docs", "dev", "bench"),
+}
+"""Extras of pyproject.toml that each lock covers; the first one's versions are the others'."""
+LOWEST_PYTHON = {"serve": "3.10", "image": "3.10", "test": "3.11", "sbom": "3.10"}
+SBOM_TOOL = "cyclonedx-bom"
+WITH_TORCH = re.compile(r"torch|triton|cuda-.*|nvidia-(?!pytriton).*")
+"""Packages of torch's builds."""
+
+# What every marker would say, for uv is told to lock for nothing else.
+_EVERYWHERE = (
+    "python_full_version < '3.13'",
+    "platform_machine == 'x86_64'",
+    "sys_platform == 'linux'",
+    "platform_python_implementation == 'CPython'",
+    "implementation_name == 'cpython'",
+)
+_HEADER = "# By `make lock`, from pyproject.toml. build/lock.py says what it holds.\n"
+_UV = ["-m", "uv", "pip", "compile", "--quiet", "--universal", "--generate-hashes"]
+_PLAIN = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+
+
+def entries(text: str) -> list[str]:
+    """The requirements of a lock file, each with its hashes."""
+    return re.findall(r"^[a-z0-9].*\n(?:[ ].*\n)*", text, re.MULTILINE)
+
+
+def name_of(entry: str) -> str:
+    """The package of an entry, normalised."""
+    return re.split(r"[=\[ ]", entry, maxsplit=1)[0]
+
+
+def _short(entry: str) -> str:
+    """`entry` without what every marker says."""
+    head, separator, hashes = entry.partition(" \\\n")
+    requirement, _, marker = head.partition(" ; ")
+    if " or " in marker:
+        return entry
+    left = [part for part in marker.split(" and ") if part and part not in _EVERYWHERE]
+    return " ; ".join([requirement, *filter(None, [" and ".join(left)])]) + separator + hashes
+
+
+def _compile(name: str, arguments: Sequence[str], given: str = "") -> None:
+    path = FOLDER / f"{name}.txt"
+    # What is in the file is what uv prefers.
+    command = [sys.executable, *_UV, *_PLAIN, "--python-version", LOWEST_PYTHON[name], "--output-file", str(path)]
+    subprocess.run([*command, *arguments], input=given, text=True, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    wanted = [
+        _short(entry) for entry in entries(path.read_text(encoding="utf-8")) if not WITH_TORCH.fullmatch(name_of(entry))
+    ]
+    path.write_text(_HEADER + "".join(wanted), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the files; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="build/lock.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that fit")
+    upgrade = ["--upgrade"] if parser.parse_args(arguments).upgrade else []
+    FOLDER.mkdir(exist_ok=True)
+    same = ["--constraint", str(FOLDER / "serve.txt")]
+    try:
+        for name, extras in SETS.items():
+            chosen = [f"--extra={extra}" for extra in extras]
+            _compile(name, ["pyproject.toml", *chosen, *upgrade, *(same if name != "serve" else ())])
+        _compile("sbom", ["-", *upgrade, *same], SBOM_TOOL)
+    except subprocess.CalledProcessError as error:
+        return int(error.returncode)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
