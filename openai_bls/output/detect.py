@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from openai_bls.output.events import OutputParser
+from openai_bls.output.harmony import HARMONY_FORMAT, HARMONY_REASONING, MARKERS, HarmonyParser, is_harmony
 from openai_bls.output.reasoning_parser import Reasoning, ReasoningParser
 from openai_bls.output.tool_parsers import families
 from openai_bls.output.tool_parsers.formats import ToolFormat
@@ -90,6 +91,9 @@ _REASONING_SIGNS = (
     _Sign("reasoning", ("<reasoning>", "</reasoning>")),
 )
 
+HARMONY = "harmony"
+"""Name of gpt-oss's format, of which reasoning and calls are parts: chosen for one of them it is chosen for both."""
+
 # Without its closing mark each goes on to the end of the template, so that the search stays linear.
 _COMMENT = re.compile(r"\{#.*?(?:#\}|\Z)", re.DOTALL)
 _BLOCK = re.compile(r"\{[{%](.*?)(?:[%}]\}|\Z)", re.DOTALL)
@@ -106,6 +110,8 @@ class ModelFormats(msgspec.Struct, frozen=True):
     """None: the model has no reasoning between markers."""
     takes_tools: bool = False
     """The chat template renders tools."""
+    harmony: bool = False
+    """The output is in gpt-oss's format, of which both are a part."""
 
     def parser(
         self, *, tools: Sequence[dict[str, Any]] | None, reasoning_open: bool, tool_format: ToolFormat | None = None
@@ -117,6 +123,9 @@ class ModelFormats(msgspec.Struct, frozen=True):
             reasoning_open: the prompt ends within reasoning (`Reasoning.opened_by`).
             tool_format: form of the calls in this answer; None is the model's own.
         """
+        if self.harmony:
+            has_tools = bool(tools) and self.tool_format is not None
+            return HarmonyParser(has_tools=has_tools, reasoning_open=reasoning_open)
         tool_format = tool_format or self.tool_format
         calls = tool_format.parser(tools) if tool_format is not None and tools else None
         if self.reasoning is None:
@@ -129,6 +138,8 @@ class ModelFormats(msgspec.Struct, frozen=True):
         Args:
             tools: tool calls are parsed.
         """
+        if self.harmony:
+            return MARKERS
         kept = frozenset[str]()
         if self.reasoning is not None:
             kept |= {self.reasoning.begin, self.reasoning.end}
@@ -142,15 +153,20 @@ def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_
 
     Args:
         chat_template: text of the template.
-        tool_call_parser: a name in `TOOL_FORMATS`, `auto` (by the template) or `none`.
-        reasoning_parser: a name in `REASONINGS`, `auto` or `none`.
+        tool_call_parser: a name in `TOOL_FORMATS`, `harmony`, `auto` (by the template) or `none`.
+        reasoning_parser: a name in `REASONINGS`, `harmony`, `auto` or `none`.
 
     Raises:
         ValueError: no format has that name.
     """
     template = chat_template or ""
-    tool_name = _choose("tool_call_parser", tool_call_parser, TOOL_FORMATS, _TOOL_SIGNS, template)
-    reasoning_name = _choose("reasoning_parser", reasoning_parser, REASONINGS, _REASONING_SIGNS, template)
+    tool_formats = {**TOOL_FORMATS, HARMONY: HARMONY_FORMAT}
+    tool_name = _choose("tool_call_parser", tool_call_parser, tool_formats, _TOOL_SIGNS, template)
+    reasonings = {**REASONINGS, HARMONY: HARMONY_REASONING}
+    reasoning_name = _choose("reasoning_parser", reasoning_parser, reasonings, _REASONING_SIGNS, template)
+    if HARMONY in (tool_name, reasoning_name):
+        calls = None if tool_call_parser == "none" else HARMONY_FORMAT
+        return ModelFormats(calls, HARMONY_REASONING, takes_tools(template), harmony=True)
     return ModelFormats(
         TOOL_FORMATS[tool_name] if tool_name is not None else None,
         REASONINGS[reasoning_name] if reasoning_name is not None else None,
@@ -159,6 +175,8 @@ def detect(chat_template: str | None, tool_call_parser: str = "auto", reasoning_
 
 
 def _choose(setting: str, value: str, known: dict[str, Any], signs: tuple[_Sign, ...], template: str) -> str | None:
+    if value == "auto" and is_harmony(template):
+        return HARMONY
     if value == "auto":
         return next((sign.name for sign in signs if sign.fits(template)), None)
     if value != "none" and value not in known:

@@ -35,7 +35,11 @@ class ToolCallArguments(msgspec.Struct, frozen=True, gc=False):
     fragment: str
 
 
-Event = ContentDelta | ReasoningDelta | ToolCallStart | ToolCallArguments
+class AnswerEnd(msgspec.Struct, frozen=True, gc=False):
+    """The answer is complete, whether or not the model goes on."""
+
+
+Event = ContentDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | AnswerEnd
 
 
 class OutputParser(Protocol):

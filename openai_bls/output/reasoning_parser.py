@@ -1,6 +1,6 @@
 """Reasoning parser: splits streamed text into reasoning and answer by a pair of markers.
 
-The channels of gpt-oss, which are part of its whole message format, are not covered.
+The channels of gpt-oss are part of its whole message format, which `harmony` reads.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ class Reasoning(NamedTuple):
     end: str
     also: str = ""
     """Text that a prompt may have after `begin`."""
+    space: str = r"\n{0,2}"
+    """Regular expression of what may stand between the end and the answer: two line breaks, as in training data;
+    without a bound some models repeat them. Empty is nothing."""
 
     def opened_by(self, prompt_tail: str) -> bool:
         """True if the prompt ends within reasoning: with the opening marker and nothing but space after it.
@@ -40,9 +43,8 @@ class Reasoning(NamedTuple):
         """
         begin = "" if opened else self.begin
         thought = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": self.end}
-        # Two line breaks, as in training data: without a bound some models repeat them.
-        space = {"type": "regex", "pattern": r"\n{0,2}"}
-        first = {"type": "sequence", "elements": [thought, space]}
+        space = {"type": "regex", "pattern": self.space}
+        first = {"type": "sequence", "elements": [thought, space]} if self.space else thought
         return {"type": "sequence", "elements": [first if opened else {"type": "optional", "content": first}, answer]}
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
+from tests.triton.browser import Browser, opened
 from tests.triton.reference import load_reference
 
 pytestmark = pytest.mark.triton
@@ -124,3 +125,17 @@ def test_on_triton(thinking: RunningServer) -> None:
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "blue tokens flow"
     assert triton_client.content(chunks) == "yes"
+
+
+def test_the_playground_folds_it(browser: Browser, thinking: RunningServer) -> None:
+    with opened(browser, thinking.openai_url.removesuffix("v1")) as playground:
+        page = playground.page
+        chosen = {name: value for name, value in body(THINKS).items() if name != "messages"}
+        # The page has no field for the bias that makes this model think.
+        path = "**/chat/completions"
+        page.route(path, lambda route: route.continue_(post_data=route.request.post_data_json | chosen))
+        playground.ask(THINKS[0]["content"])
+        assert playground.answers == ["yes"]
+        assert not page.is_visible(".reasoning-text")
+        page.click(".reasoning summary")
+        assert page.inner_text(".reasoning-text") == "blue tokens flow"

@@ -3,7 +3,7 @@
 A `Format` is a JSON object in the vocabulary of structural tags (as in vLLM), `{"type": ..., ...}`:
 
 ====================================  =================================================================================
-`json_schema`                         JSON text that a schema (`json_schema`) allows
+`json_schema`                         JSON text that a schema (`json_schema`) allows, `strict` or not
 `regex`                               a text that `pattern` matches as a whole
 `grammar`                             a text of the language of `grammar`: GBNF or, standing alone, Lark
 `const_string`                        `value`
@@ -84,7 +84,7 @@ def _of_known_type(wanted: Any) -> Format:
 
 
 def _json_schema(node: Format) -> Format:
-    _only(node, "json_schema", "style", "any_order", "max_whitespace_cnt", "excludes")
+    _only(node, "json_schema", "style", "strict", "any_order", "max_whitespace_cnt", "excludes")
     if "json_schema" not in node:
         raise FormatError("a 'json_schema' format needs a 'json_schema'")
     style = node.get("style", "json")
@@ -93,7 +93,7 @@ def _json_schema(node: Format) -> Format:
             f"'json_schema' formats are supported with a 'style' of {', '.join(_STYLES)} "
             "and without 'any_order' and 'excludes'"
         )
-    found = {"json_schema": schema.checked(node["json_schema"])}
+    found = {"json_schema": schema.checked(node["json_schema"], strict=node.get("strict") is True)}
     return found if style == "json" else {**found, "style": style}
 
 

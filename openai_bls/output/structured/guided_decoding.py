@@ -21,7 +21,7 @@ import re
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
-from openai_bls.output.structured import bounds, gbnf, lark, lark_rules, patterns, schema
+from openai_bls.output.structured import bounds, gbnf, lark, lark_rules, patterns, schema_nodes
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
@@ -97,7 +97,7 @@ def _llguidance(wanted: Format, target: Target) -> Grammar:
     match wanted["type"]:
         case "json_schema" if "style" not in wanted:
             checked = wanted["json_schema"]
-            if schema.open_names(checked):
+            if schema_nodes.open_names(checked):
                 raise _beyond("additionalProperties", " beside 'properties' and where schemas are combined")
             if _has_format_uri(checked):
                 raise _beyond("format", ' "uri"')
@@ -112,7 +112,7 @@ def _llguidance(wanted: Format, target: Target) -> Grammar:
 
 def _has_format_uri(node: Any) -> bool:
     return isinstance(node, dict) and (
-        node.get("format") == "uri" or any(map(_has_format_uri, schema.subschemas(node)))
+        node.get("format") == "uri" or any(map(_has_format_uri, schema_nodes.subschemas(node)))
     )
 
 
@@ -183,7 +183,7 @@ class _XGrammar:
         return found
 
 
-def _json_schema(node: schema.Schema, style: str | None = None) -> schema.Schema:
+def _json_schema(node: schema_nodes.Schema, style: str | None = None) -> schema_nodes.Schema:
     """A checked schema for xgrammar with all defaults written out, since xgrammar's defaults are narrower.
 
     Args:
@@ -231,7 +231,7 @@ def _honoured(node: Any) -> Any:
     return found
 
 
-def _check_typed(node: schema.Schema) -> None:
+def _check_typed(node: schema_nodes.Schema) -> None:
     """Refuse what is not honoured of the keywords for types."""
     types = node.get("type", [])
     integers = "integer" in types and "number" not in types

@@ -14,6 +14,8 @@ tag tell apart, `additionalProperties` beside no
 `maxProperties`, `additionalProperties` beside
 `properties`, `allOf`, keywords beside `$ref`, `anyOf`, ...
 everything in `REFUSED`                                      neither
+what JSON schema does not know (`optional`, `enumNames`,     nobody: annotations, but refused where the request says
+`propertyOrdering`, ...)                                     `strict`
 ===========================================================  ==========================================================
 
 TensorRT-LLM's xgrammar accepts most of the second group, but does not enforce it exactly: it ignores formats that it
@@ -63,6 +65,7 @@ REFUSED = {
     "unevaluatedProperties": "use 'additionalProperties'",
     "unevaluatedItems": "use 'items'",
     **dict.fromkeys(("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"), "use '$ref'"),
+    # Not in JSON schema, but OpenAPI's: honoured where nothing is strict.
     "nullable": "use 'type': [..., \"null\"]",
 }
 """Keywords that neither library can enforce → advice for the refusal."""
@@ -76,4 +79,10 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 """Values of refused keywords that have no effect."""
 
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-"""String formats. All that llguidance knows, hence these and no others."""
+"""String formats that are enforced: all that llguidance knows."""
+
+OTHER_FORMATS = (
+    *("idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template"),
+    *("json-pointer", "relative-json-pointer", "regex"),
+)
+"""JSON schema's other formats, refused. Whatever else stands there, such as OpenAPI's `password`, is an annotation."""

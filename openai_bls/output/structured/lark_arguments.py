@@ -12,12 +12,12 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-from openai_bls.output.structured import schema
+from openai_bls.output.structured import schema_nodes
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.gbnf import slashed
 from openai_bls.output.structured.lark_rules import Rules, any_of, one_of
 from openai_bls.output.structured.patterns import literal
-from openai_bls.output.structured.schema import Schema
+from openai_bls.output.structured.schema_nodes import Schema
 
 _SPACE = slashed(r"[\t\n\r ]?")
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
@@ -98,7 +98,7 @@ class _Arguments(ABC):
 
     def _resolved(self, node: Schema) -> Schema:
         while set(node) - {"$defs"} == {"$ref"}:
-            node = self._definitions[node["$ref"].removeprefix(schema.PREFIX)]
+            node = self._definitions[node["$ref"].removeprefix(schema_nodes.PREFIX)]
         return node
 
     def _only(self, node: Schema, known: set[str]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from openai_bls.output.structured import schema
+from openai_bls.output.structured import schema_nodes
 from openai_bls.output.structured.errors import dumped
 from openai_bls.output.structured.gbnf import slashed
 from openai_bls.output.structured.patterns import literal
-from openai_bls.output.structured.schema import Schema
+from openai_bls.output.structured.schema_nodes import Schema
 
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """Options of llguidance for JSON as `json.dumps` writes it."""
@@ -55,7 +55,7 @@ class Rules:
 def json_schema(checked: Schema) -> str:
     """A checked schema as llguidance takes it."""
     options = dict(_JSON_OPTIONS)
-    if schema.open_names(checked):
+    if schema_nodes.open_names(checked):
         # Else a free name may be a declared one with an escape: {"\u0061": ...}.
         options["json_allowed_escapes"] = 'nrbtf\\"'
     return dumped({**checked, "x-guidance": options})

@@ -94,7 +94,8 @@ def _json_schema(value: Any, param: str) -> Requested:
     _check_type(fields.get("description"), str, f"{param}.description", "a string")
     if fields.get("schema") is None:
         raise _missing(f"{param}.schema")
-    return Requested(_json(_object(fields["schema"], f"{param}.schema")), f"{param}.schema")
+    wanted = _json(_object(fields["schema"], f"{param}.schema"))
+    return Requested({**wanted, "strict": True} if fields.get("strict") else wanted, f"{param}.schema")
 
 
 def _structured_outputs(value: Any) -> list[Requested]:

@@ -8,6 +8,9 @@ Three choices where a schema leaves a choice; all narrow what is generated, so t
 - a schema without `type` whose keywords speak of one type is of that type;
 - properties come in the order in which they are declared.
 
+Keywords, and formats of strings, that JSON schema does not know are annotations, unless the schema is to be `strict`.
+OpenAPI's `nullable` allows null as well.
+
 What is wrong in itself (types of values, bounds that cross) is llguidance's to refuse, unless it lets it pass.
 """
 
@@ -15,28 +18,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
 from openai_bls.output.structured import bounds, keywords, patterns
-from openai_bls.output.structured.bounds import Gates
 from openai_bls.output.structured.errors import FormatError, cut, shown
+from openai_bls.output.structured.schema_nodes import (
+    PREFIX,
+    Schema,
+    check_depth,
+    check_ends,
+    comparable,
+    settle_alternatives,
+    type_of,
+)
 
-Schema = dict[str, Any]
-
-PREFIX = "#/$defs/"
 # Subschemas, counted once for each place and each way to combine them.
 _MAX_NODES = 20_000
 # Of all patterns together.
 _MAX_PATTERN_CHARS = 512 * 1024
-# Schemas within one another, each reference followed once.
-_MAX_DEPTH = 500
 # The largest integer up to which JSON readers and both libraries are exact.
 _MAX_NUMBER = 2**53
 _MAX_LENGTH = 100_000
-# Alternatives of `oneOf` that are compared with one another, in all of a schema.
-_MAX_PAIRS = 20_000
 _INDEX = re.compile(r"[0-9]{1,9}")
 _KNOWN = {"type", *keywords.APPLICATORS, *keywords.VALUES}.union(*keywords.OF_TYPE.values())
 
@@ -57,45 +61,28 @@ class Place:
         return f" (at '{'.'.join(steps)}')" if steps else ""
 
 
-def checked(schema: Any) -> Schema:
+def checked(schema: Any, *, strict: bool = False) -> Schema:
     """A schema whose nesting is bounded, with all its keywords honoured or refused.
+
+    Args:
+        schema: of the client.
+        strict: refuse keywords that JSON schema does not know; else they are annotations.
 
     Raises:
         FormatError: it is no JSON schema, has what cannot be enforced, or no instance; the message says where.
     """
-    found = _Reader(schema).read_all()
-    _check_depth(found)
-    _check_ends(found)
+    found = _Reader(schema, strict).read_all()
+    check_depth(found)
+    check_ends(found)
     bounds.check_joined(found)
-    _Alternatives(found).settle()
+    settle_alternatives(found)
     return found
 
 
-def open_names(node: Any) -> bool:
-    """True if a checked schema declares some names and leaves others free."""
-    if isinstance(node, list):
-        return any(map(open_names, node))
-    if not isinstance(node, dict):
-        return False
-    declares = "properties" in node or "patternProperties" in node
-    return (declares and node.get("additionalProperties") is not False) or any(map(open_names, subschemas(node)))
-
-
-def subschemas(node: Any) -> Iterator[Any]:
-    """The schemas directly within one, `$defs` included."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key in ("items", "additionalProperties"):
-                yield value
-            elif key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-                yield from value
-            elif key in ("properties", "patternProperties", "$defs"):
-                yield from value.values()
-
-
 class _Reader:
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, strict: bool) -> None:
         self._root = root
+        self._strict = strict
         self._nodes = 0
         self._pattern_chars = 0
         # By pointer and whether other schemas are combined with it: the name in `$defs`.
@@ -121,7 +108,14 @@ class _Reader:
         if not isinstance(node, dict):
             raise FormatError(f"a JSON schema is an object, not {shown(node)}{place}")
         types = _types(node, place)
-        node = _meaningful(node, types, place)
+        if node.get("nullable") is True and not self._strict:
+            node = {key: value for key, value in node.items() if key != "nullable"}
+            if not types and any(key in node for key in keywords.APPLICATORS):
+                return {"anyOf": [self._read(node, place, combined), {"type": "null"}]}
+            types = [*types, "null"] if types and "null" not in types else types
+        return self._read_keywords(self._meaningful(node, types, place), types, place, combined)
+
+    def _read_keywords(self, node: Schema, types: list[str], place: Place, combined: bool) -> Schema:
         if not types and not combined and not any(key in node for key in (*keywords.APPLICATORS, *keywords.VALUES)):
             spoken_of = [name for name, keys in keywords.OF_TYPE.items() if any(key in node for key in keys)]
             types = spoken_of if len(spoken_of) == 1 else types
@@ -147,6 +141,39 @@ class _Reader:
         found |= _enumerated(node, found, place)
         self._array_parts(node, found, place, combined)
         self._object_parts(node, found, place, combined)
+        return found
+
+    def _meaningful(self, node: Schema, types: list[str], place: Place) -> Schema:
+        """The keywords that have an effect, each of them known and enforceable."""
+        spoken_of = {"number" if name == "integer" else name for name in types}
+        idle = {key for name, keys in keywords.OF_TYPE.items() if types and name not in spoken_of for key in keys}
+        most = node.get("maxItems")
+        if node.get("uniqueItems") is True and isinstance(most, int) and most <= 1:
+            idle.add("uniqueItems")
+        if not self._strict and node.get("format") not in (*keywords.FORMATS, *keywords.OTHER_FORMATS):
+            idle.add("format")
+        found: Schema = {}
+        for key, value in node.items():
+            if key in idle or key in keywords.ANNOTATIONS or key.startswith("x-"):
+                continue
+            if any(value == nothing and type(value) is type(nothing) for nothing in keywords.NEUTRAL.get(key, ())):
+                continue
+            if key in ("$id", "id") and (isinstance(value, str) or not self._strict):
+                if str(place) and (self._strict or _has_reference(node)):
+                    raise FormatError(
+                        f"the JSON schema keyword '{key}'{place} is supported in the outermost schema only"
+                    )
+                continue
+            closes = (
+                key == "unevaluatedProperties" and value is False and not any(k in node for k in keywords.APPLICATORS)
+            )
+            if key in keywords.REFUSED and not closes:
+                raise FormatError(f"the JSON schema keyword '{key}'{place} cannot be enforced: {keywords.REFUSED[key]}")
+            if key not in _KNOWN:
+                if not self._strict:
+                    continue
+                raise FormatError(f"the JSON schema keyword '{cut(key, 60)}'{place} is not known here: leave it out")
+            found[key] = value
         return found
 
     def _pattern(self, source: Any, place: Place) -> str:
@@ -228,30 +255,11 @@ class _Reader:
         _check_counts(found, place)
 
 
-def _meaningful(node: Schema, types: list[str], place: Place) -> Schema:
-    """The keywords that have an effect, each of them known and enforceable."""
-    spoken_of = {"number" if name == "integer" else name for name in types}
-    idle = {key for name, keys in keywords.OF_TYPE.items() if types and name not in spoken_of for key in keys}
-    most = node.get("maxItems")
-    if node.get("uniqueItems") is True and isinstance(most, int) and most <= 1:
-        idle.add("uniqueItems")
-    found: Schema = {}
-    for key, value in node.items():
-        if key in idle or key in keywords.ANNOTATIONS or key.startswith("x-"):
-            continue
-        if any(value == nothing and type(value) is type(nothing) for nothing in keywords.NEUTRAL.get(key, ())):
-            continue
-        if key in ("$id", "id") and isinstance(value, str):
-            if str(place):
-                raise FormatError(f"the JSON schema keyword '{key}'{place} is supported in the outermost schema only")
-            continue
-        closes = key == "unevaluatedProperties" and value is False and not any(k in node for k in keywords.APPLICATORS)
-        if key in keywords.REFUSED and not closes:
-            raise FormatError(f"the JSON schema keyword '{key}'{place} cannot be enforced: {keywords.REFUSED[key]}")
-        if key not in _KNOWN:
-            raise FormatError(f"the JSON schema keyword '{cut(key, 60)}'{place} is not known here: leave it out")
-        found[key] = value
-    return found
+def _has_reference(node: Any) -> bool:
+    """True if a part of the schema refers to another, whose place may depend on an `$id` around it."""
+    if isinstance(node, dict):
+        return "$ref" in node or any(map(_has_reference, node.values()))
+    return isinstance(node, list) and any(map(_has_reference, node))
 
 
 def _combines(node: Schema) -> bool:
@@ -360,153 +368,9 @@ def _enumerated(node: Schema, found: Schema, place: Place) -> Schema:
     return {"enum": values}
 
 
-def comparable(value: Any) -> Hashable:
-    """Something to hash and compare in a value's stead, by JSON's equality: 1 is 1.0 but not true."""
-    if isinstance(value, list):
-        return ("array", tuple(map(comparable, value)))
-    if isinstance(value, dict):
-        return frozenset((key, comparable(part)) for key, part in value.items())
-    return ("boolean", value) if isinstance(value, bool) else value
-
-
 def _numbers_in(values: Any) -> Iterator[float]:
     for value in values.values() if isinstance(values, dict) else values:
         if isinstance(value, dict | list):
             yield from _numbers_in(value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield value
-
-
-def type_of(value: Any) -> set[str]:
-    """The types of a JSON value."""
-    match value:
-        case bool():
-            return {"boolean"}
-        case None:
-            return {"null"}
-        case int() | float():
-            return {"integer", "number"} if float(value).is_integer() else {"number"}
-        case str():
-            return {"string"}
-        case list():
-            return {"array"}
-    return {"object"}
-
-
-def _check_depth(schema: Schema) -> None:
-    uses: dict[str, set[str]] = {}
-    heights = {
-        name: _height(node, uses.setdefault(name, set()))
-        for name, node in {**schema.get("$defs", {}), "": {**schema, "$defs": {}}}.items()
-    }
-    if bounds.depth(heights, uses) > _MAX_DEPTH:
-        raise FormatError(f"the schema is nested too deeply: over {_MAX_DEPTH} levels with what '$ref' leads to")
-
-
-def _height(node: Any, used: set[str]) -> int:
-    """Schemas within one another. Adds the definitions that it uses to `used`."""
-    if isinstance(node, dict) and "$ref" in node:
-        used.add(node["$ref"].removeprefix(PREFIX))
-    return 1 + max((_height(part, used) for part in subschemas(node)), default=0)
-
-
-def _declared(node: Schema) -> list[str]:
-    types = node.get("type", keywords.TYPES)
-    return [types] if isinstance(types, str) else list(types)
-
-
-def _check_ends(schema: Schema) -> None:
-    """Refuse a schema of which a part has no instance that ends: generation could never leave it.
-
-    `{"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}` has none.
-    """
-    gates = Gates()
-    definitions = schema.get("$defs", {})
-    names = {name: gates.any_of(()) for name in definitions}
-
-    def gate(node: Any) -> int:
-        """A gate that is open if the schema has a finite instance."""
-        if isinstance(node, bool):
-            return gates.always if node else gates.never
-        declared = {name: gate(part) for name, part in node.get("properties", {}).items()}
-        others = [*node.get("patternProperties", {}).values(), node.get("additionalProperties", True)]
-        other = gates.any_of([gate(part) for part in others])
-        first = [gate(part) for part in node.get("prefixItems", [])]
-        least = node.get("minItems", 0)
-        items = gate(node.get("items", True))
-        of_type = {
-            "object": gates.all_of([declared.get(name, other) for name in node.get("required", ())]),
-            "array": gates.all_of(first[:least] + ([] if least <= len(first) else [items])),
-        }
-        parts = [gates.any_of([of_type.get(name, gates.always) for name in _declared(node)])]
-        parts += [gate(part) for part in node.get("allOf", ())]
-        parts += [gates.any_of([gate(part) for part in node[key]]) for key in ("anyOf", "oneOf") if key in node]
-        if "$ref" in node:
-            parts.append(names[node["$ref"].removeprefix(PREFIX)])
-        return gates.never if node.get("enum") == [] else gates.all_of(parts)
-
-    for name, node in definitions.items():
-        gates.add(names[name], gate(node))
-    whole = gate({key: value for key, value in schema.items() if key != "$defs"})
-    ends = gates.settle()
-    if not ends[whole] or not all(ends[names[name]] for name in definitions):
-        which = "" if not ends[whole] else ", or something that '$ref' leads to,"
-        raise FormatError(f"the JSON schema{which} has no instance that ends: nothing would match")
-
-
-class _Alternatives:
-    """`oneOf` as `anyOf` wherever no instance is allowed by two of the alternatives, as far as types, values and tags
-    tell."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._pairs = 0
-        # By the identity of an enumeration's list.
-        self._values: dict[int, frozenset[Any]] = {}
-
-    def settle(self, node: Any = None) -> None:
-        node = self._schema if node is None else node
-        if isinstance(node, dict) and "oneOf" in node and "anyOf" not in node:
-            parts = node["oneOf"]
-            self._pairs += len(parts) * (len(parts) - 1) // 2
-            if self._pairs <= _MAX_PAIRS and all(
-                self._exclude(one, other) for at, one in enumerate(parts) for other in parts[:at]
-            ):
-                node["anyOf"] = node.pop("oneOf")
-        for part in subschemas(node):
-            self.settle(part)
-
-    def _exclude(self, one: Any, other: Any) -> bool:
-        one, other = self._resolved(one), self._resolved(other)
-        types = _types_of(one) & _types_of(other)
-        if not types or ("enum" in one and "enum" in other and self._disjoint(one["enum"], other["enum"])):
-            return True
-        # Objects with a tag each: a property that must be there and whose values differ.
-        tags = set(one.get("required", ())) & set(other.get("required", ()))
-        return types == {"object"} and any(self._tags_differ(one, other, name) for name in tags)
-
-    def _tags_differ(self, one: Schema, other: Schema, name: str) -> bool:
-        values = [self._resolved(node.get("properties", {}).get(name, {})) for node in (one, other)]
-        return all("enum" in value for value in values) and self._disjoint(values[0]["enum"], values[1]["enum"])
-
-    def _disjoint(self, one: list[Any], other: list[Any]) -> bool:
-        for values in (one, other):
-            if id(values) not in self._values:
-                self._values[id(values)] = frozenset(map(comparable, values))
-        return self._values[id(one)].isdisjoint(self._values[id(other)])
-
-    def _resolved(self, node: Any) -> Schema:
-        """The schema that a reference refers to, in a few steps; any other as it is."""
-        for _ in range(8):
-            if not isinstance(node, dict) or set(node) != {"$ref"}:
-                break
-            node = self._schema["$defs"][node["$ref"].removeprefix(PREFIX)]
-        return node if isinstance(node, dict) else {}
-
-
-def _types_of(node: Schema) -> set[str]:
-    """The types that a schema allows at most; `integer` also where it is `number`."""
-    if "enum" in node:
-        return set().union(*map(type_of, node["enum"]))
-    found = set(_declared(node))
-    return found | {"integer"} if "number" in found else found

@@ -71,7 +71,8 @@ class ToolFormat(NamedTuple):
         one = name is not None or not parallel
         if self.style == "array":
             schemas = [(function["name"], function.get("parameters") or _NO_PARAMETERS) for function in functions]
-            return {"type": "json_schema", "json_schema": array_schema(schemas, one=one)}
+            strict = any(function.get("strict") for function in functions)
+            return _json_schema(array_schema(schemas, one=one), strict)
         tags = [self._tag(function) for function in functions]
         if at_least_one:
             return self._calls(tags, one)
@@ -92,7 +93,7 @@ class ToolFormat(NamedTuple):
     def _tag(self, function: dict[str, Any]) -> dict[str, Any]:
         # Within JSON the name is escaped; names that need it are refused long before.
         begin = self.begin.replace(NAME, json.dumps(function["name"], ensure_ascii=False)[1:-1])
-        content: dict[str, Any] = {"type": "json_schema", "json_schema": function.get("parameters") or _NO_PARAMETERS}
+        content = _json_schema(function.get("parameters") or _NO_PARAMETERS, bool(function.get("strict")))
         if self.style != "json":
             content["style"] = self.style
         if self.call_id is not None:
@@ -141,7 +142,13 @@ def either(answer: dict[str, Any], calls: dict[str, Any]) -> dict[str, Any] | No
         return None
     parts = (schema, calls["json_schema"])
     alternatives = [rebased(part, f"#/anyOf/{at}") for at, part in enumerate(parts)]
-    return {"type": "json_schema", "json_schema": {"anyOf": alternatives}}
+    return _json_schema({"anyOf": alternatives}, bool(answer.get("strict") or calls.get("strict")))
+
+
+def _json_schema(schema: Any, strict: bool) -> dict[str, Any]:
+    """A format of JSON; what is not strict says nothing of it."""
+    wanted = {"type": "json_schema", "json_schema": schema}
+    return {**wanted, "strict": True} if strict else wanted
 
 
 def _text_that_begins_otherwise(beginnings: Sequence[str], excludes: Sequence[str]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import jinja2
 from openai_bls.core.engine_types import PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.word_lists import WordList
+from openai_bls.output.harmony import is_harmony
+from openai_bls.triton_models.preprocessing import harmony
 from openai_bls.triton_models.preprocessing.token_bound import token_bound
 
 logger = logging.getLogger(__name__)
@@ -168,9 +170,12 @@ class PromptEncoder:
             )
         if request.documents is not None:
             kwargs["documents"] = request.documents
+        messages = request.messages or []
+        if _any_harmony(template):
+            messages = harmony.template_messages(messages)
         try:
             text: str = self._tokenizer.apply_chat_template(
-                request.messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
+                messages, tools=request.tools, chat_template=request.chat_template, tokenize=False, **kwargs
             )
         except jinja2.TemplateError as error:
             # Templates refuse with raise_exception what they do not support; that is for the client to read.
@@ -184,6 +189,14 @@ class PromptEncoder:
                 f"The model's chat template cannot render the messages: {error}", param="messages"
             ) from None
         return text
+
+
+def _texts(template: Any) -> list[str]:
+    return [template] if isinstance(template, str) else list(dict(template).values())
+
+
+def _any_harmony(template: Any) -> bool:
+    return any(map(is_harmony, _texts(template)))
 
 
 def word_forms(words: Sequence[str]) -> list[str]:
@@ -201,7 +214,9 @@ def _effort(request: PromptRequest, template: Any) -> dict[str, Any]:
     effort = request.reasoning_effort
     if effort is None:
         return {}
-    texts = [template] if isinstance(template, str) else list(dict(template).values())
+    texts = _texts(template)
+    if _any_harmony(template):
+        harmony.check_effort(effort)
     if any("reasoning_effort" in text for text in texts):
         return {"reasoning_effort": effort}
     # "medium" is OpenAI's default, hence as good as nothing; a model that does not think thinks as little as "none".

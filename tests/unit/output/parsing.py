@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from openai_bls.output.events import ContentDelta, OutputParser, ReasoningDelta, ToolCallArguments, ToolCallStart
+from openai_bls.output.events import (
+    AnswerEnd,
+    ContentDelta,
+    OutputParser,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
 
 # "content" or "reasoning" and the text; "call", the name and the arguments.
 Found = list[tuple[str, ...]]
@@ -39,6 +46,8 @@ def run(parser: OutputParser, pieces: Iterable[str]) -> Found:
                 kind = "content"
             case ReasoningDelta(text):
                 kind = "reasoning"
+            case AnswerEnd():
+                continue
             case ToolCallStart(index, call_id, name):
                 assert index == len(calls)
                 assert call_id not in calls

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import bounds, gbnf, grammar, patterns, requested, schema, selection
+from openai_bls.output.structured import bounds, gbnf, grammar, patterns, requested, schema, schema_nodes, selection
 from openai_bls.output.structured.errors import FormatError
 from tests.unit.output.structured.driving import EMBEDDED, accepts, json_schema, made
 
@@ -195,7 +195,7 @@ def test_long_patterns_are_read_once(pattern: str) -> None:
 
 def test_enumerations_are_compared_as_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [{"enum": [f"{which}{at}" for at in range(3_000)]} for which in "abc"]
-    seen = counted(monkeypatch, schema, "comparable")
+    seen = counted(monkeypatch, schema_nodes, "comparable")
     assert "anyOf" in schema.checked({"oneOf": parts})
     assert seen() == 9_000
 
@@ -213,11 +213,11 @@ def test_enumerations_are_compared_as_sets(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_values_are_compared_by_jsons_equality(one: Any, other: Any, same: bool) -> None:
-    assert (schema.comparable(one) == schema.comparable(other)) is same
+    assert (schema_nodes.comparable(one) == schema_nodes.comparable(other)) is same
 
 
 def test_many_alternatives_are_not_all_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = counted(monkeypatch, schema._Alternatives, "_exclude")
+    compared = counted(monkeypatch, schema_nodes._Alternatives, "_exclude")
     one_of = {"oneOf": [{"enum": [at]} for at in range(60)]}
     schema.checked({"type": "object", "properties": {f"p{at}": one_of for at in range(100)}})
     assert 1_000 < compared() <= 20_000

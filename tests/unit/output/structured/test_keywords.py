@@ -93,9 +93,9 @@ def test_xgrammar_would_let_pass(wanted: Any, keyword: str) -> None:
         grammar(json_schema(wanted), XGRAMMAR, param="p")
 
 
-def refusal(wanted: Any) -> str:
+def refusal(wanted: Any, **options: Any) -> str:
     with pytest.raises(InvalidRequestError) as caught:
-        made(json_schema(wanted))
+        made({**json_schema(wanted), **options})
     assert caught.value.param == "response_format"
     assert caught.value.message.startswith("'response_format': ")
     return caught.value.message
@@ -113,7 +113,7 @@ def test_neither_honours(keyword: str) -> None:
         "unevaluatedItems": False,
     }
     wanted = {keyword: values.get(keyword, {"a": {"type": "string", "minLength": 2}})}
-    message = refusal({"type": "object", "properties": {"deep": {"type": "array", "items": wanted}}})
+    message = refusal({"type": "object", "properties": {"deep": {"type": "array", "items": wanted}}}, strict=True)
     assert f"'{keyword}' (at 'properties.deep.items') cannot be enforced: {keywords.REFUSED[keyword]}" in message
 
 
@@ -158,7 +158,6 @@ def test_neither_honours(keyword: str) -> None:
         ({"const": 2**60}, "over 2^53"),
         ({"type": "integer", "multipleOf": 0}, "above 0"),
         ({"exclusiveMinimum": True}, "'exclusiveMinimum' must be a number, not true"),
-        ({"maxLenght": 3}, "'maxLenght' is not known here"),
         ({"$ref": "http://example.com/schema.json"}, "none is ever fetched"),
         ({"$ref": "other.json#/a"}, "none is ever fetched"),
         ({"$ref": "#anchor"}, "none is ever fetched"),
@@ -166,13 +165,55 @@ def test_neither_honours(keyword: str) -> None:
         ({"$ref": "#/anyOf/00000000001", "anyOf": [{}]}, "points to nothing"),
         ({"$ref": "#/anyOf/1", "anyOf": [{}]}, "points to nothing"),
         ({"$ref": 3}, "'$ref' must be a string"),
-        ({"properties": {"a": {"$id": "x", "type": "string"}}}, "outermost schema only"),
+        ({"properties": {"a": {"$id": "x", "anyOf": [{"$ref": "#"}, {}]}}}, "outermost schema only"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "alternatives may overlap: use 'anyOf'"),
         ({"oneOf": [{"minimum": 3}, {"maximum": 5}]}, "alternatives may overlap"),
     ],
 )
 def test_refusals(wanted: Any, says: str) -> None:
     assert says in refusal(wanted)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "says"),
+    [
+        ({"optional": True}, "'optional' (at 'properties.a') is not known here"),
+        ({"enumNames": ["A"]}, "'enumNames' (at 'properties.a') is not known here"),
+        ({"maxLenght": 3}, "'maxLenght' (at 'properties.a') is not known here"),
+        ({"propertyOrdering": ["a"]}, "'propertyOrdering' (at 'properties.a') is not known here"),
+        ({"id": "a"}, "outermost schema only"),
+        ({"$id": "https://example.com/a"}, "outermost schema only"),
+        ({"id": 3}, "'id' (at 'properties.a') is not known here"),
+        ({"format": "password"}, 'the string format "password"'),
+        ({"nullable": True}, "'nullable' (at 'properties.a') cannot be enforced"),
+    ],
+)
+def test_what_json_schema_does_not_know_is_an_annotation_unless_strict(unknown: Schema, says: str) -> None:
+    wanted = {"type": "object", "properties": {"a": {"type": "string", **unknown}}, "required": ["a"]}
+    found = made(json_schema(wanted))
+    assert accepts(found, '{"a": "x"}')
+    assert not accepts(found, '{"a": 3}')
+    assert accepts(found, '{"a": null}') is ("nullable" in unknown)
+    assert says in refusal(wanted, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        ({"type": "integer", "nullable": True}, ("3", "null"), ('"x"',)),
+        ({"type": ["integer", "null"], "nullable": True}, ("3", "null"), ('"x"',)),
+        ({"$ref": "#/$defs/n", "nullable": True, "$defs": {"n": {"type": "integer"}}}, ("3", "null"), ('"x"',)),
+        ({"allOf": [{"type": "integer"}], "nullable": True}, ("3", "null"), ('"x"',)),
+        # As OpenAPI says: an enumeration lists null itself.
+        ({"type": "string", "enum": ["a", None], "nullable": True}, ('"a"', "null"), ('"b"',)),
+        ({"type": "string", "enum": ["a"], "nullable": True}, ('"a"',), ("null",)),
+        ({"type": "integer", "nullable": False}, ("3",), ("null",)),
+    ],
+)
+def test_nullable_is_openapis(wanted: Schema, right: tuple[str, ...], wrong: tuple[str, ...]) -> None:
+    found = made(json_schema(wanted))
+    assert [accepts(found, text) for text in right] == [True] * len(right)
+    assert [accepts(found, text) for text in wrong] == [False] * len(wrong)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +336,7 @@ ITEMS = {"type": "array", "items": {"type": "integer"}}
     ("schema_of", "text"),
     [
         ({"type": "string", "minLength": 1}, '"\t"'),
-        ({"type": "string", "format": "unheard-of"}, '"x"'),
+        ({"type": "string", "format": "regex"}, '"x"'),
         ({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {}}, '{"\\u0061": "x"}'),
         ({"anyOf": [{"type": "string"}], "maxLength": 1}, '"xyz"'),
         ({"$ref": "#/$defs/s", "enum": ["a"], "$defs": {"s": {"type": "string"}}}, '"xyz"'),
