@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,7 +17,9 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.common.one_shot import OneShot
 from openai_bls.api.http.handlers import Api, ErrorAnswer, Handler, error_response
-from openai_bls.pipeline.service import Service
+from openai_bls.api.operation import Operation
+from openai_bls.core.request import Deadline
+from openai_bls.pipeline.service import Service, within
 
 Respond = Callable[[Service, ChunkSink], Awaitable[bytes | Cancellable]]
 """The whole answer as JSON text, or a streamed answer on its way into the sink; raises ApiError."""
@@ -57,6 +61,8 @@ class Endpoint:
     """Paths on /v1's server, the documented one first."""
     handler: Callable[[Api], Handler]
     """Maker of the handler of an application."""
+    operation: Operation
+    """Its description."""
     method: str = "POST"
     triton: TritonEntry | None = None
     """None: not served on Triton's ports."""
@@ -64,6 +70,10 @@ class Endpoint:
     has_guards: bool = True
     """Requests that have a body, and their answers, are shown to the guards, if there are any."""
     answer_error: ErrorAnswer = error_response
+    uploads: bool = False
+    """Bodies go to disk as they come, and are bounded by the handler."""
+    background: Callable[[Api], Coroutine[Any, Any, None]] | None = None
+    """Work beside the requests, for as long as the server runs."""
     id_header: str = "x-request-id"
     """Response header that carries the request's id, besides `x-request-id`."""
 
@@ -75,6 +85,7 @@ class Endpoint:
             has_guards=self.has_guards,
             answer_error=self.answer_error,
             id_header=self.id_header,
+            uploads=self.uploads,
         )
         return [Route(path, handler, methods=[self.method]) for path in self.paths]
 
@@ -83,6 +94,8 @@ def one_shot(
     name: str,
     answer: OneShot,
     *,
+    body: Any,
+    summary: str,
     paths: tuple[str, ...] | None = None,
     smoke: Smoke | None = None,
     has_guards: bool = True,
@@ -91,22 +104,27 @@ def one_shot(
 
     Args:
         name: of the endpoint.
-        answer: makes the answer to a body.
+        answer: makes the answer to a body; its annotation says of which type.
+        body: type of the body.
+        summary: of the endpoint, in a few words.
         paths: None is `/v1/<name>`.
         smoke: its check.
         has_guards: see `Endpoint`.
     """
 
+    async def in_time(service: Service, body: dict[str, Any]) -> msgspec.Struct:
+        return await within(Deadline.of(None, time.monotonic()), answer(service, body))
+
     def handler(api: Api) -> Handler:
         async def handle(request: Request) -> Response:
             body = json_object(await api.body(request))
-            return await api.answered(request, answer(api.service, body))
+            return await api.answered(request, in_time(api.service, body))
 
         return handle
 
     def triton(body: dict[str, Any]) -> Respond:
         async def respond(service: Service, sink: ChunkSink) -> bytes:
-            return encode(await answer(service, body))
+            return encode(await in_time(service, body))
 
         return respond
 
@@ -114,6 +132,7 @@ def one_shot(
         name=name,
         paths=paths or (f"/v1/{name}",),
         handler=handler,
+        operation=Operation(summary=summary, body=body, answer=get_type_hints(answer)["return"]),
         triton=triton,
         smoke=smoke,
         has_guards=has_guards,

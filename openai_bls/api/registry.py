@@ -6,7 +6,19 @@ from importlib import import_module
 
 from openai_bls.api.endpoint import Endpoint, TritonEntry
 
-FOLDERS = ("chat", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize", "lora", "models")
+FOLDERS = (
+    "chat",
+    "responses",
+    "messages",
+    "embeddings",
+    "rerank",
+    "moderations",
+    "tokenize",
+    "lora",
+    "models",
+    "batches",
+    "server",
+)
 """Folders beside this module, each with an `endpoints.py` that has `ENDPOINTS`."""
 
 
@@ -15,7 +27,10 @@ def _endpoints(folder: str) -> tuple[Endpoint, ...]:
     return endpoints
 
 
-ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for folder in FOLDERS for endpoint in _endpoints(folder))
+BY_FOLDER: dict[str, tuple[Endpoint, ...]] = {folder: _endpoints(folder) for folder in FOLDERS}
+"""Folder → its endpoints."""
+
+ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for endpoints in BY_FOLDER.values() for endpoint in endpoints)
 """Endpoints, in the order in which paths are matched."""
 
 TRITON_ENTRIES: dict[str, TritonEntry] = {e.name: e.triton for e in ENDPOINTS if e.triton is not None}

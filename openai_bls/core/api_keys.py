@@ -1,7 +1,8 @@
 """API keys: one from the environment, and named ones from a file that may change while the server runs.
 
-A line of the file is `name: sha256:<64 hex digits>` or `name: <key>`; empty lines and those that begin with `#` are
-left out. Two lines with one name are two keys of one client, such as an old and a new one.
+A line of the file is `name: sha256:<64 hex digits>` or `name: <key>`, followed by limits of that name such as
+`requests_per_minute=60` (`core.key_limits`); empty lines and those that begin with `#` are left out. Two lines with one
+name are two keys of one client, such as an old and a new one, which have the same limits: one of the lines says them.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ import hashlib
 import logging
 import re
 import secrets
-import time
 from contextvars import ContextVar
 from pathlib import Path
+from typing import NamedTuple
 
 from openai_bls.core.errors import AuthenticationError
+from openai_bls.core.key_limits import NO_LIMITS, KeyLimits, parse_limits
 from openai_bls.core.settings import OpenAiBlsSettings
+from openai_bls.core.watched_files import WatchedFiles
 
 logger = logging.getLogger(__name__)
 
-CHECK_INTERVAL_S = 1.0
-"""Seconds between two looks whether the file has changed, while requests come."""
 MAX_FILE_BYTES = 1024 * 1024
 
 _HASH_PREFIX = "sha256:"
@@ -34,6 +35,15 @@ key_name: ContextVar[str] = ContextVar("key_name", default="")
 
 class ApiKeysError(ValueError):
     """A file of keys that cannot be used; the message is one sentence and holds no key."""
+
+
+class _File(NamedTuple):
+    """What the file of keys says."""
+
+    names: dict[str, str]
+    """Digest of each key → its name."""
+    limits: dict[str, KeyLimits]
+    """Limits of the names that have some."""
 
 
 class ApiKeys:
@@ -52,9 +62,8 @@ class ApiKeys:
     def __init__(self, key: str = "", file: str = "") -> None:
         self._own = {_digest(key): ""} if key else {}
         self._file = Path(file) if file else None
-        self._state = self._file_state()
-        self._named = _read(self._file) if self._file else {}
-        self._checked_at = time.monotonic()
+        self._watched = WatchedFiles([self._file] if self._file else [])
+        self._named = _read(self._file) if self._file else _File({}, {})
 
     @classmethod
     def of(cls, settings: OpenAiBlsSettings) -> ApiKeys:
@@ -85,37 +94,25 @@ class ApiKeys:
         self._follow_file()
         # What the time of the look-up tells of a digest says nothing about a key.
         digest = _digest(given)
-        name = self._named.get(digest, self._own.get(digest))
+        name = self._named.names.get(digest, self._own.get(digest))
         if name is None:
             raise AuthenticationError(f"Incorrect or missing API key: {remedy}")
         return name
 
+    def limits(self, name: str) -> KeyLimits:
+        """Limits of the key `name`, as they are now; the key without a name has none."""
+        return self._named.limits.get(name, NO_LIMITS)
+
     def _follow_file(self) -> None:
         """Read the file again if it has changed; a broken one changes nothing."""
-        now = time.monotonic()
-        if self._file is None or now - self._checked_at < CHECK_INTERVAL_S:
+        if self._file is None or not self._watched.changed():
             return
-        self._checked_at = now
-        state = self._file_state()
-        if state == self._state:
-            return
-        self._state = state
         try:
             self._named = _read(self._file)
         except ApiKeysError as error:
             logger.error("the API keys stay as they are: %s", error)
         else:
-            logger.info("%d API keys read from %s", len(self._named), self._file)
-
-    def _file_state(self) -> tuple[int, ...] | None:
-        """What changes with the file; None if there is none."""
-        if self._file is None:
-            return None
-        try:
-            found = self._file.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+            logger.info("%d API keys read from %s", len(self._named.names), self._file)
 
 
 def bearer(authorization: str) -> str:
@@ -140,8 +137,7 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
-def _read(file: Path) -> dict[str, str]:
-    """Digest of each key in the file → its name."""
+def _read(file: Path) -> _File:
     try:
         with file.open(encoding="utf-8") as opened:
             text = opened.read(MAX_FILE_BYTES + 1)
@@ -151,18 +147,25 @@ def _read(file: Path) -> dict[str, str]:
         raise ApiKeysError(f"{file} is not UTF-8") from None
     if len(text) > MAX_FILE_BYTES:
         raise ApiKeysError(f"{file} is larger than {MAX_FILE_BYTES} bytes")
-    found: dict[str, str] = {}
+    found = _File({}, {})
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
-        name, _, key = (part.strip() for part in entry.partition(":"))
+        name, _, rest = (part.strip() for part in entry.partition(":"))
+        key, *words = rest.split() or [""]
         digest = key.removeprefix(_HASH_PREFIX).lower() if key.startswith(_HASH_PREFIX) else _digest(key)
         if not (_NAME.fullmatch(name) and _KEY.fullmatch(key) and _HASH.fullmatch(digest)):
             raise ApiKeysError(f"line {number} of {file} is not '<name>: sha256:<64 hex digits>' or '<name>: <key>'")
-        if found.setdefault(digest, name) != name:
-            raise ApiKeysError(f"line {number} of {file} gives '{name}' the key of '{found[digest]}'")
-    if not found:
+        if found.names.setdefault(digest, name) != name:
+            raise ApiKeysError(f"line {number} of {file} gives '{name}' the key of '{found.names[digest]}'")
+        try:
+            limits = parse_limits(words)
+        except ValueError as error:
+            raise ApiKeysError(f"line {number} of {file}: {error}") from None
+        if words and found.limits.setdefault(name, limits) != limits:
+            raise ApiKeysError(f"line {number} of {file} gives '{name}' other limits than a line before")
+    if not found.names:
         # Not "no key is required": it may be one that is just being written.
         raise ApiKeysError(f"{file} holds no key")
     return found

@@ -18,6 +18,18 @@ class LoraError(Exception):
     """An adapter that cannot be loaded or unloaded; the message is one sentence for the client."""
 
 
+class PrefixCacheError(Exception):
+    """A prefix cache that is not reset; the message is one sentence for the client.
+
+    Args:
+        busy: it may be reset later.
+    """
+
+    def __init__(self, message: str, *, busy: bool = False) -> None:
+        super().__init__(message)
+        self.busy = busy
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Snapshot of an engine's load."""
 
@@ -77,6 +89,14 @@ class Engine(Protocol):
 
         Raises:
             LoraError: no adapter of that name is loaded.
+        """
+        ...
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the cached prompts, so that the next request computes its whole prompt. Waits for the engine's step.
+
+        Raises:
+            PrefixCacheError: the engine cannot, or sequences that run hold some of it.
         """
         ...
 

@@ -127,6 +127,9 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """Prompt tokens found in the KV cache, in the request's first delta."""
     embedding: list[float] | None = None
     """Shape [hidden size]; the only delta of a request with `pooling`, whose finish_reason is "stop"."""
+    queue_s: float | None = None
+    """Seconds that the request waited in the engine for a place in its batch, in the request's first delta; None where
+    the engine does not tell."""
 
 
 class LoraUpdate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -139,12 +142,14 @@ class LoraUpdate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """Folder of the adapter; empty unloads it."""
 
 
-class LoraResult(msgspec.Struct, frozen=True, array_like=True):
-    """Answer to a `LoraUpdate`."""
+class UpdateResult(msgspec.Struct, frozen=True, array_like=True):
+    """Answer to a `LoraUpdate`, or to a reset of the prefix cache."""
 
     update_id: int
     error: str | None
     """Message for the client, if it could not be done."""
+    busy: bool = False
+    """It may be done later."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,8 +10,10 @@
         ├── NotFoundError        404  no such endpoint
         ├── AuthenticationError  401  a missing or wrong API key
         ├── RefusedByGuardError  4xx  a guard refuses the request or its answer
-        ├── OverloadedError      503  the server takes no more work just now
+        ├── RateLimitError       429  too much load, of all clients or of this key; comes right by waiting
+        ├── OverloadedError      503  the server, or a part of it, answers nobody just now
         ├── DeadlineError        504  another model has not answered in time
+        │   └── RequestDeadlineError  the request's own timeout has passed
         └── EngineError          500  the engine failed; the client did nothing wrong
 
 Every message may be shown to a client: it names the field at fault, never a path, and carries no traceback. Any other
@@ -20,7 +22,8 @@ exception is logged with its traceback and answered as a plain `EngineError`.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 from openai_bls.core.engine_types import TokenDelta
 
@@ -41,6 +44,8 @@ class ApiError(Exception):
     status: int = 500
     type: str = "server_error"
     default_code: str | None = None
+    retry_after_s: float | None = None
+    """Seconds after which the same request may succeed; None if that is not known."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         if len(message) > _MAX_MESSAGE_LENGTH:
@@ -51,6 +56,11 @@ class ApiError(Exception):
             param = param[: _MAX_PARAM_LENGTH - 1] + "…"
         self.param = param
         self.code = code if code is not None else self.default_code
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the HTTP answer."""
+        return {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
 
     def body(self) -> dict[str, Any]:
         """The OpenAI error body: `{"error": {"message", "type", "param", "code"}}`."""
@@ -121,12 +131,57 @@ class RefusedByGuardError(ApiError):
         self.type = kind
 
 
+RefusalReason = Literal[
+    "in_progress",
+    "queue_full",
+    "too_late",
+    "concurrent_requests",
+    "requests_per_minute",
+    "tokens_per_minute",
+]
+"""Reason of a `RateLimitError`, as the metrics call it; `too_late` is a request that could not meet its deadline."""
+
+# The official clients wait no longer than this for a retry.
+_MAX_RETRY_AFTER_S = 60.0
+
+
+class RateLimitError(ApiError):
+    """429: there is more load than the server takes, of all clients together or of this client's key.
+
+    Args:
+        message: for the client.
+        reason: for the metrics.
+        kind: `type` of OpenAI's error body: what there is too much of.
+        retry_after_s: seconds after which there may be room.
+    """
+
+    status = 429
+    default_code = "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: RefusalReason,
+        kind: Literal["requests", "tokens"] = "requests",
+        retry_after_s: float | None = 1.0,
+    ) -> None:
+        if retry_after_s is not None:
+            retry_after_s = min(max(1.0, retry_after_s), _MAX_RETRY_AFTER_S)
+            message = f"{message} Try again in {math.ceil(retry_after_s)} s."
+        super().__init__(message)
+        self.type = kind
+        self.reason: RefusalReason = reason
+        self.retry_after_s = retry_after_s
+
+
 class OverloadedError(ApiError):
-    """503: the server takes no more work just now (full, or shutting down)."""
+    """503: the server, or a part of it, answers nobody just now: not loaded, shutting down, no room for bodies."""
 
     status = 503
     type = "server_error"
     default_code = "server_overloaded"
+    retry_after_s = 1.0
 
 
 class DeadlineError(ApiError):
@@ -135,6 +190,22 @@ class DeadlineError(ApiError):
     status = 504
     type = "server_error"
     default_code = "timeout"
+
+
+class RequestDeadlineError(DeadlineError):
+    """504: the request's own timeout has passed.
+
+    Args:
+        timeout_s: that it came with.
+        waited: its time passed before the engine had it.
+    """
+
+    default_code = "deadline_exceeded"
+
+    def __init__(self, timeout_s: float, *, waited: bool) -> None:
+        where = "before the engine began with it" if waited else "while it was being answered"
+        super().__init__(f"The request's timeout of {timeout_s:g} s has passed {where}.", param="timeout")
+        self.waited = waited
 
 
 class EngineError(ApiError):

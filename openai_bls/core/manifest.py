@@ -14,7 +14,7 @@ A folder without a readable manifest holds no engine.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,7 @@ MANIFEST_NAME = "engine.json"
 ENGINE_FOLDER = "engine"
 """Folder of a version that holds TensorRT-LLM's engine files."""
 FORMAT_VERSION = 1
-BUILD_HINT = "run `make engine` or `python build/engine.py --model <checkpoint>`"
+BUILD_HINT = "run `openai-bls build --model <checkpoint>`"
 
 ASIDE = ".aside-"
 """Name prefix of files and folders that a running build is writing."""
@@ -181,8 +181,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files of the checkpoint folder, by name."""
     source: str = ""
     """Fingerprint of what this was built from and with, by which a second build sees that nothing changed."""
+    revision: str = ""
+    """Commit on the hub that the checkpoint is of; empty if it is from elsewhere."""
     builder: dict[str, str] = {}
-    """Versions of the packages that built it."""
+    """Versions of the packages that built it, and what it was built from (`model`)."""
     null: NullSettings = NullSettings()
     tensorrt_llm: TensorRtLlmRecord | None = None
     """Set if and only if `engine` is `tensorrt_llm`."""
@@ -240,18 +242,19 @@ def load_manifest(version_dir: Path) -> Manifest:
         raise EngineLoadError(f"{short(path)} is not readable ({error}): {BUILD_HINT}") from None
 
 
-def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of the file at `path`."""
+def sha256(path: Path, advance: Callable[[int], None] = lambda _: None) -> str:
+    """Hexadecimal SHA-256 of the file at `path`; `advance` is told the bytes."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_HASH_BLOCK_BYTES):
             digest.update(block)
+            advance(len(block))
     return digest.hexdigest()
 
 
-def record(path: Path) -> FileRecord:
-    """The manifest's record of the file at `path`."""
-    return FileRecord(path.stat().st_size, sha256(path))
+def record(path: Path, advance: Callable[[int], None] = lambda _: None) -> FileRecord:
+    """The manifest's record of the file at `path`; `advance` is told the bytes."""
+    return FileRecord(path.stat().st_size, sha256(path, advance))
 
 
 def check_files(folder: Path, files: Mapping[str, FileRecord], *, hashes: bool) -> int:

@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from contextvars import ContextVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from openai_bls.core.engine_types import PromptRequest
+from openai_bls.core.errors import InvalidRequestError
+
+MAX_TIMEOUT_S = 24 * 3600
+Timeout = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_S)]
+"""Seconds in which a request must be answered, from its arrival on."""
+
+request_timeout_s: ContextVar[float | None] = ContextVar("request_timeout_s", default=None)
+"""Timeout that came beside the body of the request that is being answered: in a header, or as Triton's own."""
+
+
+def checked_timeout(seconds: object, name: str) -> float:
+    """`seconds`, which a request has under `name`, as its timeout.
+
+    Raises:
+        InvalidRequestError: it is no number, or out of range.
+    """
+    # Comparisons with NaN are false.
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= MAX_TIMEOUT_S:
+        return float(seconds)
+    raise InvalidRequestError(
+        f"'{name}' must be a number of seconds above 0 and at most {MAX_TIMEOUT_S}, not {seconds!r}.", param=name
+    )
+
+
+class Deadline(NamedTuple):
+    """Time by which a request must be answered."""
+
+    at: float
+    """In seconds of `time.monotonic()`."""
+    timeout_s: float
+    """As the client said it."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, at least 0."""
+        return max(0.0, self.at - time.monotonic())
+
+    @classmethod
+    def of(cls, timeout_s: float | None, began_at: float) -> Deadline | None:
+        """The deadline of a request; None if it has none.
+
+        Args:
+            timeout_s: of its body; the one beside the body counts if that is shorter.
+            began_at: its arrival, of `time.monotonic()`.
+        """
+        beside = request_timeout_s.get()
+        if timeout_s is None or (beside is not None and beside < timeout_s):
+            timeout_s = beside
+        return None if timeout_s is None else cls(began_at + timeout_s, timeout_s)
 
 
 class Requested(msgspec.Struct, frozen=True):
@@ -73,6 +124,7 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    """Every chunk has the counts up to it, the first one no new token; with `include_usage` only, as in vLLM."""
     tools: ToolUse | None = None
     """Set if tool calls in the output are to be parsed."""
     parallel_tool_calls: bool = True
@@ -83,6 +135,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""
     truncate_prompt_tokens: int | None = None
     """Number of the prompt's last tokens to keep; None keeps all."""
+    timeout: float | None = None
+    """Seconds from its arrival in which it must be answered; None is no limit."""
 
     @property
     def prompt_count(self) -> int:

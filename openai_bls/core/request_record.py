@@ -1,4 +1,4 @@
-"""Record of one finished request, for metrics."""
+"""Record of one finished request, for metrics, logs and traces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from openai_bls.core.usage import FinishReason, Usage
 
 Outcome = Literal["done", "cancelled"] | ApiError
 """End of a request: an answer, the client's disconnect, or an error."""
+
+
+class Progress(NamedTuple):
+    """How far a request has come. Times are of `time.monotonic()`, in seconds."""
+
+    finish_reasons: list[FinishReason]
+    """One per finished sequence."""
+    usage: Usage
+    first_token_at: float | None = None
+    """None if there was no token."""
+    queued_at: float | None = None
+    """When it was ready for an engine; None if it never was."""
+    submitted_at: float | None = None
+    """When the engine was given it; None if no engine was."""
+    queue_s: float | None = None
+    """Seconds from `queued_at` that it waited for a place in the batch: for its turn, and in the engine if it tells."""
 
 
 class RequestRecord(NamedTuple):
@@ -27,3 +43,9 @@ class RequestRecord(NamedTuple):
     ended_at: float
     key: str = ""
     """Name of the API key that it came with; empty if it has none."""
+    queued_at: float | None = None
+    """When it was ready for an engine; None if it never was."""
+    submitted_at: float | None = None
+    """When the engine was given it; None if no engine was."""
+    queue_s: float | None = None
+    """Seconds from `queued_at` that it waited for a place in the batch: for its turn, and in the engine if it tells."""

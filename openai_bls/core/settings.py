@@ -36,6 +36,8 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Address of /v1; `0.0.0.0` is every network interface."""
     http_port: Port = 9000
     """Port of /v1; 0 turns it off."""
+    http_ui: bool = True
+    """Serve web pages on that port: the playground at `/`, and the reference at `/docs`."""
     model_aliases: str = "openai_bls"
     """Further names for the served model, separated by commas; if there are several, for the first."""
     tool_call_parser: str = "auto"
@@ -47,7 +49,15 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Take `chat_template` from requests: it is a program that runs in `preprocessing`, in a sandbox, for as long as it
     likes."""
     max_concurrent_requests: Positive = 4096
-    """Requests in progress in each instance; one more is answered 503."""
+    """Requests in progress in each instance, those that wait for an engine included; one more is answered 429."""
+    max_waiting_requests: Positive = 4096
+    """Requests that wait for an engine in each instance; one more is answered 429."""
+    max_waiting_tokens: Positive = 2 * 1024 * 1024
+    """Prompt tokens of the requests that wait for an engine in each instance; one more request is answered 429."""
+    max_waiting_requests_per_key: Positive = 2048
+    """The same for each API key that has a name."""
+    max_waiting_tokens_per_key: Positive = 1024 * 1024
+    """The same for each API key that has a name."""
     max_request_bytes: Positive = 32 * 1024 * 1024
     """The largest request, in bytes: a body on /v1, tensors and parameters on Triton's endpoints."""
     max_body_bytes_in_flight: Positive = 256 * 1024 * 1024
@@ -68,6 +78,14 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Show the metrics of /v1 on Triton's metrics port too."""
     lora_root: str = ""
     """Directory below which /v1/load_lora_adapter finds adapters; empty turns it and /v1/unload_lora_adapter off."""
+    batches_dir: str = ""
+    """Directory of /v1/files and /v1/batches, which instances and servers may share; empty turns them off."""
+    batch_concurrency: Positive = 16
+    """Requests of batches in progress in each instance; none begins while others wait for the engine."""
+    max_file_bytes: Positive = 200 * 1024 * 1024
+    """The largest file of /v1/files, in bytes; all together may have 50 times as many."""
+    tokenizer_info: bool = False
+    """Serve /tokenizer_info: the chat template and the tokenizer's configuration."""
     engine_door: Literal["auto", "exchange", "grpc"] = "auto"
     """Transport to the engines: `exchange` to our own model.py, `grpc` (Triton's port, looped back) to the C++ backend
     `tensorrtllm`, `auto` by the backend in each engine's config.pbtxt."""
@@ -86,9 +104,21 @@ class OpenAiBlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Seconds until a `preprocessing` that is called by BLS must have answered."""
     keep_alive_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 15.0
     """Seconds of silence after which a /v1 stream sends a comment line, so that proxies keep it open."""
+    request_log: Literal["text", "json", "off"] = "text"
+    """One line for each request on standard output, or none."""
+    tracing: bool = False
+    """Send OpenTelemetry traces, by OTLP over HTTP to where the variables `OTEL_*` say."""
     cors_origins: str = ""
     """Origins of web pages that may use /v1, separated by commas, such as `https://chat.example.com`; `*` is every
     page. Empty is none."""
+    ssl_certfile: str = ""
+    """File with the certificate of /v1 and its chain, PEM; with it /v1 speaks HTTPS and no HTTP. Read again when it
+    changes, as are the other two. Empty is HTTP."""
+    ssl_keyfile: str = ""
+    """File with the certificate's private key, PEM and not encrypted; empty looks for it in `ssl_certfile`."""
+    ssl_ca_certs: str = ""
+    """File with the CAs of clients, PEM; with it requests need a client certificate, wherever they need an API key.
+    Empty asks for none."""
     guard_before: GuardName = ""
     """Triton model that sees each request before the engine does, and may change or refuse it; empty is none."""
     guard_after: GuardName = ""

@@ -59,6 +59,8 @@ class _Sequence:
         "finish_reason",
         "not_before",
         "position",
+        "queue_s",
+        "received_at",
         "request_id",
         "stop_token_id",
         "token_ids",
@@ -67,7 +69,9 @@ class _Sequence:
     def __init__(self, request: GenerationRequest, settings: NullSettings, info: EngineInfo) -> None:
         self.request_id = request.request_id
         self.position = 0
-        self.not_before = time.monotonic() + settings.first_token_delay_ms / 1000
+        self.received_at = time.monotonic()
+        self.queue_s = 0.0
+        self.not_before = self.received_at + settings.first_token_delay_ms / 1000
         self.fails = settings.fail_on_token_id in request.prompt_token_ids
         self.finish_reason: EngineFinishReason = "length"
         self.stop_token_id: int | None = None
@@ -182,6 +186,9 @@ class NullEngine:
         """Refuse, as above."""
         require_room(self._info, name)
 
+    def reset_prefix_cache(self) -> None:
+        """Nothing is cached."""
+
     def close(self) -> None:
         """End every live request with "cancelled" and stop the thread."""
         self._commands.close()
@@ -238,7 +245,9 @@ class NullEngine:
 
     def _fill(self) -> None:
         while self._waiting and len(self._active) < self._info.max_batch_size:
-            self._active.append(self._waiting.popleft())
+            sequence = self._waiting.popleft()
+            sequence.queue_s = time.monotonic() - sequence.received_at
+            self._active.append(sequence)
 
     def _forget(self, request_id: int) -> bool:
         sequence = self._live.pop(request_id, None)
@@ -277,11 +286,13 @@ class NullEngine:
             if left > 1 or (left == 1 and s.stop_token_id is not None):
                 s.position = position + 1
                 self._generated += 1
-                delta = TokenDelta(s.request_id, [s.token_ids[position]])
+                queue_s = None if position else s.queue_s
+                delta = TokenDelta(s.request_id, [s.token_ids[position]], queue_s=queue_s)
             else:
                 last = s.token_ids[position:]
                 self._generated += bool(last) or s.stop_token_id is not None
-                delta = TokenDelta(s.request_id, last, s.finish_reason, s.stop_token_id)
+                queue_s = None if position else s.queue_s
+                delta = TokenDelta(s.request_id, last, s.finish_reason, s.stop_token_id, queue_s=queue_s)
                 s.position, ended = -1, True
             deltas.append(delta if s.asked is None else s.detailed(delta, position))
         if ended:

@@ -14,6 +14,7 @@ from contextlib import aclosing, contextmanager
 import numpy as np
 
 from openai_bls.core.errors import EngineError, OverloadedError
+from openai_bls.core.request import request_timeout_s
 from openai_bls.pipeline.task_calls import call_failure
 from openai_bls.pipeline.task_models import TaskModel
 from openai_bls.transport.model_calls import Array, Arrays, ModelCallError, ModelCalls, NoStreamsError
@@ -101,7 +102,9 @@ class ChatModels:
         return self._calls.stream(*_arguments(model, request), timeout_s=self._timeout(model))
 
     def _timeout(self, model: TaskModel) -> float:
-        return model.timeout_s or self._timeout_s
+        timeout_s = model.timeout_s or self._timeout_s
+        beside = request_timeout_s.get()
+        return timeout_s if beside is None else min(timeout_s, beside)
 
     @contextmanager
     def _working(self, model: TaskModel) -> Iterator[None]:

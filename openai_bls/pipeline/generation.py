@@ -5,12 +5,15 @@ Everything here runs on the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable
 
-from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.core.request_record import Outcome
+from openai_bls.core.errors import ApiError, EngineError, RequestDeadlineError
+from openai_bls.core.request_record import Outcome, Progress
 from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.admission import Ticket
 from openai_bls.pipeline.model_registry import EngineClient
 from openai_bls.pipeline.sequence import Sequence, Writer
 
@@ -26,6 +29,7 @@ class Generation:
         writer: theirs.
         prompt_tokens: of each prompt; the sequences of a prompt follow each other.
         on_end: called once, however it ends, with the error if that is how.
+        ticket: its place in the admission to the engine; None submits at once.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Generation:
         writer: Writer,
         prompt_tokens: list[int],
         on_end: Callable[[Generation, Outcome], None],
+        ticket: Ticket | None = None,
     ) -> None:
         self._engine = engine
         self._sequences = sequences
@@ -42,13 +47,32 @@ class Generation:
         self._prompt_tokens = sum(prompt_tokens)
         self._per_prompt = len(sequences) // len(prompt_tokens)
         self._on_end = on_end
+        self._ticket = ticket
+        self._timer: asyncio.TimerHandle | None = None
         self._running = len(sequences)
         self._ended = False
         self.first_token_at: float | None = None
         """`time.monotonic()` of the first new token."""
+        self._queued_at: float | None = None
+        self._submitted_at: float | None = None
+        self.engine_queue_s: float | None = None
+        """Seconds that the first sequence waited in the engine for a place in the batch, where the engine tells it."""
 
     def start(self) -> None:
+        """Begin: every sequence goes to the engine now, or when it has room; if that fails, all are cancelled."""
+        ticket = self._ticket
+        self._queued_at = time.monotonic()
+        if ticket is None:
+            self.submit()
+            return
+        deadline = ticket.deadline
+        if deadline is not None:
+            self._timer = asyncio.get_running_loop().call_later(deadline.left_s, self._overdue, deadline.timeout_s)
+        ticket.enter(self)
+
+    def submit(self) -> None:
         """Submit every sequence to the engine; if that fails, all are cancelled."""
+        self._submitted_at = time.monotonic()
         try:
             for sequence in self._sequences:
                 sequence.start(self)
@@ -72,12 +96,14 @@ class Generation:
         """Stop the engine's work and write nothing more: the client has gone. Harmless after the end."""
         if self._end("cancelled"):
             self._cancel_running()
+            self._leave(done=False)
 
     def fail(self, error: ApiError) -> None:
         """End the whole request with `error`: no answer lacks a choice."""
         if self._end(error):
             self._cancel_running()
             self._writer.failed(error)
+            self._leave(done=False)
 
     def cancel_sequence(self, sequence: Sequence) -> None:
         """Stop the engine's work on a sequence that has ended by itself, at a stop string."""
@@ -86,6 +112,8 @@ class Generation:
     def sequence_ended(self) -> None:
         """Count a sequence that has written its finish_reason."""
         self._running -= 1
+        if self._running and self._ticket is not None:
+            self._ticket.sequence_ended()
         if self._running == 0 and self._end("done"):
             try:
                 self._writer.done(self.usage)
@@ -93,6 +121,28 @@ class Generation:
                 # For all others this request has ended: only this tells the client.
                 logger.exception("an answer could not be written")
                 self._writer.failed(EngineError("The server had an error; see its log."))
+            self._leave(done=True)
+
+    @property
+    def progress(self) -> Progress:
+        """What a record tells of it up to now."""
+        return Progress(
+            self.finish_reasons,
+            self.usage,
+            self.first_token_at,
+            self._queued_at,
+            self._submitted_at,
+            self._queue_s,
+        )
+
+    @property
+    def _queue_s(self) -> float | None:
+        """Seconds of waiting: for the engine's turn, and in the engine where it tells that."""
+        if self._queued_at is None:
+            return None
+        if self._submitted_at is None:
+            return time.monotonic() - self._queued_at
+        return self._submitted_at - self._queued_at + (self.engine_queue_s or 0.0)
 
     @property
     def finish_reasons(self) -> list[FinishReason]:
@@ -103,8 +153,19 @@ class Generation:
         if self._ended:
             return False
         self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._on_end(self, outcome)
         return True
+
+    def _leave(self, *, done: bool) -> None:
+        """Make room for others."""
+        if self._ticket is not None:
+            self._ticket.leave(sum(sequence.completion_tokens for sequence in self._sequences), done=done)
+
+    def _overdue(self, timeout_s: float) -> None:
+        assert self._ticket is not None
+        self.fail(RequestDeadlineError(timeout_s, waited=self._ticket.started_at is None))
 
     def _cancel_running(self) -> None:
         for sequence in self._sequences:

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from openai_bls.core.api_keys import key_name
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.errors import ApiError
+from openai_bls.core.errors import ApiError, RateLimitError, RequestDeadlineError
 from openai_bls.core.request_record import RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.metrics_directory import VARIABLE, ended_instances
@@ -70,6 +70,11 @@ _WHOLE = HistogramFamily(
     "From the request's arrival to its last token, of requests that were not cancelled and did not fail.",
     (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0, 480.0),
 )
+_QUEUE = HistogramFamily(
+    _PREFIX + "request_queue_time_seconds",
+    "Wait for a place in the engine's batch: for its turn, and in the engine as far as that tells it.",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0),
+)
 _GUARD_CALL = HistogramFamily(
     _PREFIX + "guard_call_seconds",
     "Calls of a guard, before requests or after answers. The outcome is passed, changed, refused, timeout, failed, or "
@@ -77,7 +82,7 @@ _GUARD_CALL = HistogramFamily(
     (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
     ("hook", "outcome"),
 )
-_HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _GUARD_CALL)
+_HISTOGRAMS = (_FIRST_TOKEN, _PER_TOKEN, _WHOLE, _QUEUE, _GUARD_CALL)
 
 
 class Observation(NamedTuple):
@@ -140,6 +145,32 @@ class Metrics(Collector):
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self._waiting = Gauge(
+            _PREFIX + "requests_waiting",
+            "Requests that wait for an engine to have room for them.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._waiting_tokens = Gauge(
+            _PREFIX + "prompt_tokens_waiting",
+            "Prompt tokens of the requests that wait for an engine.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        by_key = (_KEY_LABEL,) if self._has_keys else ()
+        self._refusals = Counter(
+            _PREFIX + "requests_refused",
+            "Requests answered 429. The reason is in_progress, queue_full or too_late (would miss its deadline) for "
+            "the server's limits, concurrent_requests, requests_per_minute or tokens_per_minute for the API key's.",
+            ("reason", *by_key),
+            registry=registry,
+        )
+        self._deadlines_missed = Counter(
+            _PREFIX + "deadlines_missed",
+            "Requests whose timeout has passed: while they waited for the engine, or while they were answered.",
+            ("stage", *by_key),
+            registry=registry,
+        )
         self._service = service
         self._counted: WeakSet[ApiError] = WeakSet()
         self.observations: deque[Observation] | None = None
@@ -148,6 +179,11 @@ class Metrics(Collector):
     def set_in_progress(self, count: int) -> None:
         """Set the number of requests in progress."""
         self._in_progress.set(count)
+
+    def waiting_changed(self, requests: int, prompt_tokens: int) -> None:
+        """Change what waits for the engines."""
+        self._waiting.inc(requests)
+        self._waiting_tokens.inc(prompt_tokens)
 
     def guard_called(self, hook: str, outcome: str, seconds: float) -> None:
         """Count a call of a guard."""
@@ -160,6 +196,7 @@ class Metrics(Collector):
         if isinstance(outcome, ApiError):
             # It comes again as the answer's error.
             self._counted.add(outcome)
+            self._count_overload(outcome, record.key)
             outcome_label = str(outcome.status)
         else:
             outcome_label = outcome
@@ -177,6 +214,8 @@ class Metrics(Collector):
             self._tokens[kind].labels(*counted).inc(count)
         if record.first_token_at is not None:
             self._observe(_FIRST_TOKEN, labels, record.first_token_at - record.began_at)
+        if record.queue_s is not None:
+            self._observe(_QUEUE, labels, record.queue_s)
         if outcome == "done":
             self._observe(_WHOLE, labels, record.ended_at - record.began_at)
             self._observe_pace(record)
@@ -190,6 +229,7 @@ class Metrics(Collector):
         """
         if error in self._counted:
             return
+        self._count_overload(error, key_name.get())
         counted = self._counted_labels(("", endpoint or _OTHER), key_name.get())
         self._requests.labels(*counted, str(error.status)).inc()
 
@@ -230,6 +270,14 @@ class Metrics(Collector):
 
     def _counted_labels(self, labels: tuple[str, ...], key: str) -> tuple[str, ...]:
         return (*labels, key) if self._has_keys else labels
+
+    def _count_overload(self, error: ApiError, key: str) -> None:
+        """Count a request that was refused for the load, or has become too late."""
+        if isinstance(error, RateLimitError):
+            self._refusals.labels(*self._counted_labels((error.reason,), key)).inc()
+        elif isinstance(error, RequestDeadlineError):
+            stage = "waiting" if error.waited else "generating"
+            self._deadlines_missed.labels(*self._counted_labels((stage,), key)).inc()
 
     def _observe_pace(self, record: RequestRecord) -> None:
         sequences = len(record.finish_reasons)

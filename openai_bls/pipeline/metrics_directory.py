@@ -59,7 +59,17 @@ def share(owner: int) -> Path | None:
 def ended_instances(directory: str) -> set[int]:
     """Process ids of instances that have ended and still have gauges of live processes."""
     pids = {int(file.stem.rpartition("_")[2]) for file in Path(directory).glob("gauge_live*_*.db")}
-    return {pid for pid in pids if not Path(f"/proc/{pid}").exists()}
+    return {pid for pid in pids if _has_ended(pid)}
+
+
+def _has_ended(pid: int) -> bool:
+    """True of a zombie, too: tritonserver reaps a dead stub when its model is unloaded, which may be never."""
+    try:
+        # The name in parentheses may hold spaces and parentheses.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state in "ZX"
 
 
 class Leadership:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ from openai_bls.core.engine_types import EngineInfo, GenerationRequest, PromptRe
 from openai_bls.core.errors import InvalidRequestError, ModelNotFoundError
 from openai_bls.output.detect import ModelFormats
 from openai_bls.output.detokenizer.factory import DetokenizerFactory
+from openai_bls.pipeline.observed_request import observe
 from openai_bls.pipeline.task_models import Task, TaskModel, TaskModels, unusable, wrong_endpoint
 
 
@@ -49,6 +51,10 @@ class EngineClient(Protocol):
         """Load the adapter in the folder `path`, or unload it if that is empty; raises ApiError."""
         ...
 
+    async def reset_prefix_cache(self) -> None:
+        """Have the engine forget its cached prompts; raises ApiError."""
+        ...
+
 
 class PromptClient(Protocol):
     """Client of preprocessing: `transport.ipc.prompts`."""
@@ -73,6 +79,7 @@ class ServedModel:
         detokenizers: for the engine's tokenizer.
         formats: tool-call and reasoning formats.
         aliases: further names.
+        tokenizer_dir: folder with the tokenizer's files.
     """
 
     def __init__(
@@ -83,8 +90,10 @@ class ServedModel:
         detokenizers: DetokenizerFactory,
         formats: ModelFormats,
         aliases: Sequence[str] = (),
+        tokenizer_dir: Path | None = None,
     ) -> None:
         self.engine = engine
+        self.tokenizer_dir = tokenizer_dir
         self.prompts = prompts
         self.detokenizers = detokenizers
         self.formats = formats
@@ -210,6 +219,7 @@ class Models:
         Raises:
             ApiError: there is none, or none that can be used; see `TaskModels.find`.
         """
+        observe(model=name or "")
         return await self.tasks.find(name, tasks, self.engine_names)
 
     def find(self, name: str | None) -> Target:
@@ -219,6 +229,12 @@ class Models:
             ModelNotFoundError: no model of that name is served.
             InvalidRequestError: it is a task model, which is for another endpoint.
         """
+        observe(model=name or "")
+        target = self._find(name)
+        observe(model=target.name)
+        return target
+
+    def _find(self, name: str | None) -> Target:
         target = self.engine_target(name)
         if target is not None:
             return target
@@ -248,7 +264,7 @@ class Models:
                 "max_model_len": None,
                 "task": task.task,
             }
-        model, lora_name = self.find(name)
+        model, lora_name = self._find(name)
         info = model.info
         return {
             "id": name,

@@ -13,8 +13,8 @@ from openai_bls.core.engine_types import GenerationRequest, Grammar, PromptResul
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import Requested, ToolUse, ValidRequest
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.output.detect import Reasoning
 from openai_bls.output.events import OutputParser
+from openai_bls.output.harmony import final
 from openai_bls.output.stop_strings import StopMatcher
 from openai_bls.output.structured import Format, grammar, has_structural_tags, has_style
 from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either
@@ -249,7 +249,11 @@ def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | 
     reasoning = model.formats.reasoning
     if found is None or not request.chat or reasoning is None:
         return found
-    return Requested(_with_reasoning(found.format, reasoning, tail), found.param)
+    # gpt-oss's prompts end like its reasoning, which they never close.
+    if not model.formats.harmony and tail.rstrip().endswith(reasoning.end):
+        return found
+    # The answer, after unrestricted reasoning.
+    return Requested(reasoning.constraint(found.format, opened=reasoning.opened_by(tail)), found.param)
 
 
 def constraint(found: Requested, model: ServedModel) -> Grammar:
@@ -288,24 +292,19 @@ def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
                 # Where the text must match something as well, it is that or calls, no mixture.
                 at_least_one=tools.required or structured is not None,
                 name=tools.name,
-                parallel=request.parallel_tool_calls,
+                # A call ends gpt-oss's turn.
+                parallel=request.parallel_tool_calls and not model.formats.harmony,
             )
         if tools.required:
             structured = None
+    if structured is not None and model.formats.harmony and request.chat:
+        structured = Requested(final(structured.format), structured.param)
     if calls is None:
         return structured
     if structured is None:
         return Requested(calls, "tools")
     array = either(structured.format, calls) if not has_structural_tags(model.info) else None
     return Requested(array or {"type": "or", "elements": [structured.format, calls]}, structured.param)
-
-
-def _with_reasoning(answer: Format, reasoning: Reasoning, tail: str) -> Format:
-    """`answer` after unrestricted reasoning."""
-    if tail.rstrip().endswith(reasoning.end):
-        # The prompt itself has closed the reasoning.
-        return answer
-    return reasoning.constraint(answer, opened=reasoning.opened_by(tail))
 
 
 # --- sequences ---

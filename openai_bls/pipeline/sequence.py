@@ -14,7 +14,15 @@ from openai_bls.core.errors import ApiError, EngineError, engine_failure
 from openai_bls.core.logprobs import LogprobTrack, TokenLogprob, of_prompt
 from openai_bls.core.usage import FinishReason, Usage
 from openai_bls.output.detokenizer.factory import Detokenizer
-from openai_bls.output.events import ContentDelta, Event, OutputParser, ReasoningDelta, ToolCallArguments, ToolCallStart
+from openai_bls.output.events import (
+    AnswerEnd,
+    ContentDelta,
+    Event,
+    OutputParser,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
 from openai_bls.output.stop_strings import StopMatcher
 
 logger = logging.getLogger(__name__)
@@ -61,6 +69,8 @@ class SequenceOwner(Protocol):
 
     first_token_at: float | None
     """`time.monotonic()` of the first new token."""
+    engine_queue_s: float | None
+    """Seconds that its first sequence waited in the engine for a place in the batch."""
 
     def fail(self, error: ApiError) -> None:
         """End the whole request with `error`."""
@@ -205,8 +215,10 @@ class Sequence:
         if self._echo is not None:
             self._write_echo(self._echo, delta)
         count = len(delta.token_ids)
-        if owner.first_token_at is None and count:
-            owner.first_token_at = time.monotonic()
+        if owner.first_token_at is None:
+            owner.engine_queue_s = delta.queue_s
+            if count:
+                owner.first_token_at = time.monotonic()
         if delta.cached_tokens:
             self.cached_tokens = delta.cached_tokens
         if self._reasoning_open:
@@ -303,6 +315,9 @@ class Sequence:
                 self._writer.tool_call(self, event.index, event.id, event.name)
             elif isinstance(event, ToolCallArguments):
                 self._writer.tool_arguments(self, event.index, event.fragment)
+            elif isinstance(event, AnswerEnd):
+                self._parser = None
+                return True
         return False
 
     def _end(self, owner: SequenceOwner, reason: FinishReason) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from openai_bls.core.api_keys import ApiKeys, key_name
-from openai_bls.core.errors import ApiError, OverloadedError
-from openai_bls.core.request import ValidRequest
-from openai_bls.core.request_record import Outcome, RequestRecord
+from openai_bls.core.errors import ApiError, OverloadedError, RateLimitError, RequestDeadlineError
+from openai_bls.core.request import Deadline, ValidRequest
+from openai_bls.core.request_record import Outcome, Progress, RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
-from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.core.usage import Usage
+from openai_bls.pipeline.admission import Admission
 from openai_bls.pipeline.chat_models import ChatModels
 from openai_bls.pipeline.generation import Generation
 from openai_bls.pipeline.guards import Guards, guarded_request
+from openai_bls.pipeline.key_budgets import KeyBudgets
 from openai_bls.pipeline.metrics import Metrics
-from openai_bls.pipeline.model_registry import Models, Target
+from openai_bls.pipeline.model_registry import Models, ServedModel, Target
+from openai_bls.pipeline.observed_request import observe, observed_request
+from openai_bls.pipeline.observer import Observer
 from openai_bls.pipeline.prepare import WriterT, prepare
 from openai_bls.pipeline.readiness import Readiness
 from openai_bls.pipeline.sequence import Writer
@@ -48,6 +53,20 @@ class StreamWriter(Writer, Protocol):
 StreamWriterT = TypeVar("StreamWriterT", bound=StreamWriter)
 
 
+async def within(deadline: Deadline | None, work: Awaitable[T]) -> T:
+    """What `work` gives; it is cancelled at the deadline, if there is one.
+
+    Raises:
+        RequestDeadlineError: it has not ended by then.
+    """
+    if deadline is None:
+        return await work
+    try:
+        return await asyncio.wait_for(work, deadline.left_s)
+    except asyncio.TimeoutError:
+        raise RequestDeadlineError(deadline.timeout_s, waited=True) from None
+
+
 class Service:
     """Answers requests. One for each `openai_bls` instance; every method belongs to the event loop's thread.
 
@@ -57,6 +76,8 @@ class Service:
         model_calls: calls of other models of this server.
         on_busy: called with the number of requests in progress whenever it changes.
         api_keys: of which requests must have one; None is those of the settings.
+        instances: of this model that share the engines.
+        observer: told of each request; None is nobody.
     """
 
     def __init__(
@@ -66,11 +87,18 @@ class Service:
         model_calls: ModelCalls,
         on_busy: Callable[[int], None] = lambda busy: None,
         api_keys: ApiKeys | None = None,
+        instances: int = 1,
+        observer: Observer | None = None,
     ) -> None:
         self.models = models
         self.settings = settings
         self.model_calls = model_calls
         self.api_keys = ApiKeys.of(settings) if api_keys is None else api_keys
+        self.budgets = KeyBudgets(self.api_keys.limits)
+        """What the requests of each API key may still take."""
+        self._admissions: dict[ServedModel, Admission] = {}
+        self._instances = instances
+        self.observer = observer or Observer()
         self.chat_models = ChatModels(model_calls, settings.chat_models_timeout_s)
         self._on_busy = on_busy
         self.readiness = Readiness()
@@ -116,12 +144,27 @@ class Service:
         Raises:
             ApiError: it cannot be honoured, or the engine failed.
         """
-        generation, writer = await self._prepare(request, make_writer)
+        generation, writer = await self.submit(request, make_writer)
         try:
-            generation.start()
             return await writer.answer
         finally:
             generation.cancel()
+
+    async def submit(
+        self, request: ValidRequest, make_writer: Callable[[Target], WriterT]
+    ) -> tuple[Generation, WriterT]:
+        """A started generation, and its writer, whose whole answer the caller waits for, or cancels.
+
+        Raises:
+            ApiError: it cannot be honoured.
+        """
+        generation, writer = await self._prepare(request, make_writer)
+        try:
+            generation.start()
+        except BaseException:
+            generation.cancel()
+            raise
+        return generation, writer
 
     async def begin(self, request: ValidRequest, make_writer: Callable[[Target], StreamWriter]) -> Generation:
         """Begin a streamed answer; returns once the engine has the request.
@@ -162,70 +205,118 @@ class Service:
     async def _prepare(
         self, request: ValidRequest, make_writer: Callable[[Target], WriterT]
     ) -> tuple[Generation, WriterT]:
+        observe(request=request)
         await self.models.look_for(request.model)
         target = self.models.find(request.model)
         self.check_admission()
-        record = self.recorder(request.endpoint, target.name)
+        guarded, key, began_at = guarded_request.get(), key_name.get(), time.monotonic()
+        deadline = Deadline.of(request.timeout, began_at if guarded is None else guarded.began_at)
+        admission = self.admission(target.model)
+        # Before anything is done for it.
+        admission.check(key, deadline, max_tokens=math.inf if request.max_tokens is None else request.max_tokens)
+        lease = self.budgets.enter(key)
         self.count(1)
         try:
-            writer, sequences, prompts = await prepare(request, target, self.settings, make_writer)
+            writer, sequences, prompts = await within(deadline, prepare(request, target, self.settings, make_writer))
+            prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
+            most = max(sequence.request.max_tokens for sequence in sequences)
+            ticket = admission.ticket(key, sum(prompt_tokens), most, len(sequences), deadline)
+            lease.take_tokens(ticket.cost_tokens, ticket.prompt_tokens)
         except BaseException:
+            lease.end(0)
             self.count(-1)
             raise
+        record = self.recorder(request.endpoint, target.name, began_at)
 
         def ended(generation: Generation, outcome: Outcome) -> None:
+            lease.end(generation.usage.total_tokens)
             self.count(-1)
-            record(outcome, generation.finish_reasons, generation.usage, generation.first_token_at)
+            record(outcome, generation.progress)
 
-        prompt_tokens = [len(prompt) for prompt in prompts.token_ids]
-        return Generation(target.model.engine, sequences, writer, prompt_tokens, ended), writer
+        return Generation(target.model.engine, sequences, writer, prompt_tokens, ended, ticket), writer
 
-    def recorder(self, endpoint: str, model: str) -> Callable[[Outcome, list[FinishReason], Usage, float | None], None]:
-        """Recorder of the request that this task answers, which begins now; to be called once, when it has ended.
+    def admission(self, model: ServedModel) -> Admission:
+        """Admission to the engine of a model."""
+        admission = self._admissions.get(model)
+        if admission is None:
+            admission = self._admissions[model] = Admission(
+                lambda: model.info.max_batch_size,
+                self.settings,
+                self.api_keys.limits,
+                lambda: model.engine.stats,
+                self._instances,
+                self.metrics.waiting_changed,
+            )
+        return admission
+
+    def recorder(self, endpoint: str, model: str, began_at: float | None = None) -> Callable[[Outcome, Progress], None]:
+        """Recorder of the request that this task answers; to be called once, when it has ended.
 
         Args:
             endpoint: its name in the metrics.
             model: that it is for, as the metrics call it.
+            began_at: when it began; now, if that is not given.
         """
-        guarded, key = guarded_request.get(), key_name.get()
-        began_at = time.monotonic() if guarded is None else guarded.began_at
+        guarded, observed, key = guarded_request.get(), observed_request.get(), key_name.get()
+        if guarded is not None:
+            began_at = guarded.began_at
+        elif began_at is None:
+            began_at = time.monotonic()
+        if observed is not None:
+            observed = observed.opened()
 
-        def ended(
-            outcome: Outcome, finish_reasons: list[FinishReason], usage: Usage, first_token_at: float | None
-        ) -> None:
+        def ended(outcome: Outcome, progress: Progress) -> None:
             record = RequestRecord(
                 endpoint=endpoint,
                 model=model,
                 outcome=outcome,
-                finish_reasons=finish_reasons,
-                usage=usage,
                 began_at=began_at,
-                first_token_at=first_token_at,
                 ended_at=time.monotonic(),
                 key=key,
+                **progress._asdict(),
             )
             self.on_end(record)
+            if observed is not None:
+                observed.recorded(record)
             if guarded is not None:
                 guarded.ended(record)
 
         return ended
 
+    def refused(self, endpoint: str, error: ApiError) -> None:
+        """Count a request that is answered with an error, and have its log line say so.
+
+        Args:
+            endpoint: its name; empty if the request named none.
+            error: of the answer.
+        """
+        self.on_refused(endpoint, error)
+        observe(error=error)
+
     def task_call(self, model: TaskModel) -> TaskCall:
         """One request's calls of a task model; its deadline begins now."""
         return TaskCall(self.model_calls, model, self.settings.task_models_timeout_s)
+
+    def close(self) -> None:
+        """End what waits for an engine: none of it will be there."""
+        for admission in self._admissions.values():
+            admission.close(OverloadedError("The server is shutting down."))
 
     def check_admission(self) -> None:
         """Refuse a request that is one too many.
 
         Raises:
-            OverloadedError: the server is draining, or full.
+            OverloadedError: the server is draining.
+            RateLimitError: it is full.
         """
         # A chat model that is at work may need the answer.
         if self.draining and not self.chat_models.in_progress:
             raise OverloadedError("The server is shutting down.")
         if self._in_progress >= self.settings.max_concurrent_requests:
-            raise OverloadedError(
-                f"The server has {self._in_progress} requests in progress, its maximum; try again later."
+            raise RateLimitError(
+                f"The server has {self._in_progress} requests in progress, its maximum.",
+                reason="in_progress",
+                retry_after_s=max((queue.wait_s("") or 0.0 for queue in self._admissions.values()), default=0.0),
             )
 
     def count(self, change: int) -> None:

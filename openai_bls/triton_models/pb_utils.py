@@ -16,9 +16,16 @@ import msgspec
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.core.errors import (
+    ApiError,
+    AuthenticationError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+    RateLimitError,
+)
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
-from openai_bls.triton_models.request_keys import KEY_PARAMETERS
+from openai_bls.triton_models.request_keys import KEY_PARAMETERS, TRACE_PARAMETERS
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +64,7 @@ def check_config(args: Mapping[str, str]) -> None:
     if not json.loads(args["model_config"]).get("input"):
         raise load_error(
             f"the config.pbtxt of {args['model_name']} names no inputs, as if it had been emptied: put this release's "
-            "file back, and your settings by `python -m openai_bls render --set`"
+            "file back, and your settings by `openai-bls render --set`"
         )
 
 
@@ -115,8 +122,7 @@ def inputs(request: Any) -> Arrays:
 _TRITONS_OWN = {
     # `generate` leaves the request's id among the parameters.
     *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
-    # Of headers.
-    *("traceparent", "tracestate", "baggage"),
+    *TRACE_PARAMETERS,
     # Models that ask for no key take it from clients that give one to all.
     *KEY_PARAMETERS,
 }
@@ -166,11 +172,43 @@ def answer(request: Any, compute: Callable[[Arrays], Mapping[str, Any]]) -> Any:
 
 
 def request_parameters(request: Any) -> dict[str, Any]:
-    """The request's parameters: on HTTP every key of the body that names no input, `id` among them; on gRPC too."""
-    parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
-    if request.request_id():
-        parameters["id"] = request.request_id()
-    return parameters
+    """The request's parameters: on HTTP every key of the body that names no input, `id` among them; on gRPC too.
+
+    Where Triton traces the request, the context of that trace is among them, as `traceparent`.
+
+    Raises:
+        InvalidRequestError: they are not UTF-8, which Triton does not look at.
+    """
+    try:
+        parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+        if request.request_id():
+            parameters["id"] = request.request_id()
+    except UnicodeDecodeError:
+        raise InvalidRequestError("The request is not valid UTF-8.") from None
+    return parameters | _trace_context(request)
+
+
+def _trace_context(request: Any) -> dict[str, str]:
+    """W3C's headers of the span that Triton makes for a request, where it traces in the mode `opentelemetry`."""
+    if not hasattr(request, "trace"):
+        return {}
+    context = request.trace().get_context()
+    return json.loads(context) if context else {}
+
+
+def request_timeout_s(request: Any) -> float | None:
+    """Seconds of Triton's own request parameter `timeout`, which clients give in microseconds; None if it has none.
+
+    On `generate` a key of that name is one of the request's parameters instead.
+    """
+    microseconds = request.timeout()
+    return microseconds / 1e6 if microseconds else None
+
+
+def instance_count(args: Mapping[str, str]) -> int:
+    """Instances of a model, by its config.pbtxt."""
+    groups = json.loads(args["model_config"]).get("instance_group", [])
+    return max(1, sum(int(group.get("count", 1)) for group in groups))
 
 
 def response(arrays: Mapping[str, Any]) -> Any:
@@ -183,7 +221,7 @@ def error_response(error: ApiError, message: str | None = None) -> Any:
     code = pb_utils.TritonError.INTERNAL
     if isinstance(error, InvalidRequestError | AuthenticationError):
         code = pb_utils.TritonError.INVALID_ARG
-    elif isinstance(error, OverloadedError):
+    elif isinstance(error, OverloadedError | RateLimitError):
         code = pb_utils.TritonError.UNAVAILABLE
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message or error.message, code))
 

@@ -1,4 +1,4 @@
-"""Renderer of a repository's config.pbtxt files, with their values and those given (`python -m openai_bls render`).
+"""Renderer of a repository's config.pbtxt files, with their values and those given (`openai-bls render`).
 
 What the tables of this release declare comes from them; what is the operator's to choose is read from the file that is
 there: parameters, the number of instances, Triton's queue, `max_batch_size`. So it may run again and again, and after
@@ -274,7 +274,7 @@ def _check_engine(name: str, there: _Chosen, chosen: _Chosen, given: Mapping[str
     for setting in _OF_THE_QUEUE:
         if setting in given and setting not in there.numbers:
             raise SettingsError(
-                f"{name}: {setting} is for engines of the C++ backend (build/engine.py --backend cpp); requests of"
+                f"{name}: {setting} is for engines of the C++ backend (openai-bls build --backend cpp); requests of"
                 " openai_bls do not go through Triton's queue to this one"
             )
 

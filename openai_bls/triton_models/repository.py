@@ -94,7 +94,7 @@ def excludes_input(backend: Backend, environ: Mapping[str, str]) -> bool:
     if backend.transport == "grpc":
         raise SettingsError(
             f"{backend.engine} is of the C++ backend, for which this model's config.pbtxt must be another: run "
-            "`python -m openai_bls render`"
+            "`openai-bls render`"
         )
     name = "exclude_input_in_output"
     try:
@@ -118,15 +118,12 @@ def openai_bls_settings(openai_bls_dir: Path, environ: Mapping[str, str]) -> Ope
     return load(OpenAiBlsSettings, config_pbtxt.parameters(config), environ)
 
 
-def triton_keys(openai_bls_dir: Path, environ: Mapping[str, str]) -> ApiKeys:
+def triton_keys(settings: OpenAiBlsSettings) -> ApiKeys:
     """API keys of which requests on Triton's endpoints must have one, by the settings of `openai_bls`.
 
     Raises:
-        OSError: its config.pbtxt cannot be read.
-        ValueError: it is not of that format, or the file of keys cannot be used.
-        SettingsError: a bad value.
+        ApiKeysError: the file of keys cannot be used.
     """
-    settings = openai_bls_settings(openai_bls_dir, environ)
     return ApiKeys.of(settings) if settings.triton_requires_key else ApiKeys()
 
 

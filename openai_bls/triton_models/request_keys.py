@@ -10,6 +10,9 @@ from openai_bls.core.api_keys import ApiKeys, bearer
 KEY_PARAMETERS = frozenset({"api_key", "authorization"})
 """Request parameters that hold a key; the case of a header's name is the client's. Never fields of a request."""
 
+TRACE_PARAMETERS = frozenset({"traceparent", "tracestate", "baggage"})
+"""Request parameters that hold the context of a trace, as W3C's headers do. Never fields of a request."""
+
 _REMEDY = "give it as the request parameter 'api_key' or, over gRPC, as the header 'authorization: Bearer <key>'."
 
 

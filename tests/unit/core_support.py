@@ -122,6 +122,8 @@ class FakeEngine:
         self.submitted: list[GenerationRequest] = []
         self.cancelled: list[int] = []
         self.closed = False
+        self.prefix_resets = 0
+        self.prefix_refusal: Exception | None = None
         self.changed = threading.Condition()
 
     @property
@@ -159,6 +161,11 @@ class FakeEngine:
         left = tuple(other for other in self._info.lora_names if other != name)
         self._info = msgspec.structs.replace(self._info, lora_names=left)
 
+    def reset_prefix_cache(self) -> None:
+        self.prefix_resets += 1
+        if self.prefix_refusal is not None:
+            raise self.prefix_refusal
+
     def close(self) -> None:
         self.closed = True
         for request_id in list(self.live):
@@ -193,6 +200,7 @@ class FakeEngineClient:
         self.listeners: dict[int, Callable[[TokenDelta], None]] = {}
         self.cancelled: list[int] = []
         self.lora_updates: list[tuple[str, str]] = []
+        self.prefix_resets = 0
         self._next = 0
 
     async def ready(self) -> None:
@@ -200,6 +208,9 @@ class FakeEngineClient:
 
     async def update_lora(self, name: str, path: str) -> None:
         self.lora_updates.append((name, path))
+
+    async def reset_prefix_cache(self) -> None:
+        self.prefix_resets += 1
 
     def new_request_id(self) -> int:
         self._next += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from openai_bls.api.http.listener import PortInUseError
 from openai_bls.core import settings
-from openai_bls.core.errors import EngineError
+from openai_bls.core.errors import ApiError, EngineError
 from openai_bls.pipeline import metrics_directory
 from openai_bls.triton_models import pb_utils, repository, stub_process
 
@@ -34,6 +34,7 @@ class TritonPythonModel:
                 owner=os.getppid(),
                 call_model=pb_utils.call_model,
                 metrics_port=pb_utils.MetricsPort(),
+                instances=pb_utils.instance_count(args),
             )
         except (settings.SettingsError, PortInUseError, OSError, ValueError) as error:
             raise pb_utils.load_error(error) from None
@@ -45,7 +46,14 @@ class TritonPythonModel:
         for request in requests:
             reply = pb_utils.TextReply(request)
             try:
-                self.runtime.submit(pb_utils.text_inputs(request), pb_utils.request_parameters(request), reply)
+                self.runtime.submit(
+                    pb_utils.text_inputs(request),
+                    pb_utils.request_parameters(request),
+                    reply,
+                    pb_utils.request_timeout_s(request),
+                )
+            except ApiError as error:
+                reply.fail(error)
             except Exception:
                 logger.exception("a request could not be read")
                 reply.fail(EngineError("The request could not be read; see the server's log."))

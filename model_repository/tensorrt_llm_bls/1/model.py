@@ -19,6 +19,7 @@ class TritonPythonModel:
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
+        from openai_bls.pipeline.observer import Observer
         from openai_bls.transport.ipc.ping import PingServer
         from openai_bls.triton_models.tensorrt_llm_bls.runtime import Runtime
 
@@ -26,7 +27,8 @@ class TritonPythonModel:
         self.decoupled = pb_utils.is_decoupled(args)
         try:
             settings.load(settings.NoSettings, pb_utils.config_parameters(args), os.environ)
-            self.api_keys = repository.triton_keys(models / "openai_bls", os.environ)
+            limits = repository.openai_bls_settings(models / "openai_bls", os.environ)
+            self.api_keys = repository.triton_keys(limits)
             backend = repository.backends(models / "openai_bls", args["model_version"])[0]
             self.runtime = Runtime(
                 backend,
@@ -34,6 +36,10 @@ class TritonPythonModel:
                 call_model=pb_utils.call_model,
                 exclude_input_default=repository.excludes_input(backend, os.environ),
                 decoupled=self.decoupled,
+                limits=limits,
+                api_keys=self.api_keys,
+                instances=pb_utils.instance_count(args),
+                observer=Observer.of(limits),
             )
         except (settings.SettingsError, OSError, ValueError) as error:
             raise pb_utils.load_error(error) from None
@@ -47,11 +53,14 @@ class TritonPythonModel:
         """Hand every request to the runtime."""
         for request in requests:
             reply = pb_utils.TensorReply(request, decoupled=self.decoupled)
+            parameters = pb_utils.request_parameters(request)
             try:
-                request_keys.check_key(self.api_keys, pb_utils.request_parameters(request))
-                self.runtime.submit(pb_utils.only_inputs(request), reply)
+                key = request_keys.check_key(self.api_keys, parameters)
+                # On `generate` it is a parameter like any other, in seconds.
+                timeout = parameters.get("timeout", pb_utils.request_timeout_s(request))
+                self.runtime.submit(pb_utils.only_inputs(request), reply, parameters, key, timeout)
             except ApiError as error:
-                reply.fail(error)
+                self.runtime.refuse(error, reply, parameters)
             except Exception:
                 pb_utils.logger.exception("a request could not be read")
                 reply.fail(EngineError("The request could not be read; see the server's log."))

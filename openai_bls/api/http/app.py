@@ -1,6 +1,9 @@
-"""ASGI application of /v1: every registered endpoint, and the routes of probes and scrapes."""
+"""ASGI application of /v1: every registered endpoint, and the routes of probes, scrapes and pages."""
 
 from __future__ import annotations
+
+import re
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,6 +14,8 @@ from starlette.routing import Route
 from openai_bls import __version__
 from openai_bls.api.http.handlers import Api, JsonResponse, error_response
 from openai_bls.api.http.write_batcher import WriteBatcher
+from openai_bls.api.openapi.routes import description_routes
+from openai_bls.api.pages.routes import page_routes
 from openai_bls.api.registry import ENDPOINTS
 from openai_bls.core.errors import InvalidRequestError, NotFoundError
 from openai_bls.pipeline.metrics import CONTENT_TYPE
@@ -20,10 +25,16 @@ from openai_bls.pipeline.service import Service
 def create_app(service: Service, write_batcher: WriteBatcher) -> Starlette:
     """The application for `service`; `write_batcher` belongs to the event loop that both run on."""
     api = Api(service, write_batcher)
-    return Starlette(
-        routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)] + _server_routes(service),
+    pages = page_routes() if service.settings.http_ui else []
+    others = [*_server_routes(service), *description_routes(service), *pages]
+    app = Starlette(
+        routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)] + others,
         exception_handlers={HTTPException: _http_error},
     )
+    app.state.unobserved = re.compile("|".join(route.path_regex.pattern for route in others))
+    api.app = app
+    app.state.background = [partial(e.background, api) for e in ENDPOINTS if e.background is not None]
+    return app
 
 
 def _server_routes(service: Service) -> list[Route]:
@@ -35,6 +46,12 @@ def _server_routes(service: Service) -> list[Route]:
             {"status": status, "models": service.readiness.states}, status_code=200 if status == "ok" else 503
         )
 
+    async def ping(request: Request) -> Response:
+        return Response(status_code=200 if await service.health() == "ok" else 503)
+
+    async def load(request: Request) -> Response:
+        return JsonResponse({"server_load": service.in_progress})
+
     async def live(request: Request) -> Response:
         return JsonResponse({"status": "ok"})
 
@@ -45,7 +62,9 @@ def _server_routes(service: Service) -> list[Route]:
         return Response(await service.metrics.scrape(), media_type=CONTENT_TYPE)
 
     paths = {"/health": health, "/health/live": live, "/health/ready": health, "/version": version, "/metrics": metrics}
-    return [Route(path, handler, methods=["GET"]) for path, handler in paths.items()]
+    routes = [Route(path, handler, methods=["GET"]) for path, handler in (*paths.items(), ("/load", load))]
+    # SageMaker's, which asks in either way.
+    return [*routes, Route("/ping", ping, methods=["GET", "POST"])]
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -8,22 +8,26 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable
 from openai_bls.api.http.body_budget import BodyBudget
 from openai_bls.api.http.event_stream import EventStream, disconnected
+from openai_bls.api.http.stream_connection import EXTENSION
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.api_keys import ApiKeys, bearer, key_name
-from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, TooLargeError
+from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, TooLargeError
+from openai_bls.core.request import checked_timeout, request_timeout_s
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
+from openai_bls.pipeline.observed_request import observe
 from openai_bls.pipeline.service import Service
 
 logger = logging.getLogger(__name__)
@@ -34,6 +38,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 ErrorAnswer = Callable[[ApiError, Request], Response]
 """Response to a failed request, in an API's own form."""
 
+TIMEOUT_HEADER = "x-request-timeout"
+"""Header with the seconds in which a request must be answered."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+# In the scope of a request that the server makes itself: the name of the key for which.
+_KEY = "openai_bls.key"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -49,8 +59,7 @@ class JsonResponse(Response):
 
 def error_response(error: ApiError, request: Request | None = None) -> Response:
     """An error with its status and the body that OpenAI has."""
-    headers = {"Retry-After": "1"} if error.status == 503 else None
-    return JsonResponse(error.body(), status_code=error.status, headers=headers)
+    return JsonResponse(error.body(), status_code=error.status, headers=error.headers)
 
 
 class Api:
@@ -65,10 +74,39 @@ class Api:
         self.service = service
         self._write_batcher = write_batcher
         self._shared: dict[Any, Any] = {}
+        self.app: ASGIApp | None = None
+        """The application itself."""
 
     @functools.cached_property
     def _bodies(self) -> BodyBudget:
         return BodyBudget(self.service.settings.max_body_bytes_in_flight)
+
+    async def dispatch(self, path: str, body: bytes, request_id: str, key: str) -> Response:
+        """The response to a request that the server makes itself.
+
+        Args:
+            path: of an endpoint.
+            body: JSON text.
+            request_id: of the request.
+            key: name of the key for which it is made; it is not asked for one.
+        """
+        assert self.app is not None
+        headers = [(b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode())]
+        scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b""}
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            # The client is there until the task is cancelled.
+            return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app({**scope, "headers": headers, _KEY: key}, receive, send)
+        response = Response(b"".join(message.get("body", b"") for message in sent[1:]), sent[0]["status"])
+        response.raw_headers = sent[0]["headers"]
+        return response
 
     def shared(self, make: Callable[[Api], T]) -> T:
         """The application's single object made by `make`, shared by several endpoints."""
@@ -85,6 +123,7 @@ class Api:
         has_guards: bool = True,
         answer_error: ErrorAnswer = error_response,
         id_header: str = "x-request-id",
+        uploads: bool = False,
     ) -> Handler:
         """`handler` with authentication, a request id in and out, and every exception as an error body.
 
@@ -94,6 +133,7 @@ class Api:
             has_guards: its requests are shown to the guards (`pipeline.guards`), if there are any.
             answer_error: makes the answer to a request that failed; `request.state.request_id` is its id.
             id_header: of the response, beside `x-request-id`.
+            uploads: its bodies go to disk as they come, and are bounded by the handler.
         """
 
         async def guard(request: Request) -> Response:
@@ -102,11 +142,14 @@ class Api:
                 request_id = "req_" + secrets.token_hex(16)
             request.state.request_id = request_id
             request.state.endpoint = endpoint
+            observe(request_id=request_id, endpoint=endpoint)
             request.state.has_guards = has_guards
             if self.service.guards is not None:
                 # The server may have begun this task within that of the connection's last request.
                 guarded_request.set(None)
             response = await answer(request, request_id)
+            if self.service.api_keys.required:
+                response.headers.update(self.service.budgets.headers(key_name.get()))
             response.headers["x-request-id"] = request_id
             response.headers[id_header] = request_id
             if response.status_code == 413 or (response.status_code >= 400 and "expect" in request.headers):
@@ -117,19 +160,22 @@ class Api:
         async def answer(request: Request, request_id: str) -> Response:
             try:
                 # By the head alone: nothing of the body has been asked for.
+                if self.service.settings.ssl_ca_certs:
+                    _require_certificate(request)
                 _authenticate(request, self.service.api_keys)
                 _check_origin(request)
-                with self._body_reserved(request):
+                request_timeout_s.set(_timeout(request))
+                with nullcontext() if uploads else self._body_reserved(request):
                     return await handler(request)
             except ApiError as error:
-                self.service.on_refused(endpoint, error)
+                self.service.refused(endpoint, error)
                 return answer_error(error, request)
             except ClientDisconnect:
                 return Response(status_code=499)
             except Exception:
                 logger.exception("%s %s failed (request %s)", request.method, request.url.path, request_id)
                 failure = EngineError("The server had an error; see its log.")
-                self.service.on_refused(endpoint, failure)
+                self.service.refused(endpoint, failure)
                 return answer_error(failure, request)
 
         return guard
@@ -218,12 +264,25 @@ class Api:
         stream.on_disconnect = generation.cancel
         error = await unless_disconnected(request, stream.first())
         if error is not None:
-            self.service.on_refused(request.state.endpoint, error)
+            self.service.refused(request.state.endpoint, error)
             return answer_error(error, request)
         return stream
 
 
+def _require_certificate(request: Request) -> None:
+    connection = request.scope.get("extensions", {}).get(EXTENSION)
+    if connection is None or not connection.has_client_certificate:
+        raise AuthenticationError(
+            "A client certificate is missing: this server asks for one (ssl_ca_certs).",
+            code="client_certificate_required",
+        )
+
+
 def _authenticate(request: Request, api_keys: ApiKeys) -> None:
+    own = request.scope.get(_KEY)
+    if own is not None:
+        key_name.set(own)
+        return
     if not api_keys.required:
         return
     # The server may have begun this task within that of the connection's last request.
@@ -240,6 +299,18 @@ def _check_origin(request: Request) -> None:
         error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
         error.status = 415
         raise error
+
+
+def _timeout(request: Request) -> float | None:
+    """Seconds in which a request is to be answered, by its header.
+
+    Raises:
+        InvalidRequestError: it is not a number, or out of range.
+    """
+    text = request.headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return None
+    return checked_timeout(float(text) if _SECONDS.fullmatch(text) else text, TIMEOUT_HEADER)
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

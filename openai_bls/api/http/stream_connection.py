@@ -31,6 +31,11 @@ class StreamConnection(BoundedConnection):
         self.scope["extensions"] = extensions
 
     @property
+    def has_client_certificate(self) -> bool:
+        """Whether the client has shown a certificate of one of `ssl_ca_certs`; any other ends its handshake."""
+        return bool(self.transport.get_extra_info("peercert"))
+
+    @property
     def writable(self) -> bool:
         """False while the client does not read what has been written, and once it has gone."""
         return not (self.flow.write_paused or self.transport.is_closing())

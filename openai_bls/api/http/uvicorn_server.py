@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import resource
+import socket
 
 import msgspec
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
 from openai_bls.api.http.app import create_app
+from openai_bls.api.http.bounded_connection import MAX_REFUSED_CONNECTIONS
 from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.observed import ObservedRequests
 from openai_bls.api.http.stream_connection import StreamConnection
+from openai_bls.api.http.tls_acceptor import TlsAcceptor
+from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.service import Service
@@ -26,19 +31,26 @@ _OTHER_FILES = 128
 
 
 class HttpServer:
-    """/v1 on one listening socket."""
+    """/v1 on one listening socket; HTTPS if there are files for it."""
 
-    def __init__(self, service: Service, listener: SharedListener, write_batcher: WriteBatcher) -> None:
+    def __init__(
+        self, service: Service, listener: SharedListener, write_batcher: WriteBatcher, tls: TlsFiles | None = None
+    ) -> None:
         self._listener = listener
+        settings = _within_open_files(service.settings)
         app = create_app(service, write_batcher)
+        self._background = app.state.background
         if service.settings.origins:
             app.add_middleware(
                 CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["*"], allow_headers=["*"]
             )
+        if service.observer.active:
+            # The outermost, so that it sees what the others answer.
+            app.add_middleware(ObservedRequests, observer=service.observer, unobserved=app.state.unobserved)
         config = uvicorn.Config(
             app,
             # A class is what it usually is, and called is all it is.
-            http=functools.partial(StreamConnection, settings=_within_open_files(service.settings)),  # type: ignore[arg-type]
+            http=functools.partial(StreamConnection, settings=settings),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -47,19 +59,57 @@ class HttpServer:
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(config) if tls is None else _TlsServer(config, settings, tls)
         self._task: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Begin to accept connections, and the work beside them."""
+        self._beside = [asyncio.get_running_loop().create_task(work()) for work in self._background]
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._listener.socket]))
 
     async def stop(self) -> None:
         """Accept no more, let running responses end, close."""
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
         self._server.should_exit = True
         if self._task is not None:
             await self._task
         self._listener.close()
+
+
+class _TlsServer(uvicorn.Server):
+    """uvicorn with an acceptor of TLS connections in the place of its own servers."""
+
+    def __init__(self, config: uvicorn.Config, settings: OpenAiBlsSettings, files: TlsFiles) -> None:
+        super().__init__(config)
+        self._settings = settings
+        self._files = files
+        self._acceptors: list[TlsAcceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept TLS connections on `sockets`."""
+        await super().startup([])
+        self._acceptors = [
+            TlsAcceptor(listening, self._files, self._protocol, self._has_room, self._settings.head_timeout_s)
+            for listening in sockets or []
+        ]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, let running responses end, close."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    def _has_room(self, handshakes: int) -> bool:
+        taken = handshakes + len(self.server_state.connections)
+        return taken < self._settings.max_connections + MAX_REFUSED_CONNECTIONS
 
 
 def _within_open_files(settings: OpenAiBlsSettings) -> OpenAiBlsSettings:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from openai_bls.core.engine import EngineStats, StepListener
+from openai_bls.core.engine import EngineStats, PrefixCacheError, StepListener
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
 from openai_bls.core.manifest import Manifest, first_line
 from openai_bls.engines import capabilities
@@ -174,6 +174,10 @@ class TrtLlmEngine:
         with self._lora_lock:
             require_loaded(self._info, name)
             self._use_lora({other: adapter for other, adapter in self._lora.items() if other != name})
+
+    def reset_prefix_cache(self) -> None:
+        """Refuse: TensorRT-LLM's LLM API has no such call."""
+        raise PrefixCacheError("TensorRT-LLM cannot reset its prefix cache while it runs: reload the model")
 
     def _use_lora(self, found: dict[str, LoraAdapter]) -> None:
         self._lora = found

@@ -226,7 +226,7 @@ def _installed(record: TensorRtLlmRecord) -> Api:
         image = f"tritonserver:{tag}-trtllm-python-py3" if tag else "a tritonserver image with trtllm-python-py3"
         raise EngineLoadError(
             f"the engine needs TensorRT-LLM {record.version}, which this Python does not have: use {image}, or build "
-            "with `python build/engine.py --engine transformers`"
+            "with `openai-bls build --engine transformers`"
         )
     # Imports TensorRT-LLM, with PyTorch and MPI behind it: half a minute.
     from openai_bls.engines.tensorrt_llm import api

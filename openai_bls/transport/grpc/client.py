@@ -171,6 +171,10 @@ class GrpcEngineClient:
         """Refuse: the C++ backend gets adapters with each request."""
         raise InvalidRequestError("The C++ backend takes no adapters at run time: build with --backend python.")
 
+    async def reset_prefix_cache(self) -> None:
+        """Refuse: the C++ backend has no such call."""
+        raise InvalidRequestError("The C++ backend cannot reset its prefix cache while it runs: reload the model.")
+
     def fail_all(self, why: str = SHUTTING_DOWN) -> None:
         """End every live request with a "cancelled" delta, and the engine's work on it."""
         for state in list(self._listening.values()):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc.frames import ClientFrame, ServerFrame
 from openai_bls.transport.ipc.link import SHUTTING_DOWN, Link, PartState
@@ -34,8 +34,8 @@ class ExchangeClient:
         self._listeners: dict[int, DeltaListener] = {}
         self._submissions: list[GenerationRequest] = []
         self._cancels: list[int] = []
-        self._lora_updates: dict[int, asyncio.Future[str | None]] = {}
-        """Open updates of adapters: their errors to be."""
+        self._updates: dict[int, asyncio.Future[UpdateResult]] = {}
+        """Open updates: of adapters, and resets of the prefix cache."""
         self._flush_scheduled = False
         self._next_id = 1
         self.stats: EngineStats | None = None
@@ -92,16 +92,30 @@ class ExchangeClient:
             InvalidRequestError: the engine cannot.
             OverloadedError: the engine is not there, or was lost meanwhile.
         """
+        await self._update(lambda update_id: ClientFrame(loras=[LoraUpdate(update_id, name, path)]))
+
+    async def reset_prefix_cache(self) -> None:
+        """Have the engine forget its cached prompts.
+
+        Raises:
+            InvalidRequestError: the engine cannot.
+            OverloadedError: it is busy, not there, or was lost meanwhile.
+        """
+        await self._update(lambda update_id: ClientFrame(prefix_resets=[update_id]))
+
+    async def _update(self, frame: Callable[[int], ClientFrame]) -> None:
         await self._link.ready()
         update_id = self.new_request_id()
-        result = self._lora_updates[update_id] = self._loop.create_future()
-        self._link.send(ClientFrame(loras=[LoraUpdate(update_id, name, path)]))
+        future = self._updates[update_id] = self._loop.create_future()
+        self._link.send(frame(update_id))
         try:
-            error = await result
+            result = await future
         finally:
-            del self._lora_updates[update_id]
+            del self._updates[update_id]
+        error = result.error
         if error is not None:
-            raise InvalidRequestError(error[:1].upper() + error[1:] + ("" if error.endswith(".") else "."))
+            kind = OverloadedError if result.busy else InvalidRequestError
+            raise kind(error[:1].upper() + error[1:] + ("" if error.endswith(".") else "."))
 
     def fail_all(self) -> None:
         """End every live request with a "cancelled" delta, and the engine's work on it."""
@@ -128,10 +142,10 @@ class ExchangeClient:
             self._link.opened(transport)
         if frame.info is not None:
             self._on_engine(frame.info)
-        if frame.lora is not None:
-            result = self._lora_updates.get(frame.lora.update_id)
+        if frame.update is not None:
+            result = self._updates.get(frame.update.update_id)
             if result is not None and not result.done():
-                result.set_result(frame.lora.error)
+                result.set_result(frame.update)
         if frame.stats is not None:
             self.stats = frame.stats
         listeners = self._listeners
@@ -145,7 +159,7 @@ class ExchangeClient:
 
     def _lost(self) -> None:
         self.stats = None
-        for result in self._lora_updates.values():
+        for result in self._updates.values():
             if not result.done():
                 result.set_exception(OverloadedError(self._link.why_closed))
         self._fail(list(self._listeners), self._link.why_closed)

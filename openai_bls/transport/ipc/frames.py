@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraResult, LoraUpdate, TokenDelta
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
 
 # A request id's upper bits name the connection, so that the engine's ids need no translation.
 CONNECTION_SHIFT = 32
@@ -30,7 +30,9 @@ class ClientFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Their `request_id` is the connection's `id_base` + a counter."""
     cancels: list[int] = []
     loras: list[LoraUpdate] = []
-    """Adapters to load or unload, each answered by a `LoraResult`."""
+    """Adapters to load or unload, each answered by an `UpdateResult`."""
+    prefix_resets: list[int] = []
+    """Ids of resets of the prefix cache, likewise."""
 
 
 class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -44,8 +46,8 @@ class ServerFrame(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """In the first frame of a connection only."""
     stats: EngineStats | None = None
     """In a frame of its own, once a second while they change."""
-    lora: LoraResult | None = None
-    """In a frame of its own, after the one with the new `info`."""
+    update: UpdateResult | None = None
+    """In a frame of its own, for adapters after the one with the new `info`."""
 
 
 def pack(encoded: bytes) -> bytes:

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from openai_bls.core.engine import Engine, EngineStats, LoraError
-from openai_bls.core.engine_types import GenerationRequest, LoraResult, LoraUpdate, TokenDelta
+from openai_bls.core.engine import Engine, EngineStats, LoraError, PrefixCacheError
+from openai_bls.core.engine_types import GenerationRequest, LoraUpdate, TokenDelta, UpdateResult
 from openai_bls.transport.ipc.frames import (
     CONNECTION_SHIFT,
     GOODBYE,
@@ -51,11 +51,11 @@ class _Connection:
         number: int,
         connection: socket.socket,
         engine: Engine,
-        update_lora: Callable[[_Connection, LoraUpdate], None],
+        update: Callable[[_Connection, LoraUpdate | int], None],
     ) -> None:
         self._socket = connection
         self._engine = engine
-        self._update_lora = update_lora
+        self._update = update
         self._id_base = number << CONNECTION_SHIFT
         self._encoder = msgspec.msgpack.Encoder()
         self._changed = threading.Condition()
@@ -198,8 +198,9 @@ class _Connection:
             self._engine.submit(request)
         for request_id in frame.cancels:
             self._engine.cancel(request_id)
-        for update in frame.loras:
-            self._update_lora(self, update)
+        updates: list[LoraUpdate | int] = [*frame.loras, *frame.prefix_resets]
+        for update in updates:
+            self._update(self, update)
 
 
 class ExchangeServer:
@@ -219,7 +220,7 @@ class ExchangeServer:
         self._engine: Engine | None = None
         self._closing = threading.Event()
         # Loading takes seconds: one after the other, beside the requests.
-        self._lora_thread = ThreadPoolExecutor(1, "exchange-lora")
+        self._update_thread = ThreadPoolExecutor(1, "exchange-update")
         self._reporter = threading.Thread(target=self._report, name="exchange-stats", daemon=True)
 
     def start(self, engine: Engine) -> None:
@@ -232,7 +233,7 @@ class ExchangeServer:
         """Send every client what is pending and hang up. The engine is closed by its owner, before this."""
         self._closing.set()
         self._listener.close()
-        self._lora_thread.shutdown(cancel_futures=True)
+        self._update_thread.shutdown(cancel_futures=True)
         if self._reporter.is_alive():
             self._reporter.join()
         with self._lock:
@@ -287,9 +288,24 @@ class ExchangeServer:
             for connection in self._connections.values():
                 connection.tell(frame)
 
-    def _take_lora(self, connection: _Connection, update: LoraUpdate) -> None:
+    def _take_update(self, connection: _Connection, update: LoraUpdate | int) -> None:
         with contextlib.suppress(RuntimeError):  # it is closing, and so is the connection
-            self._lora_thread.submit(self._answer_lora, connection, update)
+            if isinstance(update, int):
+                self._update_thread.submit(self._answer_reset, connection, update)
+            else:
+                self._update_thread.submit(self._answer_lora, connection, update)
+
+    def _answer_reset(self, connection: _Connection, update_id: int) -> None:
+        assert self._engine is not None
+        result = UpdateResult(update_id, None)
+        try:
+            self._engine.reset_prefix_cache()
+        except PrefixCacheError as refusal:
+            result = UpdateResult(update_id, str(refusal), refusal.busy)
+        except Exception:
+            logger.exception("the prefix cache could not be reset")
+            result = UpdateResult(update_id, "The engine failed; its log says why.")
+        connection.tell(ServerFrame(update=result))
 
     def _answer_lora(self, connection: _Connection, update: LoraUpdate) -> None:
         error = None
@@ -300,7 +316,7 @@ class ExchangeServer:
         except Exception:
             logger.exception("the adapter %s could not be loaded or unloaded", update.name)
             error = "The engine failed; its log says why."
-        connection.tell(ServerFrame(lora=LoraResult(update.update_id, error)))
+        connection.tell(ServerFrame(update=UpdateResult(update.update_id, error)))
 
     def _deliver_local(self, delta: TokenDelta) -> None:
         sink = self._local.get(delta.request_id)
@@ -331,7 +347,7 @@ class ExchangeServer:
         number = next(self._numbers)
         with self._lock:
             # Within the lock: what it is told first is what the engine has, or a change of that follows.
-            connection = _Connection(number, accepted, self._engine, self._take_lora)
+            connection = _Connection(number, accepted, self._engine, self._take_update)
             # Those whose clients have gone are forgotten here.
             self._connections = {n: c for n, c in self._connections.items() if c.alive}
             self._connections[number] = connection

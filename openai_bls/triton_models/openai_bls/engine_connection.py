@@ -72,7 +72,15 @@ class EngineConnection:
             if self.model is not None:
                 self.model.use_engine(info)
                 return
-            self.model = ServedModel(info, self.client, self.prompts, self._detokenizers, self._formats, self._aliases)
+            self.model = ServedModel(
+                info,
+                self.client,
+                self.prompts,
+                self._detokenizers,
+                self._formats,
+                self._aliases,
+                self.backend.tokenizer_dir,
+            )
             on_engine(self)
 
         self.prompts = self._prompt_client(owner, model_calls)

@@ -18,17 +18,22 @@ import uvloop
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode, new_id
 from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.api.registry import GUARDED, TRITON_ENTRIES
 from openai_bls.core.api_keys import ApiKeys, key_name
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError, TooLargeError
+from openai_bls.core.request import checked_timeout, request_timeout_s
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.model_registry import Models, ServedModel
+from openai_bls.pipeline.observed_request import CLIENT_GONE, observe
+from openai_bls.pipeline.observer import Observer
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.ping import PingClient
+from openai_bls.triton_models.observed import observed_on_triton
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
 from openai_bls.triton_models.openai_bls.engine_connection import EngineConnection, UnreachableEngineError
@@ -37,7 +42,7 @@ from openai_bls.triton_models.openai_bls.grpc_streams import GrpcStreams
 from openai_bls.triton_models.openai_bls.metrics_exporter import MetricsExporter, MetricsPort
 from openai_bls.triton_models.openai_bls.model_index import model_index
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.openai_bls.server_process import is_listening, shows_metrics
+from openai_bls.triton_models.openai_bls.server_process import front_ends, listening_ports, shows_metrics
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
 from openai_bls.triton_models.request_keys import check_key
@@ -45,6 +50,8 @@ from openai_bls.triton_models.request_keys import check_key
 logger = logging.getLogger(__name__)
 
 _SERVER_RETRY_S = 0.1
+# Seconds from a server's first port to its last. One that is up without a port is none of those known here.
+_FRONT_ENDS_S = 10.0
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
 
@@ -58,12 +65,13 @@ class Runtime:
         owner: process id of the tritonserver.
         call_model: makes one BLS call.
         metrics_port: where the metrics are shown beside /v1's page, unless the settings or the server say otherwise.
+        instances: of the model in this server.
 
     Raises:
         PortInUseError: /v1 cannot have its port.
         OSError: a tokenizer cannot be read.
         ValueError: a tokenizer is not one, a setting names a format that does not exist, the file of API keys cannot be
-            used, or a `preprocessing` cannot be called by BLS.
+            used, the files for TLS cannot be, a `preprocessing` cannot be called by BLS, or tracing cannot be set up.
     """
 
     def __init__(
@@ -73,9 +81,13 @@ class Runtime:
         owner: int,
         call_model: BlockingCall,
         metrics_port: MetricsPort | None = None,
+        instances: int = 1,
     ) -> None:
         self._settings = settings
+        self._instances = instances
         self._api_keys = ApiKeys.of(settings)
+        self._tls = TlsFiles.of(settings)
+        self._observer = Observer.of(settings)
         self._metrics_port = metrics_port if settings.triton_metrics and shows_metrics(owner) else None
         self._exporter: MetricsExporter | None = None
         self._engines = [EngineConnection(b, settings, is_default=not i) for i, b in enumerate(backends)]
@@ -108,16 +120,19 @@ class Runtime:
         tensors: Mapping[str, Sequence[bytes]],
         parameters: Mapping[str, Any],
         reply: Reply[bytes],
+        timeout_s: float | None = None,
     ) -> None:
         """Take a request of Triton's endpoints; returns at once. From any thread.
 
         Args:
             tensors: the BYTES inputs by name, flattened.
             parameters: the request parameters.
+            reply: of the request.
+            timeout_s: Triton's own timeout of the request, in seconds; None if it has none.
         """
         # A server without any front end of its own (in-process use) shows by its first request that it is up.
         self._server_up = True
-        self._loop.call_soon_threadsafe(self._take, tensors, parameters, reply)
+        self._loop.call_soon_threadsafe(self._take, tensors, parameters, reply, timeout_s)
 
     def close(self) -> None:
         """End what runs with an error, stop listening, free the threads."""
@@ -131,6 +146,7 @@ class Runtime:
         self._senders.close()
         if self._exporter is not None:
             self._exporter.close()
+        self._observer.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -142,8 +158,7 @@ class Runtime:
     async def _begin(self) -> None:
         """Wait for the server, then connect to the engines; `_on_engine` goes on from there."""
         # Only then is it known where it listens, which the guard needs.
-        while not self._server_up and not is_listening(self._owner):
-            await asyncio.sleep(_SERVER_RETRY_S)
+        await self._server_started()
         self._guard = DrainGuard(triton_http_address(self._owner), self._on_drain)
         self._guard.start()
         for name in (POSTPROCESSING, TENSORRT_LLM_BLS):
@@ -155,6 +170,22 @@ class Runtime:
                 logger.error("%s", error)
                 if engine is self._engines[0]:
                     self._hopeless.set_result(None)
+
+    async def _server_started(self) -> None:
+        """Until the server listens on all ports that it has been told to; one that cannot have a port ends."""
+        wanted = front_ends(self._owner)
+        deadline = None
+        while True:
+            found = listening_ports(self._owner)
+            missing = [f"{name} ({port})" for name, port in wanted.items() if port not in found]
+            if not missing and (wanted or found or self._server_up):
+                return
+            if not found.isdisjoint(wanted.values()) or self._server_up:
+                deadline = deadline or self._loop.time() + _FRONT_ENDS_S
+                if self._loop.time() >= deadline:
+                    logger.warning("tritonserver is up without %s: /v1 opens all the same", ", ".join(missing))
+                    return
+            await asyncio.sleep(_SERVER_RETRY_S)
 
     def _on_engine(self, engine: EngineConnection) -> None:
         """An engine is there for the first time: serve it. With the default one /v1 opens."""
@@ -174,6 +205,8 @@ class Runtime:
             self._model_calls,
             on_busy=self._guard.set_in_progress,
             api_keys=self._api_keys,
+            instances=self._instances,
+            observer=self._observer,
         )
         for engine in self._engines:
             engine.add_to(service.readiness)
@@ -186,12 +219,13 @@ class Runtime:
             self._exporter.start()
             self._tasks.append(self._loop.create_task(service.readiness.watch()))
         if self._listener is not None:
-            self._http = HttpServer(service, self._listener, self._write_batcher)
+            self._http = HttpServer(service, self._listener, self._write_batcher, self._tls)
             self._http.start()
             logger.info(
-                "/v1 listens on %s:%d for %s",
+                "/v1 listens on %s:%d%s for %s",
                 self._settings.http_host,
                 self._settings.http_port,
+                " (HTTPS)" if self._tls is not None else "",
                 ", ".join(service.models.names),
             )
 
@@ -211,25 +245,49 @@ class Runtime:
             logger.info("shutting down: %d requests in progress end first", service.in_progress)
             service.draining = True
 
-    def _take(self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], reply: Reply[bytes]) -> None:
-        self._senders.answer(reply, functools.partial(self._answer, tensors, parameters))
+    def _take(
+        self,
+        tensors: Mapping[str, Sequence[bytes]],
+        parameters: Mapping[str, Any],
+        reply: Reply[bytes],
+        timeout_s: float | None,
+    ) -> None:
+        self._senders.answer(reply, functools.partial(self._observed_answer, tensors, parameters, timeout_s))
+
+    async def _observed_answer(
+        self,
+        tensors: Mapping[str, Sequence[bytes]],
+        parameters: Mapping[str, Any],
+        timeout_s: float | None,
+        sender: ResponseSender[bytes],
+    ) -> None:
+        with observed_on_triton(self._observer, "openai_bls", parameters):
+            await self._answer(tensors, parameters, timeout_s, sender)
 
     async def _answer(
-        self, tensors: Mapping[str, Sequence[bytes]], parameters: Mapping[str, Any], sender: ResponseSender[bytes]
+        self,
+        tensors: Mapping[str, Sequence[bytes]],
+        parameters: Mapping[str, Any],
+        timeout_s: float | None,
+        sender: ResponseSender[bytes],
     ) -> None:
         endpoint = ""
         try:
             if self._settings.triton_requires_key:
                 key_name.set(check_key(self._api_keys, parameters))
+            if timeout_s is not None:
+                request_timeout_s.set(checked_timeout(timeout_s, "timeout"))
             limit = self._settings.max_request_bytes
             texts = [value for value in parameters.values() if isinstance(value, str)]
             if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:
                 raise TooLargeError(limit)
             endpoint, body = assemble(tensors, parameters)
+            observe(endpoint=endpoint)
             await self._answer_or_raise(endpoint, body, str(parameters.get("id", "")), sender)
         except ApiError as error:
             self._refuse(endpoint, error, sender)
         except asyncio.CancelledError:
+            observe(http_status=503 if self._closing.is_set() else CLIENT_GONE)
             # If it was the client that has gone, this is not sent any more.
             sender.fail(OverloadedError("The server is shutting down."))
         except Exception:
@@ -238,7 +296,9 @@ class Runtime:
 
     def _refuse(self, endpoint: str, error: ApiError, sender: ResponseSender[bytes]) -> None:
         if self._service.done():
-            self._service.result().on_refused(endpoint, error)
+            self._service.result().refused(endpoint, error)
+        else:
+            observe(error=error)
         sender.fail(error)
 
     async def _answer_or_raise(
@@ -277,6 +337,7 @@ class Runtime:
     async def _shut_down(self) -> None:
         if self._service.done():
             self._service.result().draining = True
+            self._service.result().close()
             if guards := self._service.result().guards:
                 guards.close()
         if self._guard is not None:

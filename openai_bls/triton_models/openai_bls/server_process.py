@@ -8,6 +8,7 @@ from typing import Literal
 
 _LISTEN = "0A"
 _FALSE = ("false", "0")
+_DEFAULT_PORTS = {"grpc": "8001", "http": "8000", "metrics": "8002"}
 _EVERY_INTERFACE = ("0.0.0.0", "::", "[::]")
 # The flag that puts interfaces behind a key, and what Triton has before the name of its header.
 _RESTRICTIONS = {
@@ -97,27 +98,42 @@ def shows_metrics(pid: int) -> bool:
     return (command_line(pid) or {}).get("--allow-metrics", "true").lower() not in _FALSE
 
 
-def is_listening(pid: int) -> bool:
-    """True if process `pid` listens on any TCP port.
+def front_ends(pid: int) -> dict[str, int]:
+    """Port of each front end that the command line of the tritonserver `pid` asks for; none if it does not tell."""
+    options = command_line(pid)
+    if options is None:
+        return {}
+    found = {
+        name: options.get(f"--{name}-port", default)
+        for name, default in _DEFAULT_PORTS.items()
+        if options.get(f"--allow-{name}", "true").lower() not in _FALSE
+    }
+    return {name: int(port) for name, port in found.items() if port.isdigit()}
 
-    A tritonserver does so only once it has been created in full, all models loaded.
+
+def listening_ports(pid: int) -> set[int]:
+    """TCP ports that process `pid` listens on.
+
+    A tritonserver begins to once it has been created in full, all models loaded: with gRPC, then HTTP and metrics.
     """
-    inodes = set()
+    inodes = {}
     for family in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/{pid}/net/{family}").read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue
-        inodes |= {fields[9] for line in lines if (fields := line.split())[3] == _LISTEN}
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN:
+                inodes[fields[9]] = int(fields[1].rpartition(":")[2], 16)
     try:
         descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
-        return False
+        return set()
+    ports = set()
     for descriptor in descriptors:
-        try:
+        with contextlib.suppress(OSError):
             target = str(descriptor.readlink())
-        except OSError:
-            continue
-        if target.startswith("socket:[") and target[8:-1] in inodes:
-            return True
-    return False
+            if target.startswith("socket:[") and target[8:-1] in inodes:
+                ports.add(inodes[target[8:-1]])
+    return ports

@@ -128,7 +128,7 @@ def require_one_response(request: OfficialRequest) -> None:
         if value:
             raise InvalidRequestError(
                 f"'{name}' asks for several responses, but this server has decoupled_mode=false, which is one response "
-                "per request (`python -m openai_bls render --set tensorrt_llm.decoupled_mode=true` changes it).",
+                "per request (`openai-bls render --set tensorrt_llm.decoupled_mode=true` changes it).",
                 param=name,
             )
 

@@ -10,26 +10,36 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import uvloop
 
+from openai_bls.core.api_keys import ApiKeys, key_name
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError
+from openai_bls.core.request import Deadline, checked_timeout
+from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detokenizer import factory
 from openai_bls.output.stop_strings import StopMatcher
+from openai_bls.pipeline.admission import Admission
 from openai_bls.pipeline.generation import Generation
+from openai_bls.pipeline.key_budgets import KeyBudgets, Lease
+from openai_bls.pipeline.observed_request import CLIENT_GONE, observe, observed_request
+from openai_bls.pipeline.observer import Observer
 from openai_bls.pipeline.sequence import Echo, Sequence
+from openai_bls.pipeline.service import within
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
+from openai_bls.triton_models.observed import observed_on_triton
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.engine_connection import prompt_client
 from openai_bls.triton_models.openai_bls.preprocessing_model import PreprocessingModel
 from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseSender, SenderThreads
-from openai_bls.triton_models.repository import Backend
+from openai_bls.triton_models.repository import TENSORRT_LLM_BLS, Backend
 from openai_bls.triton_models.tensorrt_llm_bls import requests
 from openai_bls.triton_models.tensorrt_llm_bls.requests import TextRequest
 from openai_bls.triton_models.tensorrt_llm_bls.responses import Outputs, TensorWriter
@@ -38,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _SENDER_THREADS = OpenAiBlsSettings().sender_threads
 _PREPROCESSING_TIMEOUT_S = OpenAiBlsSettings().preprocessing_timeout_s
+# In the log and in traces; the metrics are of openai_bls alone.
+_ENDPOINT = "text_input"
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
 
@@ -51,6 +63,10 @@ class Runtime:
         call_model: makes a BLS call, for a `preprocessing` that is not ours.
         exclude_input_default: leave the prompt out of whole answers to requests that do not say.
         decoupled: a request may have any number of responses, else one.
+        limits: settings of `openai_bls`, whose limits hold here too.
+        api_keys: for the limits of each.
+        instances: of the model in this server.
+        observer: told of each request, and closed in the end; None is nobody.
 
     Raises:
         OSError: the tokenizer cannot be read.
@@ -65,6 +81,10 @@ class Runtime:
         *,
         exclude_input_default: bool,
         decoupled: bool,
+        limits: OpenAiBlsSettings,
+        api_keys: ApiKeys,
+        instances: int = 1,
+        observer: Observer | None = None,
     ) -> None:
         self._backend = backend
         self._owner = owner
@@ -73,6 +93,15 @@ class Runtime:
         self._preprocessing = PreprocessingModel(backend.preprocessing_dir) if by_bls else None
         self._exclude_input_default = exclude_input_default
         self._decoupled = decoupled
+        self._budgets = KeyBudgets(api_keys.limits)
+        self._admission = Admission(
+            lambda: self._info.result().max_batch_size,
+            limits,
+            api_keys.limits,
+            lambda: self._client.stats,
+            instances,
+        )
+        self._observer = observer or Observer()
         self._loop = uvloop.new_event_loop()
         self._senders = SenderThreads(_SENDER_THREADS, self._loop)
         self._model_calls = BlsCalls(self._loop, call_model)
@@ -84,15 +113,36 @@ class Runtime:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result()
 
-    def submit(self, arrays: Mapping[str, np.ndarray[Any, Any]], reply: Reply[Outputs]) -> None:
+    def submit(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        reply: Reply[Outputs],
+        parameters: Mapping[str, Any] | None = None,
+        key: str = "",
+        timeout: object = None,
+    ) -> None:
         """Take a request; returns at once. From any thread.
 
         Args:
             arrays: the input tensors by name, which need not live longer than this call.
             reply: of the request.
+            parameters: of the request.
+            key: name of the API key that it came with.
+            timeout: seconds in which it must be answered, as they were given; None if they were not.
         """
         copies = {name: array.copy() for name, array in arrays.items()}
-        self._loop.call_soon_threadsafe(self._take, copies, reply)
+        answer = functools.partial(self._observed_answer, copies, parameters or {}, key, timeout)
+        self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
+
+    def refuse(self, error: ApiError, reply: Reply[Outputs], parameters: Mapping[str, Any]) -> None:
+        """Answer a request with an error; returns at once. From any thread."""
+
+        async def answer(sender: ResponseSender[Outputs]) -> None:
+            with observed_on_triton(self._observer, TENSORRT_LLM_BLS, parameters):
+                observe(endpoint=_ENDPOINT, error=error)
+                sender.fail(error)
+
+        self._loop.call_soon_threadsafe(self._senders.answer, reply, answer)
 
     def probe(self) -> None:
         """Have the event loop take a turn; returns once it has. From any other thread, between `start` and `close`."""
@@ -106,6 +156,7 @@ class Runtime:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._senders.close()
+        self._observer.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -128,27 +179,50 @@ class Runtime:
             self._info = self._loop.create_future()
         self._info.set_result(info)
 
-    def _take(self, arrays: Mapping[str, np.ndarray[Any, Any]], reply: Reply[Outputs]) -> None:
-        self._senders.answer(reply, functools.partial(self._answer, arrays))
+    async def _observed_answer(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        parameters: Mapping[str, Any],
+        key: str,
+        timeout: object,
+        sender: ResponseSender[Outputs],
+    ) -> None:
+        key_name.set(key)
+        with observed_on_triton(self._observer, TENSORRT_LLM_BLS, parameters):
+            observe(endpoint=_ENDPOINT)
+            await self._answer(arrays, key, timeout, sender)
 
-    async def _answer(self, arrays: Mapping[str, np.ndarray[Any, Any]], sender: ResponseSender[Outputs]) -> None:
+    async def _answer(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        key: str,
+        timeout: object,
+        sender: ResponseSender[Outputs],
+    ) -> None:
         try:
-            request = await requests.parse(
-                arrays, await self._engine_info(), self._prompts, self._exclude_input_default
-            )
-            if not self._decoupled:
-                requests.require_one_response(request)
-            generation = self._generation(request, sender)
+            timeout_s = None if timeout is None else checked_timeout(timeout, "timeout")
+            deadline = Deadline.of(timeout_s, time.monotonic())
+            self._admission.check(key, deadline)
+            lease = self._budgets.enter(key)
+            try:
+                generation = await self._generation(arrays, sender, key, deadline, lease)
+            except BaseException:
+                lease.end(0)
+                raise
             sender.when_cancelled(generation.cancel)
             generation.start()
         except ApiError as error:
+            observe(error=error)
             sender.fail(error)
         except asyncio.CancelledError:
+            observe(http_status=CLIENT_GONE)
             # If it was the client that has gone, this is not sent any more.
             sender.fail(OverloadedError("The server is shutting down."))
         except Exception:
             logger.exception("a request failed")
-            sender.fail(EngineError("The server had an error; see its log."))
+            failure = EngineError("The server had an error; see its log.")
+            observe(error=failure)
+            sender.fail(failure)
 
     async def _engine_info(self) -> EngineInfo:
         """The engine's info, as soon as it is there."""
@@ -160,8 +234,38 @@ class Runtime:
         await self._client.ready()
         return self._info.result()
 
-    def _generation(self, request: TextRequest, sender: ResponseSender[Outputs]) -> Generation:
+    async def _generation(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        sender: ResponseSender[Outputs],
+        key: str,
+        deadline: Deadline | None,
+        lease: Lease,
+    ) -> Generation:
+        request = await within(deadline, self._parsed(arrays))
         official, writer = request.official, TensorWriter(request, sender)
+        sequences = self._sequences(request, writer)
+        prompt_tokens = [len(prompt) for prompt in official.prompts]
+        most = official.template.max_tokens
+        ticket = self._admission.ticket(key, sum(prompt_tokens), most, len(sequences), deadline)
+        lease.take_tokens(ticket.cost_tokens, ticket.prompt_tokens)
+        return Generation(
+            self._client,
+            sequences,
+            writer,
+            prompt_tokens,
+            self._recorder(lease),
+            ticket,
+        )
+
+    async def _parsed(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> TextRequest:
+        request = await requests.parse(arrays, await self._engine_info(), self._prompts, self._exclude_input_default)
+        if not self._decoupled:
+            requests.require_one_response(request)
+        return request
+
+    def _sequences(self, request: TextRequest, writer: TensorWriter) -> list[Sequence]:
+        official = request.official
         sequences: list[Sequence] = []
         for row, prompt in enumerate(official.prompts):
             echo = None
@@ -177,10 +281,33 @@ class Runtime:
                     echo=echo,
                 )
                 sequences.append(sequence)
-        prompt_tokens = [len(prompt) for prompt in official.prompts]
-        return Generation(self._client, sequences, writer, prompt_tokens, lambda generation, outcome: None)
+        return sequences
+
+    def _recorder(self, lease: Lease) -> Callable[[Generation, Outcome], None]:
+        """What is to be done when the generation that begins now has ended: `lease` ends, the observer is told."""
+        observed, key, began_at = observed_request.get(), key_name.get(), time.monotonic()
+        part, model = observed and observed.opened(), self._info.result().model_name
+
+        def ended(generation: Generation, outcome: Outcome) -> None:
+            lease.end(generation.usage.total_tokens)
+            if part is None:
+                return
+            part.recorded(
+                RequestRecord(
+                    endpoint=_ENDPOINT,
+                    model=model,
+                    outcome=outcome,
+                    began_at=began_at,
+                    ended_at=time.monotonic(),
+                    key=key,
+                    **generation.progress._asdict(),
+                )
+            )
+
+        return ended
 
     async def _shut_down(self) -> None:
+        self._admission.close(OverloadedError("The server is shutting down."))
         await self._client.close()
         await self._prompts.close()
         self._model_calls.close()

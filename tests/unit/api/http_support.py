@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from openai_bls.api.http.app import create_app
 from openai_bls.api.http.listener import SharedListener
+from openai_bls.api.http.tls_files import TlsFiles
 from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from tests.unit.core_support import WAIT_S, Answered, App, Bench, FakeEngineClient, ask, free_port
@@ -88,7 +89,8 @@ async def given_up(app: App, engine: FakeEngineClient, path: str, body: dict[str
 async def served(bench: Bench) -> AsyncIterator[int]:
     port = free_port()
     listener = SharedListener("127.0.0.1", port, owner=1)
-    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()))
+    tls = TlsFiles.of(bench.service.settings)
+    server = HttpServer(bench.service, listener, WriteBatcher(asyncio.get_running_loop()), tls)
     server.start()
     try:
         yield port

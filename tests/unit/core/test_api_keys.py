@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.core import api_keys
+from openai_bls.core import api_keys, watched_files
 from openai_bls.core.api_keys import ApiKeys, ApiKeysError, bearer, new_key
 from openai_bls.core.errors import AuthenticationError
+from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
 
 
 def hashed(key: str) -> str:
@@ -31,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_keys, "CHECK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(watched_files, "CHECK_INTERVAL_S", 0.0)
 
 
 def test_no_keys() -> None:
@@ -54,9 +55,31 @@ def test_a_file_of_keys(file: Path) -> None:
     assert all(refused(keys, given) for given in ("", "b", hashed("a1"), f"sha256:{hashed('a1')}"))
 
 
+def test_limits_belong_to_a_name(tmp_path: Path, impatient: None) -> None:
+    file = tmp_path / "keys"
+    file.write_text("a: a1 requests_per_minute=60\tweight=2.5\na: a2\nb: b1\nc: c1\nc: c2 max_waiting_tokens=9\n")
+    keys = ApiKeys("own", str(file))
+    assert [keys.check(key, "do so") for key in ("a1", "a2", "b1", "c1")] == ["a", "a", "b", "c"]
+    assert keys.limits("a") == KeyLimits(requests_per_minute=60, weight=2.5)
+    assert keys.limits("c") == KeyLimits(max_waiting_tokens=9)
+    assert keys.limits("b") is keys.limits("") is NO_LIMITS
+    file.write_text("a: a1 requests_per_minute=7\n")
+    keys.check("a1", "do so")
+    assert keys.limits("a") == KeyLimits(requests_per_minute=7)
+    assert keys.limits("c") is NO_LIMITS
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("a: a1 60", "line 1 of .* '60' is not one <limit>=<number>"),
+        ("a: a1 weight=1 weight=2", "'weight=2' is not one"),
+        ("a: a1 requests_per_minute=0", "requests_per_minute"),
+        ("a: a1 tokens_per_minute=1.5", "tokens_per_minute"),
+        ("a: a1 weight=nan", "weight"),
+        ("a: a1 weight=-1", "weight"),
+        ("a: a1 speed=3", "speed"),
+        ("a: a1 weight=2\na: a2 weight=3", "line 2 .* other limits than a line before"),
         ("", "holds no key"),
         ("# alice: key\n", "holds no key"),
         ("alice\n", "line 1 of"),
@@ -120,7 +143,7 @@ def test_a_broken_change_leaves_the_keys_and_says_so_once(
 def test_the_file_is_not_looked_at_with_every_request(file: Path) -> None:
     keys = ApiKeys(file=str(file))
     os.truncate(file, 0)
-    keys._checked_at += 3600
+    keys._watched._looked_at += 3600
     assert keys.check("a1", "do so") == "alice"
 
 

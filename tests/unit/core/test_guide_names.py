@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from openai_bls.__main__ import build_parser, main
+from openai_bls.commands.main import main, parse
 from openai_bls.core import guide_names
 
 
@@ -15,7 +15,7 @@ def test_options_of_launch_triton_server(name: str, capsys: pytest.CaptureFixtur
         main(["serve", f"{name}=1"])
     said = capsys.readouterr().err
     assert f"{name} is an option of the guides; {guide_names.SERVE[name]}" in said
-    serve = build_parser().parse_args(["serve"]).subparser
+    serve = parse("serve", []).parser
     known = {option for action in serve._actions for option in action.option_strings}
     assert name not in known
     # What follows `--` is tritonserver's.

@@ -73,3 +73,14 @@ def test_a_directory_that_is_not_this_users_alone_is_not_used(
     assert metrics_directory.share(os.getpid()) is None
     assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ
     assert "will not show the other instances" in caplog.text
+
+
+def test_a_zombie_has_ended(tmp_path: Path) -> None:
+    """The stub of an instance that was killed is one until its model has been unloaded."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    for pid in (child.pid, os.getpid()):
+        (tmp_path / f"gauge_livesum_{pid}.db").touch()
+    assert metrics_directory.ended_instances(str(tmp_path)) == {child.pid}
+    child.wait()
+    assert metrics_directory.ended_instances(str(tmp_path)) == {child.pid}

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from openai_bls.api.chat import serving
 from openai_bls.api.common.encoding import encode
 from openai_bls.core.engine_types import Logprobs, PromptResult, SamplingParams
-from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, OverloadedError
+from openai_bls.core.errors import (
+    ApiError,
+    EngineError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    OverloadedError,
+    RateLimitError,
+)
 from openai_bls.core.request import ValidRequest
 from openai_bls.output.detect import detect
 from tests.unit.core_support import (
@@ -246,9 +253,9 @@ async def test_admission() -> None:
     bench.prompts.hold = asyncio.get_running_loop().create_future()
     waiting = asyncio.ensure_future(serving.answer(bench.service, chat()))
     await asyncio.sleep(0)
-    with pytest.raises(OverloadedError) as info:
+    with pytest.raises(RateLimitError) as info:
         await serving.answer(bench.service, chat())
-    assert info.value.status == 503
+    assert info.value.reason == "in_progress"
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert bench.service.in_progress == 1
@@ -359,10 +366,10 @@ async def test_usage_with_every_chunk() -> None:
     sink = await stream(bench, chat(stream=True, stream_options=options))
     bench.engine.deliver(0, "ab")
     bench.engine.deliver(0, "c", "length")
-    counts = [c["usage"]["completion_tokens"] for c in sink.chunks if c["choices"] and c["usage"]]
-    assert counts[0] == 2
-    assert counts == sorted(counts)
-    assert sink.chunks[-1]["usage"]["completion_tokens"] == 3
+    counts = [c["usage"]["completion_tokens"] for c in sink.chunks]
+    # The chunk with the role has no token yet.
+    assert counts == [0, 2, 3, 3, 3]
+    assert {c["usage"]["prompt_tokens"] for c in sink.chunks} == {2}
 
 
 PIECES = st.sampled_from(["a", "b", "é", "中", "👍", " ", "\n", "<", CALL, "<tool_call>", "stop", "\0"])
@@ -645,3 +652,35 @@ async def test_adapters_are_models() -> None:
     assert bench.engine.requests[0].lora_name == "poet"
     await stream(bench, chat())
     assert bench.engine.requests[1].lora_name is None
+
+
+async def test_queue_time_begins_before_the_engine_has_a_request() -> None:
+    # One place in the batch, and one sequence ahead.
+    bench = Bench(engine_info(max_batch_size=1))
+    first, second = await begin(bench, chat()), await begin(bench, chat())
+    third, fourth = (asyncio.ensure_future(serving.answer(bench.service, chat())) for _ in range(2))
+    admission = bench.service.admission(next(iter(bench.service.models)))
+    while admission.waiting < 2:
+        await asyncio.sleep(0)
+    fourth.cancel()
+    await asyncio.wait([fourth])
+    bench.engine.deliver(0, "x", "length", queue_s=0.0)
+    bench.engine.deliver(1, "x", "length", queue_s=5.0)
+    while len(bench.engine.requests) < 3:
+        await asyncio.sleep(0)
+    bench.engine.deliver(2, "x", "length", queue_s=5.0)
+    await asyncio.gather(first, second, third)
+    started, ahead, waited = (record for record in bench.records if record.outcome == "done")
+    (gone,) = (record for record in bench.records if record.outcome == "cancelled")
+    for record, engine_s in ((started, 0.0), (ahead, 5.0), (waited, 5.0)):
+        assert record.queue_s is not None
+        assert record.queued_at is not None
+        assert record.submitted_at is not None
+        assert record.queue_s == pytest.approx(record.submitted_at - record.queued_at + engine_s)
+    assert waited.queued_at is not None
+    assert waited.submitted_at is not None
+    assert waited.queued_at < started.ended_at <= waited.submitted_at
+    assert gone.submitted_at is None
+    assert gone.queued_at is not None
+    assert gone.queue_s is not None
+    assert 0 < gone.queue_s <= gone.ended_at - gone.queued_at

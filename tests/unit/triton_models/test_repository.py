@@ -5,11 +5,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.core.settings import SettingsError
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model
-from openai_bls.triton_models.repository import Backend, backends, excludes_input, served_names, triton_keys
+from openai_bls.triton_models.repository import (
+    Backend,
+    backends,
+    excludes_input,
+    openai_bls_settings,
+    served_names,
+    triton_keys,
+)
 from openai_bls.triton_models.tensors import OPENAI_BLS, TENSORRT_LLM
 
 
@@ -150,7 +158,7 @@ def test_a_setting_that_the_models_around_an_engine_share(tmp_path: Path) -> Non
     assert found(None, {"OPENAI_BLS_EXCLUDE_INPUT_IN_OUTPUT": "true"})
     with pytest.raises(SettingsError, match="exclude_input_in_output"):
         found(render(msgspec.structs.replace(kept, parameters={"exclude_input_in_output": "maybe"})), {})
-    with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai_bls render"):
+    with pytest.raises(SettingsError, match=r"of the C\+\+ backend.*openai-bls render"):
         found(render(cpp_model(CppSettings(gpt_model_path="/engine"), 8)), {})
 
 
@@ -158,9 +166,13 @@ def test_keys_of_the_models_beside_openai_bls(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("alice: a1\n")
     config = render(msgspec.structs.replace(OPENAI_BLS, parameters={"api_keys_file": str(tmp_path / "keys")}))
     (tmp_path / "config.pbtxt").write_text(config)
-    assert triton_keys(tmp_path, {}).check("a1", "") == "alice"
-    assert triton_keys(tmp_path, {"OPENAI_BLS_API_KEY": "k"}).check("k", "") == ""
-    assert not triton_keys(tmp_path, {"OPENAI_BLS_TRITON_REQUIRES_KEY": "false"}).required
+
+    def found(environ: dict[str, str]) -> ApiKeys:
+        return triton_keys(openai_bls_settings(tmp_path, environ))
+
+    assert found({}).check("a1", "") == "alice"
+    assert found({"OPENAI_BLS_API_KEY": "k"}).check("k", "") == ""
+    assert not found({"OPENAI_BLS_TRITON_REQUIRES_KEY": "false"}).required
     (tmp_path / "keys").unlink()
     with pytest.raises(ValueError, match="cannot be read"):
-        triton_keys(tmp_path, {})
+        found({})

@@ -25,7 +25,7 @@ class Client:
     """One connection, in bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
+        self.reader = reader
         self.writer = writer
         self.send = writer.write
 
@@ -39,9 +39,9 @@ class Client:
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
         """The next response: status, headers, JSON body."""
-        head = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])}
-        body = await self._reader.readexactly(int(headers.get("content-length", "0")))
+        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
         return int(head[0].split()[1]), headers, json.loads(body) if body else None
 
     async def refused(self, status: int) -> str:
@@ -49,7 +49,7 @@ class Client:
         answered, headers, body = await self.answer()
         assert (answered, headers["connection"]) == (status, "close")
         assert set(body["error"]) == {"message", "type", "param", "code"}
-        assert await self._reader.read() == b""
+        assert await self.reader.read() == b""
         self.writer.close()
         message: str = body["error"]["message"]
         return message
@@ -57,7 +57,7 @@ class Client:
     async def cut(self) -> None:
         """The connection ends, without an answer."""
         with contextlib.suppress(ConnectionError):
-            assert await self._reader.read() == b""
+            assert await self.reader.read() == b""
         self.writer.close()
 
 

@@ -5,6 +5,7 @@ import base64
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,3 +75,43 @@ async def test_metrics_need_no_key_and_tell_of_requests_and_refusals() -> None:
         assert 'openai_bls_requests_total{endpoint="embeddings",model="",outcome="400"} 1.0\n' in text
         assert "# TYPE openai_bls_requests_total counter\n" in text
         assert "# TYPE openai_bls_time_to_first_token_seconds histogram\n" in text
+
+
+async def test_ping_and_load() -> None:
+    async with served() as (bench, app):
+        for method in ("GET", "POST"):
+            answered = await ask(app, method, "/ping")
+            assert (answered.status, answered.body) == (200, b"")
+        assert (await ask(app, "GET", "/load")).json() == {"server_load": 0}
+        task = asyncio.create_task(ask(app, "POST", "/v1/completions", {"prompt": "a"}))
+        await until(lambda: bench.engine.requests)
+        assert (await ask(app, "GET", "/load")).json() == {"server_load": 1}
+        bench.engine.deliver(0, "b", "stop")
+        await task
+        bench.service.draining = True
+        assert (await ask(app, "GET", "/ping")).status == 503
+
+
+async def test_the_prefix_cache_is_reset() -> None:
+    async with served() as (bench, app):
+        assert (await ask(app, "POST", "/reset_prefix_cache")).status == 200
+        assert bench.engine.prefix_resets == 1
+    async with served(api_key="secret") as (bench, app):
+        assert (await ask(app, "POST", "/reset_prefix_cache")).status == 401
+        assert (await ask(app, "GET", "/tokenizer_info")).status == 401
+        assert bench.engine.prefix_resets == 0
+
+
+async def test_tokenizer_info(tmp_path: Path) -> None:
+    async with served() as (_, app):
+        assert (await ask(app, "GET", "/tokenizer_info")).status == 404
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "X", "chat_template": "{{ 1 }}"}')
+    async with served(tokenizer_info=True) as (bench, app):
+        assert (await ask(app, "GET", "/tokenizer_info")).status == 404
+        bench.service.models.default.tokenizer_dir = tmp_path
+        found = (await ask(app, "GET", "/tokenizer_info")).json()
+        assert found == {"tokenizer_class": "X", "chat_template": "{{ 1 }}"}
+        (tmp_path / "chat_template.jinja").write_text("{{ 2 }}")
+        (tmp_path / "tokenizer_config.json").write_text("[")
+        found = (await ask(app, "GET", "/tokenizer_info")).json()
+        assert found == {"tokenizer_class": None, "chat_template": "{{ 2 }}"}

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openai_bls.core.engine import LoraError
+from openai_bls.core.engine import LoraError, PrefixCacheError
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams, TokenDelta
 from openai_bls.core.manifest import load_manifest
 from openai_bls.core.settings import TensorRtLlmSettings
@@ -412,6 +412,13 @@ def test_what_tensorrt_llm_is_asked_for(start: Starter) -> None:
     assert (asked.max_tokens, asked.bad_words, asked.logprobs) == (20, ((3, 4),), 0)
     assert (asked.temperature, asked.top_k, asked.seed, asked.min_p) == (0.5, 9, 11, 0.1)
     assert (asked.embedding_bias, asked.vocab_size) == ({4: -2.0}, 100)
+
+
+def test_the_prefix_cache_is_not_reset(start: Starter) -> None:
+    engine, _, _ = start()
+    with pytest.raises(PrefixCacheError, match="reload the model") as caught:
+        engine.reset_prefix_cache()
+    assert not caught.value.busy
 
 
 def test_cached_tokens(start: Starter) -> None:

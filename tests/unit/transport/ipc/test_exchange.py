@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_bls.core.engine import EngineStats
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, LoraResult, TokenDelta
+from openai_bls.core.engine import EngineStats, PrefixCacheError
+from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta, UpdateResult
 from openai_bls.core.errors import InvalidRequestError, OverloadedError
 from openai_bls.transport.ipc import frames
 from openai_bls.transport.ipc import link as link_module
@@ -660,6 +660,21 @@ async def test_adapters_are_loaded_and_everybody_is_told(world: World) -> None:
     assert all(client.new_request_id() > last for client, last in zip(world.clients, ids, strict=True))
 
 
+async def test_the_prefix_cache_is_reset(world: World) -> None:
+    await world.client.reset_prefix_cache()
+    assert world.engine.prefix_resets == 1
+    refusals: list[tuple[Exception, type[Exception], str]] = [
+        (PrefixCacheError("it cannot"), InvalidRequestError, "It cannot."),
+        (PrefixCacheError("it is held", busy=True), OverloadedError, "It is held."),
+        (RuntimeError("secret"), InvalidRequestError, "The engine failed; its log says why."),
+    ]
+    for refusal, kind, said in refusals:
+        world.engine.prefix_refusal = refusal
+        with pytest.raises(kind) as caught:
+            await world.client.reset_prefix_cache()
+        assert str(caught.value) == said
+
+
 async def test_an_engine_that_is_lost_while_it_loads_an_adapter(world: World) -> None:
     loading, lost = threading.Event(), threading.Event()
 
@@ -681,7 +696,7 @@ def test_what_is_told_to_a_client_that_reads_slowly_waits() -> None:
     ours, theirs = socket.socketpair()
     connection = server_module._Connection(1, ours, FakeEngine(lambda deltas: None), lambda connection, update: None)
     connection.deliver([TokenDelta(1, [5])])
-    connection.tell(ServerFrame(lora=LoraResult(3, None)))
+    connection.tell(ServerFrame(update=UpdateResult(3, None)))
     connection.start()
     connection.close()
     messages: list[bytes] = []
@@ -693,5 +708,5 @@ def test_what_is_told_to_a_client_that_reads_slowly_waits() -> None:
     messages.remove(frames.GOODBYE)
     found = [msgspec.msgpack.decode(message, type=ServerFrame) for message in messages]
     assert [frame.info is not None for frame in found] == [True, False, False]
-    assert found[1].lora == LoraResult(3, None)
+    assert found[1].update == UpdateResult(3, None)
     assert found[2].deltas == [TokenDelta(1, [5])]

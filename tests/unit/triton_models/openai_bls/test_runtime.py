@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import itertools
 import json
+import logging
 import os
 import sys
 import threading
@@ -406,13 +407,13 @@ def test_the_engine_is_looked_for_once_the_server_is_up(
     asked: list[int] = []
     enough = threading.Event()
 
-    def is_listening(pid: int) -> bool:
+    def listening_ports(pid: int) -> set[int]:
         asked.append(pid)
         if len(asked) == 3:
             enough.set()
-        return False
+        return set()
 
-    monkeypatch.setattr(runtime_module, "is_listening", is_listening)
+    monkeypatch.setattr(runtime_module, "listening_ports", listening_ports)
     monkeypatch.setattr(runtime_module, "_SERVER_RETRY_S", 0.005)
     world = make(owner=77)
     assert enough.wait(WAIT_S)
@@ -422,6 +423,44 @@ def test_the_engine_is_looked_for_once_the_server_is_up(
     reply = world.submit()
     world.deliver(0, "a", "stop")
     assert succeeded(reply)
+
+
+def test_v1_opens_once_tritonserver_has_all_its_ports(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC comes first, and a server that cannot have the next one ends: it must not have answered meanwhile."""
+    rounds: list[set[int]] = []
+    enough = threading.Event()
+    found = {8001, 40000}
+
+    def listening_ports(pid: int) -> set[int]:
+        rounds.append(set(found))
+        if len(rounds) == 3:
+            enough.set()
+        return set(found)
+
+    monkeypatch.setattr(runtime_module, "front_ends", lambda pid: {"grpc": 8001, "http": 8000})
+    monkeypatch.setattr(runtime_module, "listening_ports", listening_ports)
+    monkeypatch.setattr(runtime_module, "_SERVER_RETRY_S", 0.005)
+    port = free_port()
+    world = make(owner=77, http_port=port)
+    assert enough.wait(WAIT_S)
+    assert world.runtime._http is None
+    found.add(8000)
+    assert "ok" in get(port, "/health/live")
+
+
+def test_a_port_that_never_comes_does_not_keep_v1_shut(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runtime_module, "front_ends", lambda pid: {"grpc": 8001, "http": 8000})
+    monkeypatch.setattr(runtime_module, "listening_ports", lambda pid: {8001})
+    monkeypatch.setattr(runtime_module, "_FRONT_ENDS_S", 0.0)
+    port = free_port()
+    with caplog.at_level(logging.WARNING, logger="openai_bls"):
+        make(owner=77, http_port=port)
+        assert "ok" in get(port, "/health/live")
+    assert "tritonserver is up without http (8000)" in caplog.text
 
 
 @pytest.fixture
@@ -651,6 +690,11 @@ def test_a_broken_file_of_keys_is_refused_at_the_start(make: Callable[..., World
     (tmp_path / "keys").touch()
     with pytest.raises(ValueError, match="holds no key"):
         make(engine=False, start=False, api_keys_file=str(tmp_path / "keys"))
+
+
+def test_a_certificate_that_cannot_be_read_is_refused_at_the_start(make: Callable[..., World]) -> None:
+    with pytest.raises(ValueError, match="/no/certificate cannot be read: No such file"):
+        make(engine=False, start=False, ssl_certfile="/no/certificate")
 
 
 @pytest.mark.parametrize("parameter", [True, False])

@@ -14,26 +14,25 @@ from openai_bls.triton_models.openai_bls.server_process import (
     command_line,
     control_headers,
     find_tritonserver,
+    front_ends,
     grpc_address,
-    is_listening,
+    listening_ports,
 )
 
 _PROGRAM = """
 import socket
 with socket.socket({family}) as s:
     s.bind(({host!r}, 0))
-    print(flush=True)
-    input()
-    s.listen()
-    print(flush=True)
-    input()
-    s.close()
-    print(flush=True)
-    input()
+    port = s.getsockname()[1]
+    for step in (lambda: None, s.listen, s.close):
+        step()
+        print(port, flush=True)
+        input()
 """
 
 
-def _follow(family: str, host: str) -> list[bool]:
+def _follow(family: str, host: str) -> list[set[int]]:
+    """Its ports before, while and after it listens, where its own is 1."""
     seen = []
     program = _PROGRAM.format(family=family, host=host)
     with subprocess.Popen(
@@ -42,18 +41,19 @@ def _follow(family: str, host: str) -> list[bool]:
         assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(3):
-            process.stdout.read(1)
-            seen.append(is_listening(process.pid))
+            own = int(process.stdout.readline())
+            seen.append({1 if port == own else port for port in listening_ports(process.pid)})
             process.stdin.write(b"\n")
     return seen
 
 
 def test_a_process_listens_from_listen_to_close() -> None:
-    assert _follow("socket.AF_INET", "127.0.0.1") == [False, True, False]
+    assert _follow("socket.AF_INET", "127.0.0.1") == [set(), {1}, set()]
 
 
 def test_a_process_that_does_not_exist() -> None:
-    assert not is_listening(2**22 + 1)
+    assert listening_ports(2**22 + 1) == set()
+    assert front_ends(2**22 + 1) == {}
 
 
 @contextmanager
@@ -88,6 +88,19 @@ def _program(tmp_path: Path, *arguments: str, name: str = "tritonserver") -> Ite
 def test_where_the_grpc_front_end_is(tmp_path: Path, arguments: list[str], address: str) -> None:
     with _program(tmp_path, *arguments) as pid:
         assert grpc_address(pid) == address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ports"),
+    [
+        ([], {"grpc": 8001, "http": 8000, "metrics": 8002}),
+        (["--http-port=1", "--grpc-port", "2", "--metrics-port=3"], {"grpc": 2, "http": 1, "metrics": 3}),
+        (["--allow-http=false", "--allow-metrics", "0", "--grpc-port=x"], {}),
+    ],
+)
+def test_the_front_ends_that_are_asked_for(tmp_path: Path, arguments: list[str], ports: dict[str, int]) -> None:
+    with _program(tmp_path, *arguments) as pid:
+        assert front_ends(pid) == ports
 
 
 @pytest.mark.parametrize(

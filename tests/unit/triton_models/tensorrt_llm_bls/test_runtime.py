@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from openai_bls.core.api_keys import ApiKeys
 from openai_bls.core.engine_types import PromptRequest, PromptResult, TokenDelta
 from openai_bls.core.errors import ApiError
+from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
 from openai_bls.transport.ipc.server import ExchangeServer
@@ -74,7 +76,7 @@ def call_model(model: str, inputs: Mapping[str, Any], outputs: Sequence[str]) ->
 
 
 class Bench:
-    def __init__(self, folder: Path, *, decoupled: bool = True, foreign: Path | None = None) -> None:
+    def __init__(self, folder: Path, *, decoupled: bool = True, foreign: Path | None = None, **limits: Any) -> None:
         # Addresses are made of the names of models.
         name = exchange_address().replace("\0", "").replace("/", "-")
         owner = os.getpid()
@@ -86,7 +88,15 @@ class Bench:
         backend = Backend(f"engine-{name}", f"prompts-{name}", write_tokenizer(folder))
         if foreign is not None:
             backend = msgspec.structs.replace(backend, preprocessing_dir=foreign, prompt_transport="bls")
-        self.runtime = Runtime(backend, owner, call_model, exclude_input_default=True, decoupled=decoupled)
+        self.runtime = Runtime(
+            backend,
+            owner,
+            call_model,
+            exclude_input_default=True,
+            decoupled=decoupled,
+            limits=OpenAiBlsSettings(),
+            api_keys=ApiKeys(),
+        )
         self.runtime.start()
 
     def ask(self, count: int = 1, **values: Any) -> FakeReply:

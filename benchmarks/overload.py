@@ -1,0 +1,288 @@
+"""Overload and fairness, in one run: `python -m benchmarks.overload`.
+
+The engine is the null engine at a pace, with a delay of first tokens, as prompts would be. Goodput:
+requests arrive at random (open loop, no retries) at the rate that the server was measured to have and at ten times
+that rate, each with a timeout; what counts are answers in time. Fairness: the time to first token of a key, alone and
+beside many streams of another key, and, for comparison, of one more request of that other key. Ratios are of the same
+run. Prints tables in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from benchmarks.contenders.servers import prepare
+from benchmarks.driver import exit_on_sigterm
+from benchmarks.machine import conditions
+from benchmarks.options import positive
+from benchmarks.report import markdown_table
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.launcher.testing import run_server
+
+_ROOT = Path(__file__).resolve().parent.parent
+KEYS = "alone: alone\nmany: many\n"
+_FAIRNESS_PACE = {"STEP": 30, "FIRST_TOKEN": 100}
+_GOODPUT_PACE = {"STEP": 10, "FIRST_TOKEN": 50}
+"""Milliseconds of a step, and more of a first token."""
+_ANSWER_TOKENS = (32, 96)
+"""Fewest and most tokens of an answer, equally likely between, where fairness is measured."""
+_GOODPUT_TOKENS = (64, 64)
+"""The same for goodput: an engine does more answers in a second if the long ones are refused."""
+_TIMEOUT_S = 3.0
+"""Of each request, where goodput is measured: about four times what the engine takes for one."""
+_SETTLE_S = 4.0
+"""Seconds at a new load that do not count."""
+
+
+@dataclass
+class Answer:
+    """End of one request; times of `time.monotonic()`."""
+
+    began_at: float
+    status: int = 0
+    first_at: float = 0.0
+    """First event of a stream."""
+    ended_at: float = 0.0
+
+
+@dataclass
+class Load:
+    """Answers at one rate of arrivals, that came in a window of so many seconds."""
+
+    rate: float
+    seconds: float
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def goodput(self) -> float:
+        """Answers per second within the timeout, by the server's clock: it answers 504 to the others."""
+        return self.statuses[200] / self.seconds
+
+    @property
+    def statuses(self) -> Counter[int]:
+        """Number of answers by status."""
+        return Counter(answer.status for answer in self.answers)
+
+
+class Client:
+    """Requests to /v1, a connection each.
+
+    Args:
+        url: base URL of the API.
+        tokens: fewest and most of an answer.
+    """
+
+    def __init__(self, url: str, tokens: tuple[int, int]) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 0
+        self.random = random.Random(1)
+        self._tokens = tokens
+
+    async def ask(self, key: str, *, stream: bool, timeout_s: float | None = None) -> Answer:
+        """One completion."""
+        body = msgspec.json.encode(
+            {"prompt": "one two three", "max_tokens": self.random.randint(*self._tokens), "stream": stream,
+             "ignore_eos": True, "timeout": timeout_s}
+        )  # fmt: skip
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        answer = Answer(time.monotonic())
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            writer.write(head.encode() + body)
+            answer.status = int((await reader.readuntil(b"\r\n")).split()[1])
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.read(1)
+            answer.first_at = time.monotonic()
+            while await reader.read(1 << 16):
+                pass
+            answer.ended_at = time.monotonic()
+        finally:
+            writer.transport.abort()
+        return answer
+
+
+async def saturated_rate(client: Client, batch: int, seconds: float) -> float:
+    """Answers per second while twice as many requests are there as the engine takes at once."""
+    ended = 0
+
+    async def ask_on() -> None:
+        nonlocal ended
+        while True:
+            await client.ask("alone", stream=False)
+            ended += 1
+
+    tasks = [asyncio.create_task(ask_on()) for _ in range(2 * batch)]
+    await asyncio.sleep(_SETTLE_S)
+    ended = 0
+    await asyncio.sleep(seconds)
+    await cancel(tasks)
+    return ended / seconds
+
+
+async def at_rate(client: Client, rate: float, seconds: float) -> Load:
+    """Requests that arrive at random, `rate` in a second."""
+    answers: list[Answer] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def ask() -> None:
+        answers.append(await client.ask("alone", stream=False, timeout_s=_TIMEOUT_S))
+
+    began = due = time.monotonic()
+    while due - began < _SETTLE_S + seconds:
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        task = asyncio.create_task(ask())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        due += client.random.expovariate(rate)
+    # A busy machine may be late with its arrivals.
+    ended = time.monotonic()
+    await asyncio.gather(*tasks)
+    window = began + _SETTLE_S
+    return Load(rate, ended - window, [answer for answer in answers if window <= answer.ended_at < ended])
+
+
+async def first_tokens(client: Client, key: str, count: int) -> list[float]:
+    """Milliseconds to the first token of requests that follow each other.
+
+    Raises:
+        LaunchError: one was refused.
+    """
+    times = []
+    for _ in range(count):
+        answer = await client.ask(key, stream=True)
+        if answer.status != 200:
+            raise LaunchError(f"a request of the key {key!r} was answered {answer.status}")
+        times.append((answer.first_at - answer.began_at) * 1000)
+        # Not in step with the engine.
+        await asyncio.sleep(client.random.uniform(0, 0.05))
+    return times
+
+
+async def beside(client: Client, streams: int, count: int) -> dict[str, list[float]]:
+    """Milliseconds to the first token, alone and beside streams of another key."""
+
+    async def ask_on() -> None:
+        while True:
+            await client.ask("many", stream=True)
+
+    times = {"alone": await first_tokens(client, "alone", count)}
+    tasks = [asyncio.create_task(ask_on()) for _ in range(streams)]
+    await asyncio.sleep(_SETTLE_S)
+    times["beside"] = await first_tokens(client, "alone", count)
+    times["of the same key"] = await first_tokens(client, "many", 2)
+    await cancel(tasks)
+    return times
+
+
+async def cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """End the clients, and wait for the server to notice."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(1)
+
+
+async def fairness(url: str, options: argparse.Namespace) -> str:
+    """Times to first tokens, as a table."""
+    client = Client(url, _ANSWER_TOKENS)
+    times: dict[str, list[float]] = {}
+    for _ in range(options.rounds):
+        for name, values in (await beside(client, options.streams, options.requests)).items():
+            times.setdefault(name, []).extend(values)
+    return fairness_table(times)
+
+
+async def goodput(url: str, options: argparse.Namespace) -> str:
+    """Answers in time at each load, as a table."""
+    client = Client(url, _GOODPUT_TOKENS)
+    capacity = await saturated_rate(client, options.goodput_batch, options.seconds)
+    loads = [
+        await at_rate(client, capacity * factor, options.seconds)
+        for factor in itertools.chain.from_iterable(itertools.repeat((1, options.factor), options.rounds))
+    ]
+    return goodput_table(capacity, loads, options.factor)
+
+
+def fairness_table(times: dict[str, list[float]]) -> str:
+    """One row per situation, alone first."""
+    base = statistics.median(times["alone"])
+    rows = [
+        (name, f"{statistics.median(values):,.0f}", f"{statistics.quantiles(values, n=10)[-1]:,.0f}",
+         f"{statistics.median(values) / base:.2f}")
+        for name, values in times.items()
+    ]  # fmt: skip
+    return markdown_table(("time to first token", "ms p50", "ms p90", "times alone"), rows)
+
+
+def goodput_table(capacity: float, loads: Sequence[Load], factor: int) -> str:
+    """One row per load, in the order of the measurements, and the ratio of the medians."""
+    rows = [
+        (f"{load.rate:,.0f}", f"{load.rate / capacity:.0f}", f"{load.goodput:,.1f}",
+         ", ".join(f"{count} × {status}" for status, count in sorted(load.statuses.items())))
+        for load in loads
+    ]  # fmt: skip
+    table = markdown_table(("arrivals/s", "times capacity", "answers in time/s", "statuses"), rows)
+    heavy = statistics.median(load.goodput for load in loads if load.rate > capacity * 1.5)
+    peak = max(capacity, statistics.median(load.goodput for load in loads if load.rate <= capacity * 1.5))
+    share = f"goodput at {factor} times that is {heavy / peak:.2f} of the peak"
+    return f"{table}\n\nCapacity {capacity:,.1f} answers/s; {share}."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
+    parser.add_argument("--batch", type=positive, default=64, help="sequences of the engine (default %(default)s)")
+    parser.add_argument(
+        "--goodput-batch",
+        type=positive,
+        default=8,
+        help="the same where goodput is measured: ten times what it can do is to be no matter of CPU time (default "
+        "%(default)s)",
+    )
+    parser.add_argument("--streams", type=positive, default=500, help="of the other key (default %(default)s)")
+    parser.add_argument("--requests", type=positive, default=20, help="to a first token (default %(default)s)")
+    parser.add_argument("--seconds", type=positive, default=10, help="at each rate (default %(default)s)")
+    parser.add_argument("--factor", type=positive, default=10, help="of the overload (default %(default)s)")
+    parser.add_argument("--rounds", type=positive, default=3, help="(default %(default)s)")
+    options = parser.parse_args(arguments)
+    exit_on_sigterm()
+    before = conditions("")
+    print(f"{before.date}, {before.cores} cores, load {before.load_before} before")
+    with tempfile.TemporaryDirectory() as scratch:
+        keys = Path(scratch) / "keys"
+        keys.write_text(KEYS)
+        repository = prepare(_ROOT / "model_repository", Path(scratch)).repository
+        for measure, batch, pace in (
+            (fairness, options.batch, _FAIRNESS_PACE),
+            (goodput, options.goodput_batch, _GOODPUT_PACE),
+        ):
+            environment = {
+                "OPENAI_BLS_ENGINE": "null",
+                "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": str(batch),
+                **{f"OPENAI_BLS_ENGINE_NULL_{name}_DELAY_MS": str(ms) for name, ms in pace.items()},
+                "OPENAI_BLS_API_KEYS_FILE": str(keys),
+            }
+            with run_server(repository, environment) as server:
+                print("\n" + asyncio.run(measure(server.openai_url, options)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Fair queue: deficit round robin over the tokens of what waits, a queue for each API key.
+
+The variant of RFC 8290 (FQ-CoDel without CoDel): a key that begins to wait is served before those that have waited for
+a while, for one quantum, so that a client with few requests is not behind a whole round of others'. A key may overdraw
+its deficit by one request, and pays for it in later rounds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+QUANTUM_TOKENS = 256
+"""Tokens that a key of weight 1 may have in a round: fewer than most requests, so that keys take turns."""
+
+
+class Queued(Protocol):
+    """What waits."""
+
+    @property
+    def key(self) -> str:
+        """Name of its queue."""
+        ...
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompts, for the limits."""
+        ...
+
+    @property
+    def cost_tokens(self) -> int:
+        """Tokens that it counts as, at least 1; constant while it waits."""
+        ...
+
+
+ItemT = TypeVar("ItemT", bound=Queued)
+
+
+class KeyQueue(Generic[ItemT]):
+    """What waits of one key, in order."""
+
+    __slots__ = ("cost_tokens", "deficit", "items", "prompt_tokens", "weight")
+
+    def __init__(self) -> None:
+        self.items: OrderedDict[ItemT, None] = OrderedDict()
+        self.prompt_tokens = 0
+        """Of all items."""
+        self.cost_tokens = 0
+        """Of all items."""
+        self.deficit = 0.0
+        """Tokens that it may still have in this round; below 0 it has had too many."""
+        self.weight = 1.0
+
+
+class FairQueue(Generic[ItemT]):
+    """Items of several keys in the order in which they are due.
+
+    Args:
+        weight: of a key's share, above 0; asked when the key begins to wait.
+    """
+
+    def __init__(self, weight: Callable[[str], float] = lambda key: 1.0) -> None:
+        self._weight = weight
+        self._queues: dict[str, KeyQueue[ItemT]] = {}
+        """Of keys that are in one of the rounds."""
+        self._new: deque[str] = deque()
+        self._old: deque[str] = deque()
+        self.count = 0
+        """Items that wait."""
+        self.prompt_tokens = 0
+        self.cost_tokens = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def of(self, key: str) -> KeyQueue[ItemT] | None:
+        """Queue of a key; None if there is none."""
+        return self._queues.get(key)
+
+    @property
+    def weights(self) -> float:
+        """Sum of the weights of all keys that wait."""
+        return sum(queue.weight for queue in self._queues.values() if queue.items)
+
+    def push(self, item: ItemT) -> None:
+        """Put an item at the end of its key's queue."""
+        queue = self._queues.get(item.key)
+        if queue is None:
+            queue = self._queues[item.key] = KeyQueue()
+            queue.weight = self._weight(item.key)
+            queue.deficit = QUANTUM_TOKENS * queue.weight
+            self._new.append(item.key)
+        queue.items[item] = None
+        self._count(queue, item, 1)
+
+    def remove(self, item: ItemT) -> bool:
+        """Take an item out of the queue; False if it does not wait."""
+        queue = self._queues.get(item.key)
+        if queue is None or item not in queue.items:
+            return False
+        del queue.items[item]
+        self._count(queue, item, -1)
+        return True
+
+    def charge(self, key: str, tokens: float) -> None:
+        """Correct what a key has had by `tokens`, which may be below 0, as long as it is in the rounds."""
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.deficit -= tokens
+
+    def pop(self) -> ItemT | None:
+        """The next item; None if nothing waits."""
+        if not self.count:
+            return None
+        visited = 0
+        while True:
+            keys = self._new or self._old
+            key = keys[0]
+            queue = self._queues[key]
+            if not queue.items:
+                keys.popleft()
+                if keys is self._new and self._old:
+                    # Else a key that comes and goes would always be a new one.
+                    self._old.append(key)
+                else:
+                    del self._queues[key]
+                continue
+            if queue.deficit > 0:
+                item = next(iter(queue.items))
+                self.remove(item)
+                queue.deficit -= item.cost_tokens
+                return item
+            keys.popleft()
+            self._old.append(key)
+            queue.deficit += QUANTUM_TOKENS * queue.weight
+            visited += 1
+            if visited > len(self._queues):
+                self._skip_rounds()
+                visited = 0
+
+    def _skip_rounds(self) -> None:
+        """Give every key at once what the rounds bring in which none is served."""
+        waiting = [queue for queue in self._queues.values() if queue.items]
+        rounds = min(-queue.deficit / (QUANTUM_TOKENS * queue.weight) for queue in waiting)
+        if rounds > 1:
+            for queue in waiting:
+                queue.deficit += int(rounds) * QUANTUM_TOKENS * queue.weight
+
+    def _count(self, queue: KeyQueue[ItemT], item: ItemT, sign: int) -> None:
+        self.count += sign
+        if not self.count:
+            # What is left of the rounds is of no use to anybody: every key begins anew.
+            self._queues.clear()
+            self._new.clear()
+            self._old.clear()
+        for counted in (queue, self):
+            counted.prompt_tokens += sign * item.prompt_tokens
+            counted.cost_tokens += sign * item.cost_tokens

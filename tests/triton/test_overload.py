@@ -1,0 +1,312 @@
+"""More requests than the engine takes: order, limits and deadlines on every door of a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from openai_bls.launcher.testing import RunningServer, run_server
+from tests.triton import triton_client
+from tests.triton.metrics import find, scrape
+from tests.triton.triton_client import TritonError, infer_input
+
+pytestmark = pytest.mark.triton
+
+# A step of the engine takes 20 ms, and it runs two sequences at once; one more is sent ahead.
+SLOW = {
+    "OPENAI_BLS_ENGINE": "null",
+    "OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": "20",
+    "OPENAI_BLS_ENGINE_MAX_BATCH_SIZE": "2",
+}
+PLACES = 3
+# Of shorter answers so many end in one step that two are sent ahead.
+SHORT: Any = {"max_tokens": 4, "extra_body": {"ignore_eos": True}}
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+KEYS = """
+many: many
+other: other
+full: full max_waiting_requests=2
+single: single max_concurrent_requests=1
+slow: slow requests_per_minute=3 tokens_per_minute=100000
+small: small tokens_per_minute=30
+"""
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text(KEYS)
+    return file
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, keys: Path) -> Iterator[RunningServer]:
+    env = {**SLOW, "OPENAI_BLS_API_KEYS_FILE": str(keys)}
+    with run_server(repository, env=env) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: RunningServer) -> Any:
+    async with openai.AsyncOpenAI(base_url=server.openai_url, api_key="other", max_retries=0, timeout=120) as made:
+        yield made
+
+
+class Stream:
+    """A streamed chat completion under a key."""
+
+    def __init__(self, client: openai.AsyncOpenAI, key: str, tokens: int = 10, messages: Any = HELLO) -> None:
+        self._client = client.with_options(api_key=key)
+        self._fields: dict[str, Any] = {"max_tokens": tokens, "messages": messages}
+        self.began = asyncio.Event()
+        self.reasons: list[str] = []
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        stream = await self._client.chat.completions.create(
+            model="openai_bls", stream=True, extra_body={"ignore_eos": True}, **self._fields
+        )
+        async for chunk in stream:
+            self.began.set()
+            self.reasons += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
+
+    async def end(self) -> None:
+        await self.task
+        assert self.reasons == ["length"]
+
+
+async def until(server: RunningServer, condition: Callable[[Any], bool]) -> None:
+    """Wait until the metrics say so."""
+    deadline = time.monotonic() + 60
+    while not condition(await asyncio.to_thread(scrape, server)):
+        assert time.monotonic() < deadline
+
+
+def waiting(samples: Any) -> float:
+    return find(samples, "requests_waiting")
+
+
+async def busy(server: RunningServer, client: openai.AsyncOpenAI, tokens: int = 2000) -> list[Stream]:
+    """As many long streams of `many` as the engine takes, and one that waits."""
+    streams = [Stream(client, "many", tokens) for _ in range(PLACES + 1)]
+    await until(server, lambda samples: waiting(samples) == 1)
+    return streams
+
+
+async def leave(server: RunningServer, streams: list[Stream]) -> None:
+    for stream in streams:
+        stream.task.cancel()
+    await asyncio.gather(*(stream.task for stream in streams), return_exceptions=True)
+    await until(server, lambda samples: waiting(samples) == 0 and find(samples, "requests_in_progress") == 0)
+
+
+async def test_a_key_with_many_streams_does_not_hold_up_another(
+    server: RunningServer, client: openai.AsyncOpenAI
+) -> None:
+    # Each costs more than a quantum, so that keys take turns by the request, and lasts as long as the test.
+    long: Any = {"tokens": 1500, "messages": [{"role": "user", "content": "Hello " * 260}]}
+    running = [Stream(client, "many", **long) for _ in range(PLACES)]
+    await until(server, lambda samples: find(samples, "requests_in_progress") - waiting(samples) == PLACES)
+    queued = [Stream(client, "many", **long) for _ in range(6)]
+    await until(server, lambda samples: waiting(samples) == 6)
+    other = Stream(client, "other")
+    await until(server, lambda samples: waiting(samples) == 7)
+    for stream in running:
+        stream.task.cancel()
+    # It is the last one that came; three of `many` that came before it would leave it no place.
+    await other.end()
+    await until(server, lambda samples: waiting(samples) == 6 - PLACES)
+    await leave(server, queued)
+
+
+def refusals(server: RunningServer) -> list[str]:
+    """Lines of the request log about the key `full`, whose streams have not ended."""
+    return [line for line in server.log_path.read_text().splitlines() if " key=full " in line]
+
+
+async def test_a_full_queue_is_a_429_with_the_time_to_wait(server: RunningServer, client: openai.AsyncOpenAI) -> None:
+    streams = await busy(server, client)
+    streams += [Stream(client, "full") for _ in range(2)]
+    await until(server, lambda samples: waiting(samples) == 3)
+    refused = find(scrape(server), "requests_refused_total", reason="queue_full", key="full")
+    full = client.with_options(api_key="full")
+    with pytest.raises(openai.RateLimitError) as caught:
+        await full.chat.completions.create(model="openai_bls", messages=HELLO)
+    assert (caught.value.type, caught.value.code) == ("requests", "rate_limit_exceeded")
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    # The same on every other door.
+    body: dict[str, Any] = {"messages": json.dumps(HELLO), "api_key": "full", "max_tokens": 2}
+    for stream in (False, True):
+        with pytest.raises(TritonError) as http:
+            await asyncio.to_thread(
+                lambda s=stream: list(  # type: ignore[misc]
+                    triton_client.generate_stream(server.http_url, "openai_bls", {**body, "stream": s})
+                )
+            )
+        assert http.value.body["error"]["code"] == "rate_limit_exceeded"
+    inputs = [infer_input("messages", [json.dumps(HELLO)], "BYTES")]
+    with pytest.raises(TritonError, match="rate_limit_exceeded"):
+        await asyncio.to_thread(triton_client.grpc_chat, server.grpc_url, inputs, {"api_key": "full"})
+    samples = scrape(server)
+    assert find(samples, "requests_refused_total", reason="queue_full", key="full") == refused + 4
+    assert find(samples, "requests_total", key="full", outcome="429") == refused + 4
+    deadline = time.monotonic() + 60
+    while len(lines := refusals(server)) < 4:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert [" ".join(line.split()[1:4]) for line in lines] == ["POST /v1/chat/completions 429"] + [
+        "TRITON openai_bls 429"
+    ] * 3
+    assert all("error=rate_limit_exceeded" in line for line in lines)
+    await leave(server, streams)
+
+
+async def test_limits_of_a_key(server: RunningServer, client: openai.AsyncOpenAI, keys: Path) -> None:
+    running = Stream(client, "single", 2000)
+    await running.began.wait()
+    single = client.with_options(api_key="single")
+    with pytest.raises(openai.RateLimitError, match="the most that it may have"):
+        await single.chat.completions.create(model="openai_bls", messages=HELLO)
+    await leave(server, [running])
+    slow = client.with_options(api_key="slow")
+    for left in (2, 1, 0):
+        raw = await slow.chat.completions.with_raw_response.create(model="openai_bls", messages=HELLO, **SHORT)
+        assert raw.headers["x-ratelimit-limit-requests"] == "3"
+        assert raw.headers["x-ratelimit-remaining-requests"] == str(left)
+        assert raw.headers["x-ratelimit-limit-tokens"] == "100000"
+    with pytest.raises(openai.RateLimitError) as caught:
+        await slow.chat.completions.create(model="openai_bls", messages=HELLO, **SHORT)
+    assert caught.value.code == "rate_limit_exceeded"
+    # One comes in every 20 s.
+    assert 15 <= int(caught.value.response.headers["retry-after"]) <= 20
+    small = client.with_options(api_key="small")
+    with pytest.raises(openai.RateLimitError, match="too large") as caught:
+        await small.completions.create(model="openai_bls", prompt="word " * 100)
+    assert caught.value.type == "tokens"
+    # A file that has changed counts for requests that come, and says nothing about those that have been.
+    text = KEYS.replace("requests_per_minute=3", "requests_per_minute=1000")
+    (keys.parent / "new").write_text(text)
+    (keys.parent / "new").rename(keys)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            await slow.chat.completions.create(model="openai_bls", messages=HELLO, **SHORT)
+        except openai.RateLimitError:
+            assert time.monotonic() < deadline
+        else:
+            break
+    samples = scrape(server)
+    for key, reason in (
+        ("single", "concurrent_requests"), ("slow", "requests_per_minute"), ("small", "tokens_per_minute"),
+    ):  # fmt: skip
+        assert find(samples, "requests_refused_total", reason=reason, key=key) >= 1
+
+
+def test_limits_of_a_key_on_the_text_model(server: RunningServer) -> None:
+    """`tensorrt_llm_bls` counts by itself."""
+    body = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1, "stream": True, "api_key": "single"}
+    url = f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream"
+    with httpx.stream("POST", url, json=body, timeout=60) as response:
+        next(response.iter_bytes())
+        with pytest.raises(TritonError, match="the most that it may have"):
+            triton_client.generate(server.http_url, "tensorrt_llm_bls", {**body, "stream": False, "max_tokens": 2})
+
+
+async def test_a_deadline_while_a_request_waits(server: RunningServer, client: openai.AsyncOpenAI) -> None:
+    missed = find(scrape(server), "deadlines_missed_total", stage="waiting")
+    streams = await busy(server, client)
+    for options in ({"extra_body": {"timeout": 0.2}}, {"extra_headers": {"x-request-timeout": "0.2"}}):
+        for stream in (False, True):
+            with pytest.raises(openai.APIStatusError) as caught:
+                await client.chat.completions.create(
+                    model="openai_bls",
+                    messages=HELLO,
+                    stream=stream,
+                    **options,
+                )
+            # Too late by what was measured, or by the clock.
+            assert (caught.value.status_code, caught.value.code) in (
+                (504, "deadline_exceeded"),
+                (429, "rate_limit_exceeded"),
+            )
+    samples = scrape(server)
+    late = find(samples, "requests_refused_total", reason="too_late")
+    assert find(samples, "deadlines_missed_total", stage="waiting") - missed + late == 4
+    steps = find(samples, "requests_total", outcome="504")
+    assert steps >= find(samples, "deadlines_missed_total", stage="waiting") - missed
+    await leave(server, streams)
+
+
+async def test_a_deadline_while_a_request_is_answered(server: RunningServer, client: openai.AsyncOpenAI) -> None:
+    options: dict[str, Any] = {"model": "openai_bls", "messages": HELLO, "max_tokens": 2000}
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.chat.completions.create(**options, extra_body={"timeout": 0.3, "ignore_eos": True})
+    assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
+    stream = await client.chat.completions.create(**options, stream=True, extra_body={"timeout": 1, "ignore_eos": True})
+    with pytest.raises(openai.APIError, match="has passed while it was being answered") as event:
+        async for _ in stream:
+            pass
+    assert event.value.code == "deadline_exceeded"
+    # On generate the field is a parameter, on gRPC Triton has one of its own, in microseconds.
+    body = {"messages": json.dumps(HELLO), "max_tokens": 2000, "ignore_eos": True, "api_key": "other"}
+    with pytest.raises(TritonError, match="deadline_exceeded"):
+        await asyncio.to_thread(triton_client.chat, server.http_url, {**body, "timeout": 0.3})
+    text = {"text_input": "Hello", "max_tokens": 2000, "end_id": -1, "api_key": "other"}
+    with pytest.raises(TritonError, match="has passed while it was being answered"):
+        await asyncio.to_thread(triton_client.generate, server.http_url, "tensorrt_llm_bls", {**text, "timeout": 0.3})
+    with pytest.raises(TritonError, match="'timeout' must be a number of seconds above 0"):
+        await asyncio.to_thread(triton_client.generate, server.http_url, "tensorrt_llm_bls", {**text, "timeout": "1"})
+    infer: dict[str, Any] = {
+        "inputs": [{"name": "messages", "datatype": "BYTES", "shape": [1], "data": [json.dumps(HELLO)]}],
+        "parameters": {"timeout": 300_000, "max_tokens": 2000, "ignore_eos": True, "api_key": "other"},
+    }
+    stream_infer = triton_client.GrpcStream(server.grpc_url)
+    with stream_infer as grpc:
+        grpc.send(
+            "openai_bls",
+            [infer_input("messages", [json.dumps(HELLO)], "BYTES")],
+            {name: value for name, value in infer["parameters"].items() if name != "timeout"},
+            timeout_us=300_000,
+        )
+        with pytest.raises(TritonError, match="deadline_exceeded"):
+            list(grpc.responses())
+    # The engine is free again.
+    await until(server, lambda samples: find(samples, "requests_in_progress") == 0)
+    assert find(scrape(server), "deadlines_missed_total", stage="generating", key="other") >= 3
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e3", "soon", "", "100000"])
+async def test_a_header_that_is_no_time_is_refused(client: openai.AsyncOpenAI, value: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(
+            model="openai_bls", messages=HELLO, extra_headers={"x-request-timeout": value}
+        )
+    assert caught.value.param == "x-request-timeout"
+
+
+async def test_two_instances_have_the_limits_each(two_instances: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("single: single max_concurrent_requests=1\n")
+    env = {**SLOW, "OPENAI_BLS_API_KEYS_FILE": str(tmp_path / "keys")}
+    with run_server(two_instances, env=env) as server:
+        # A connection each, which the system gives to either instance.
+        clients = [openai.AsyncOpenAI(base_url=server.openai_url, api_key="single", max_retries=0) for _ in range(24)]
+        streams = [Stream(client, "single", 1000) for client in clients]
+        done: set[Any] = set()
+        while len(done) < 22:
+            done, _ = await asyncio.wait([stream.task for stream in streams], return_when=asyncio.FIRST_COMPLETED)
+            done = {stream.task for stream in streams if stream.task.done()}
+            await asyncio.sleep(0)
+        assert all(isinstance(task.exception(), openai.RateLimitError) for task in done)
+        assert find(scrape(server), "requests_in_progress") == 2
+        for stream, client in zip(streams, clients, strict=True):
+            stream.task.cancel()
+            await client.close()
+        await asyncio.gather(*(stream.task for stream in streams), return_exceptions=True)

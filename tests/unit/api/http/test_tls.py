@@ -1,0 +1,340 @@
+"""TLS of /v1, over real sockets and the event loop that a server has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import http.client
+import json
+import logging
+import ssl
+import warnings
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from openai_bls.api.http import tls_acceptor, uvicorn_server
+from openai_bls.api.http.stream_connection import StreamConnection
+from openai_bls.api.http.tls_files import TlsError, TlsFiles
+from openai_bls.core import watched_files
+from openai_bls.core.settings import OpenAiBlsSettings
+from tests.certificates import Authority
+from tests.unit.api.http.test_app import content_of
+from tests.unit.api.http.test_bounds import CHAT, VERSION, Client
+from tests.unit.api.http_support import over_socket, served, until
+from tests.unit.core_support import Bench
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_files, "CHECK_INTERVAL_S", 0.0)
+
+
+async def connect(port: int, context: ssl.SSLContext) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
+
+
+async def version(port: int, context: ssl.SSLContext) -> tuple[int, bytes]:
+    """Status of a request on a connection of its own, and the server's certificate."""
+    client = await connect(port, context)
+    client.send(VERSION)
+    status, _, _ = await client.answer()
+    certificate: bytes = client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    client.writer.close()
+    return status, certificate
+
+
+@pytest.mark.parametrize("key_type", [trustme.KeyType.ECDSA, trustme.KeyType.RSA])
+async def test_official_clients(tmp_path: Path, key_type: trustme.KeyType) -> None:
+    authority = Authority(tmp_path, key_type=key_type)
+    async with over_socket(**authority.settings()) as (bench, port):
+        context = authority.client()
+        async with httpx.AsyncClient(verify=context) as client:
+            answer = await client.get(f"https://127.0.0.1:{port}/health/live")
+            assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+        async with openai.DefaultAsyncHttpxClient(verify=context) as sdk_client:
+            sdk = openai.AsyncOpenAI(base_url=f"https://localhost:{port}/v1", api_key="none", http_client=sdk_client)
+            asked = asyncio.ensure_future(sdk.completions.create(model="tiny", prompt="x", max_tokens=1))
+            await until(lambda: bench.engine.requests)
+            bench.engine.deliver(0, "hello", "length")
+            assert (await asked).choices[0].text == "hello"
+
+
+async def test_a_stream_is_exact(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a client that does not read for a while: the server stops writing, and holds nobody up."""
+    paused: list[StreamConnection] = []
+    original = StreamConnection.pause_writing
+
+    def pause_writing(connection: StreamConnection) -> None:
+        paused.append(connection)
+        original(connection)
+
+    monkeypatch.setattr(StreamConnection, "pause_writing", pause_writing)
+    async with over_socket(**authority.settings()) as (bench, port):
+        slow, quick = [await connect(port, authority.client()) for _ in range(2)]
+        for client in (slow, quick):
+            client.post(json.dumps({**CHAT, "stream": True}).encode(), "Connection: close")
+        await until(lambda: len(bench.engine.requests) == 2)
+        # More than all buffers on the way hold, as JSON and UTF-8.
+        pieces = [chr(14 + at % 18) * 900 + "é漢" for at in range(1600)]
+        for at, piece in enumerate(pieces):
+            bench.engine.deliver(0, piece)
+            if at % 20 == 0:
+                bench.engine.deliver(1, f"quick{at};")
+                await quick.reader.readuntil(b"quick%d;" % at)
+        assert paused
+        for number in range(2):
+            bench.engine.deliver(number, "", "length")
+        received = await slow.reader.read()
+        assert "".join(content_of(received)) == "".join(pieces)
+        assert received.count(b"data: [DONE]") == 1
+        assert b"data: [DONE]" in await quick.reader.read()
+        for client in (slow, quick):
+            client.writer.close()
+
+
+async def test_a_client_that_goes_away(authority: Authority) -> None:
+    async with over_socket(**authority.settings()) as (bench, port):
+        client = await connect(port, authority.client())
+        client.post(json.dumps({**CHAT, "stream": True}).encode())
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "abc")
+        await client.reader.readuntil(b"abc")
+        client.writer.transport.abort()
+        await until(lambda: bench.engine.cancelled)
+
+
+async def test_many_requests_on_one_connection(authority: Authority) -> None:
+    async with over_socket(**authority.settings()) as (_, port):
+        client = await connect(port, authority.client())
+        client.send(VERSION * 5)
+        for _ in range(5):
+            assert (await client.answer())[0] == 200
+        client.writer.close()
+
+
+async def test_plain_http_gets_an_answer_that_says_so(authority: Authority) -> None:
+    async with over_socket(**authority.settings()) as (_, port):
+        client = await Client.connect(port)
+        client.send(VERSION)
+        assert "https://" in await client.refused(400)
+
+
+async def test_what_is_neither(authority: Authority) -> None:
+    """A record of TLS without sense, one of its first bytes alone, and a client that goes without a word."""
+    async with over_socket(**authority.settings()) as (_, port):
+        client = await Client.connect(port)
+        client.send(b"\x16" + b"nonsense" * 10)
+        with contextlib.suppress(ConnectionError):
+            # An alert, perhaps.
+            assert b"HTTP" not in await client.reader.read()
+        for start in (b"\x16", b""):
+            client = await Client.connect(port)
+            client.send(start)
+            client.writer.close()
+        assert (await version(port, authority.client()))[0] == 200
+
+
+@pytest.mark.parametrize("start", [b"", b"\x16\x03\x01"])
+async def test_a_handshake_that_does_not_come(authority: Authority, start: bytes) -> None:
+    async with over_socket(**authority.settings(), head_timeout_s=0.05) as (_, port):
+        client = await Client.connect(port)
+        client.send(start)
+        await client.cut()
+
+
+async def test_handshakes_count_as_connections(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_server, "MAX_REFUSED_CONNECTIONS", 1)
+    async with over_socket(**authority.settings(), max_connections=2) as (_, port):
+        silent = [await Client.connect(port) for _ in range(3)]
+        await (await Client.connect(port)).cut()
+        for client in silent:
+            client.writer.close()
+        while True:
+            with contextlib.suppress(ConnectionError):
+                assert (await version(port, authority.client()))[0] == 200
+                break
+
+
+async def test_one_connection_too_many_is_told_so(authority: Authority) -> None:
+    async with over_socket(**authority.settings(), max_connections=1) as (_, port):
+        first = await connect(port, authority.client())
+        first.send(VERSION)
+        assert (await first.answer())[0] == 200
+        second = await connect(port, authority.client())
+        status, headers, body = await second.answer()
+        assert (status, headers["connection"]) == (503, "close")
+        assert "connections" in body["error"]["message"]
+        for client in (first, second):
+            client.writer.close()
+
+
+async def test_half_a_head(authority: Authority) -> None:
+    async with over_socket(**authority.settings(), head_timeout_s=0.3) as (_, port):
+        client = await connect(port, authority.client())
+        client.send(VERSION[:-2])
+        assert (await client.answer())[0] == 408
+        client.writer.close()
+
+
+async def test_a_client_reads_why_its_large_body_was_refused(authority: Authority) -> None:
+    """It sends all of it before it reads."""
+
+    def post(port: int) -> int:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=authority.client())
+        connection.request("POST", "/v1/completions", b"x" * 8_000_000, {"Connection": "close"})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    async with over_socket(**authority.settings(), max_request_bytes=1000) as (_, port):
+        assert await asyncio.to_thread(post, port) == 413
+
+
+async def test_old_protocols_are_refused(authority: Authority) -> None:
+    async with over_socket(**authority.settings()) as (_, port):
+        for wanted, works in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
+            context = authority.client()
+            context.set_ciphers("DEFAULT@SECLEVEL=0")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                context.minimum_version = ssl.TLSVersion.TLSv1
+                context.maximum_version = wanted
+            with contextlib.nullcontext() if works else pytest.raises((ssl.SSLError, ConnectionError)):
+                assert (await version(port, context))[0] == 200
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_new_certificate_counts_without_a_restart(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Running connections go on with the old one; broken files, which may be half of what comes, change nothing."""
+    async with over_socket(**authority.settings()) as (_, port):
+        running = await connect(port, authority.client())
+        _, first = await version(port, authority.client())
+        other = Authority(tmp_path, "other")
+        renewed = other.issue("renewed")
+        key = (tmp_path / "tls.key").read_bytes()
+        with caplog.at_level(logging.INFO, logger="openai_bls"):
+            (tmp_path / "tls.key").write_bytes(renewed[1].read_bytes())
+            assert await version(port, authority.client()) == (200, first)
+            (tmp_path / "tls.crt").write_bytes(renewed[0].read_bytes())
+            status, second = await version(port, other.client())
+        assert (status, second != first) == (200, True)
+        assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+        assert "not that of the certificate" in caplog.records[0].getMessage()
+        assert key.decode() not in caplog.text
+        with pytest.raises(ssl.SSLError):
+            await version(port, authority.client())
+        running.send(VERSION)
+        assert (await running.answer())[0] == 200
+        running.writer.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_client_certificates(tmp_path: Path, authority: Authority) -> None:
+    """Asked for where a key is: a probe has neither. A CA that is taken away counts no more."""
+    clients, strangers = Authority(tmp_path, "clients"), Authority(tmp_path, "strangers")
+    settings = {**authority.settings(), "ssl_ca_certs": str(clients.file)}
+    shown = clients.issue("client")
+    async with over_socket(**settings) as (_, port):
+
+        async def models(context: ssl.SSLContext) -> httpx.Response:
+            async with httpx.AsyncClient(verify=context) as client:
+                assert (await client.get(f"https://127.0.0.1:{port}/health/live")).status_code == 200
+                return await client.get(f"https://127.0.0.1:{port}/v1/models")
+
+        assert (await models(authority.client(shown))).status_code == 200
+        refused = await models(authority.client())
+        assert refused.status_code == 401
+        assert refused.json()["error"]["code"] == "client_certificate_required"
+        with pytest.raises(httpx.TransportError):
+            await models(authority.client(strangers.issue("stranger")))
+        clients.file.write_bytes(strangers.file.read_bytes())
+        with pytest.raises(httpx.TransportError):
+            await models(authority.client(shown))
+        assert (await models(authority.client(strangers.issue("stranger")))).status_code == 200
+
+
+async def test_stopping_cuts_handshakes_off_and_lets_a_stream_end(authority: Authority) -> None:
+    settings: dict[str, Any] = dict(authority.settings())
+    bench = Bench(**settings)
+    async with served(bench) as port:
+        silent = await Client.connect(port)
+        client = await connect(port, authority.client())
+        client.post(json.dumps({**CHAT, "stream": True}).encode())
+        await until(lambda: bench.engine.requests)
+        bench.engine.deliver(0, "abc")
+        await client.reader.readuntil(b"abc")
+        asyncio.get_running_loop().call_later(0.05, bench.engine.deliver, 0, "b", "length")
+    assert b"data: [DONE]\n\n" in await client.reader.read()
+    await silent.cut()
+    client.writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await Client.connect(port)
+
+
+async def test_no_further_file_can_be_opened(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_acceptor, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(tls_acceptor, "_NO_FILES", (errno.EAGAIN,))
+    async with over_socket(**authority.settings()) as (_, port):
+        for _ in range(3):
+            assert (await version(port, authority.client()))[0] == 200
+
+
+# --- files ---
+
+
+def no_tls(**settings: Any) -> str:
+    with pytest.raises(TlsError) as caught:
+        TlsFiles.of(OpenAiBlsSettings(**settings))
+    return str(caught.value)
+
+
+def test_files_that_cannot_be_used(tmp_path: Path, authority: Authority) -> None:
+    certificate, key = map(str, authority.issue())
+    other = str(authority.issue("other")[1])
+    garbage = tmp_path / "garbage"
+    garbage.write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
+    assert no_tls(ssl_certfile="/no/file") == "/no/file cannot be read: No such file or directory"
+    assert no_tls(ssl_certfile=certificate, ssl_keyfile=str(tmp_path)).endswith("cannot be read: Is a directory")
+    assert no_tls(ssl_certfile=certificate) == f"{certificate} holds no private key in PEM form"
+    assert no_tls(ssl_certfile=key, ssl_keyfile=key) == f"{key} holds no certificate in PEM form"
+    assert no_tls(ssl_certfile=certificate, ssl_keyfile=other).startswith(f"the key in {other} is not that of")
+    assert no_tls(ssl_certfile=str(garbage)).startswith(f"{garbage} and {garbage} cannot be used: ")
+    assert no_tls(ssl_certfile=certificate, ssl_keyfile=key, ssl_ca_certs=key).startswith(f"{key} holds no certificate")
+    assert no_tls(ssl_keyfile=key) == "ssl_keyfile needs ssl_certfile, the certificate of /v1"
+    assert no_tls(ssl_ca_certs=certificate) == "ssl_ca_certs needs ssl_certfile, the certificate of /v1"
+    encrypted = tmp_path / "encrypted.key"
+    loaded = load_pem_private_key(Path(key).read_bytes(), None)
+    encrypted.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")))
+    assert "is encrypted" in no_tls(ssl_certfile=certificate, ssl_keyfile=str(encrypted))
+
+
+def test_one_file_with_certificate_and_key(tmp_path: Path, authority: Authority) -> None:
+    certificate, key = authority.issue()
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    assert TlsFiles.of(OpenAiBlsSettings(ssl_certfile=str(both))) is not None
+    assert TlsFiles.of(OpenAiBlsSettings()) is None
