@@ -180,6 +180,41 @@ def test_retrieve_and_delete(client: openai.OpenAI) -> None:
         client.responses.retrieve(unstored.id)
 
 
+def test_background(client: openai.OpenAI) -> None:
+    """Polled, streamed again, cancelled."""
+    whole = client.responses.create(**GREEDY, input=QUESTION)
+    begun = client.responses.create(**GREEDY, input=QUESTION, background=True)
+    assert begun.status in ("queued", "in_progress", "completed")
+    while begun.status in ("queued", "in_progress"):
+        begun = client.responses.retrieve(begun.id)
+    assert (begun.status, begun.output_text) == ("completed", whole.output_text)
+    with client.responses.create(**GREEDY, input=QUESTION, background=True, stream=True) as stream:
+        first = next(iter(stream))
+    assert first.type == "response.created"
+    followed = client.responses.retrieve(first.response.id, stream=True, starting_after=first.sequence_number)
+    events = list(followed)
+    assert [event.sequence_number for event in events] == list(range(1, len(events) + 1))
+    assert (events[0].type, events[-1].type) == ("response.queued", "response.completed")
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    endless: Any = {"ignore_eos": True}
+    running = client.responses.create(**GREEDY, input=QUESTION, background=True, extra_body=endless)
+    cancelled = client.responses.cancel(running.id)
+    assert cancelled.status == "cancelled"
+    assert client.responses.retrieve(running.id).to_dict() == cancelled.to_dict()
+
+
+def test_compaction_and_encrypted_content(client: openai.OpenAI) -> None:
+    """The demo model writes poor summaries, but the items go round."""
+    first = client.responses.create(**GREEDY, input="My name is Alice.", include=["reasoning.encrypted_content"])
+    compacted = client.responses.compact(model="openai_bls", previous_response_id=first.id)
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    items: Any = [*(item.to_dict() for item in compacted.output), {"role": "user", "content": "What is my name?"}]
+    assert client.responses.create(**GREEDY, input=items).status == "completed"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(**GREEDY, input=[{"type": "compaction", "encrypted_content": "x"}, *items])
+    assert caught.value.code == "invalid_encrypted_content"
+
+
 IMAGE = {"type": "input_image", "image_url": "x"}
 
 
@@ -187,7 +222,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
     ("options", "param"),
     [
         ({"temperature": 9}, "temperature"),
-        ({"extra_body": {"background": True}}, "background"),
+        ({"extra_body": {"background": True}, "store": False}, "store"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
         ({"max_output_tokens": 10**6}, "input"),

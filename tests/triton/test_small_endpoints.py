@@ -12,7 +12,7 @@ import openai
 import pytest
 import torch
 
-from openai_bls.__main__ import main
+from openai_bls.commands.main import main
 from openai_bls.launcher.testing import RunningServer
 from tests.triton.conftest import CHATS, TOOL_CHATS, Golden
 from tests.triton.metrics import find, scrape

@@ -7,7 +7,7 @@ are not set are left out.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -60,16 +60,75 @@ class TextChoice(msgspec.Struct, frozen=True):
     finish_reason: FinishReason
 
 
-class Answer(msgspec.Struct, frozen=True):
+ChoiceT = TypeVar("ChoiceT")
+
+
+class Answer(msgspec.Struct, Generic[ChoiceT], frozen=True):
     """A whole `chat.completion` or `text_completion`."""
 
     id: str
     object: str
     created: int
+    """Unix seconds."""
     model: str
-    choices: list[ChatChoice] | list[TextChoice]
+    choices: list[ChoiceT]
     usage: Usage
     system_fingerprint: str
+    """Changes when the engine does."""
+
+
+# --- what the bytes of the chunks below hold, for the description of the API ---
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """A piece of a tool call: `id`, `type` and the function's name come with the first."""
+
+    index: int
+    function: dict[str, str]
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What is new in a message."""
+
+    role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
+    """In a choice's first delta."""
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[CallDelta] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """What is new in a choice of a chat completion."""
+
+    index: int
+    delta: Delta
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason | None
+
+
+class TextChunkChoice(msgspec.Struct, frozen=True):
+    """What is new in a choice of a completion."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason | None
+
+
+class Chunk(msgspec.Struct, Generic[ChoiceT], frozen=True):
+    """An event of a stream; after the last one comes `[DONE]`."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChoiceT]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    """With `stream_options`; null in every chunk but the last."""
 
 
 class Envelope(msgspec.Struct, frozen=True):

@@ -10,20 +10,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from openai_bls.api.chat import model_serving, serving
-from openai_bls.api.chat.chunks import Answer
+from openai_bls.api.chat.chunks import Answer, ChatChoice, ChatChunkChoice, Chunk, TextChoice, TextChunkChoice
 from openai_bls.api.chat.model_serving import ChatModelRequest
+from openai_bls.api.chat.schema import UNSUPPORTED, ChatCompletionRequest, CompletionRequest
 from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.api.common.bodies import json_object
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import Cancellable, ChunkSink
 from openai_bls.api.endpoint import Endpoint, Respond, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler
+from openai_bls.api.operation import Operation
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.pipeline.service import Service
 
 
-def _endpoint(name: Body, path: str, prompt: dict[str, Any]) -> Endpoint:
+def _endpoint(name: Body, path: str, prompt: dict[str, Any], operation: Operation) -> Endpoint:
     def handler(api: Api) -> Handler:
         async def generate(request: Request) -> Response:
             body = await api.body(request)
@@ -51,10 +53,10 @@ def _endpoint(name: Body, path: str, prompt: dict[str, Any]) -> Endpoint:
         return respond
 
     smoke = Smoke(body={**prompt, "max_tokens": 8, "temperature": 0}, check=_check)
-    return Endpoint(name=name, paths=(path,), handler=handler, triton=triton, smoke=smoke)
+    return Endpoint(name=name, paths=(path,), handler=handler, operation=operation, triton=triton, smoke=smoke)
 
 
-async def _answer(service: Service, request: ValidRequest | ChatModelRequest) -> Answer | msgspec.Raw:
+async def _answer(service: Service, request: ValidRequest | ChatModelRequest) -> Answer[Any] | msgspec.Raw:
     if isinstance(request, ChatModelRequest):
         return await model_serving.answer(service, request)
     return await serving.answer(service, request)
@@ -105,6 +107,28 @@ def _check(answer: Any) -> str:
 
 
 ENDPOINTS = (
-    _endpoint("chat.completions", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Say hello."}]}),
-    _endpoint("completions", "/v1/completions", {"prompt": "Hello"}),
+    _endpoint(
+        "chat.completions",
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "Say hello."}]},
+        Operation(
+            summary="The answer to a conversation",
+            body=ChatCompletionRequest,
+            answer=Answer[ChatChoice],
+            events=Chunk[ChatChunkChoice],
+            unsupported={ChatCompletionRequest: UNSUPPORTED},
+        ),
+    ),
+    _endpoint(
+        "completions",
+        "/v1/completions",
+        {"prompt": "Hello"},
+        Operation(
+            summary="The continuation of a text",
+            body=CompletionRequest,
+            answer=Answer[TextChoice],
+            events=Chunk[TextChunkChoice],
+            unsupported={CompletionRequest: UNSUPPORTED},
+        ),
+    ),
 )

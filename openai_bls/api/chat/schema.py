@@ -17,7 +17,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
+from openai_bls.api.common.documented import documented, limits
 from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.core.request import Timeout
+
+# OpenAI's limit is 4; nothing here costs more with a few more.
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1000
+MAX_BAD_WORDS = 256
 
 # The OpenAI SDKs leave unset fields out, other clients send null: both mean the default.
 NonNegativeInt = Annotated[int, Meta(ge=0)]
@@ -31,6 +38,8 @@ Choices = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 # OpenAI allows 64 characters, Anthropic 128.
 FunctionName = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.\-]+\Z")]
+# Enforced by `validation`.
+StopString = Annotated[str, limits(minLength=1, maxLength=MAX_STOP_LENGTH)]
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text"):
@@ -163,7 +172,9 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Options of a stream."""
 
     include_usage: bool | None = None
+    """A last chunk with the token counts of the request."""
     continuous_usage_stats: bool | None = None
+    """Token counts in every chunk, with `include_usage`."""
     include_obfuscation: bool | None = None
     """Padding against traffic analysis on OpenAI's own network: accepted, none is sent."""
 
@@ -180,18 +191,83 @@ class Harmless(msgspec.Struct, kw_only=True):
     prompt_cache_retention: str | None = None
 
 
+class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
+    """A JSON schema with its name."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+    """The output is valid by the schema, whether `strict` or not."""
+
+
+class TextFormat(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Free text."""
+
+
+class JsonObjectFormat(msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    """A JSON object."""
+
+
+class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
+    """JSON that is valid by a schema."""
+
+    json_schema: JsonSchema
+
+
+class StructuralTagFormat(msgspec.Struct, tag_field="type", tag="structural_tag"):
+    """Text with constrained parts, in both of vLLM's forms."""
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+    """One of the first six fields says what the output must match."""
+
+    json: dict[str, Any] | bool | str | None = None
+    """JSON schema, also as text."""
+    regex: Annotated[str, Meta(min_length=1)] | None = None
+    """Regular expression that the whole output matches."""
+    choice: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)] | None = None
+    """Strings, one of which is the output."""
+    grammar: Annotated[str, Meta(min_length=1)] | None = None
+    """Grammar in GBNF (`root ::= ...`), or in Lark (`start: ...`) where the engine's library is llguidance."""
+    json_object: bool | None = None
+    """True is a JSON object."""
+    structural_tag: dict[str, Any] | str | None = None
+    """Structural tag, also as JSON text."""
+    disable_any_whitespace: bool | None = None
+    """Harmless: JSON is written on one line."""
+    disable_fallback: bool | None = None
+    """Harmless: there is no fallback."""
+    disable_additional_properties: Literal[False] | None = None
+    whitespace_pattern: None = None
+    backend: Literal["auto"] | None = None
+
+
 class StructuredOutput(Harmless, kw_only=True):
     """Structured output; `output.structured` reads these fields."""
 
-    response_format: Any = None
-    structured_outputs: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json_object: Any = None
-    guided_decoding_backend: Any = None
-    guided_whitespace_pattern: Any = None
+    response_format: Annotated[
+        Any, documented(TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTagFormat | None)
+    ] = None
+    """See "Structured output"."""
+    structured_outputs: Annotated[Any, documented(StructuredOutputs | None)] = None
+    """See "Structured output"."""
+    guided_json: Annotated[Any, documented(dict[str, Any] | bool | str | None)] = None
+    """See "Structured output"."""
+    guided_regex: Annotated[Any, documented(Annotated[str, Meta(min_length=1)] | None)] = None
+    """See "Structured output"."""
+    guided_choice: Annotated[
+        Any, documented(Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)] | None)
+    ] = None
+    """See "Structured output"."""
+    guided_grammar: Annotated[Any, documented(Annotated[str, Meta(min_length=1)] | None)] = None
+    """See "Structured output"."""
+    guided_json_object: Annotated[Any, documented(bool | None)] = None
+    """See "Structured output"."""
+    guided_decoding_backend: Annotated[Any, documented(Literal["auto"] | None)] = None
+    """See "Structured output"."""
+    guided_whitespace_pattern: Annotated[Any, documented(None)] = None
+    """See "Structured output"."""
 
 
 STRUCTURED_FIELDS = StructuredOutput.__struct_fields__[len(Harmless.__struct_fields__) :]
@@ -201,30 +277,59 @@ class Generation(StructuredOutput, kw_only=True):
     """Fields of chat completions and completions."""
 
     model: str | None = None
+    """A served name; absent is the default model; unknown is a 404 `model_not_found`."""
     n: Choices | None = None
-    stop: str | list[str] | None = None
+    """Number of choices, 1 unless given."""
+    stop: StopString | Annotated[list[StopString], limits(maxItems=MAX_STOP_STRINGS)] | None = None
+    """A string or up to 16, found in the text across chunk borders, never partly sent."""
     stream: bool | None = None
+    """Server-sent events instead of one answer."""
     stream_options: StreamOptions | None = None
+    """With `stream`: `include_usage`, and with it `continuous_usage_stats` (counts in every chunk, from 0 on; else
+    nothing); `include_obfuscation` is harmless."""
     temperature: Temperature | None = None
+    """Without it the checkpoint's generation_config.json counts."""
     top_p: TopP | None = None
-    seed: int | None = None
-    """-2^63 to 2^64 - 1, checked in `validation`: msgspec's bounds end at 2^63."""
+    """Without it the checkpoint's generation_config.json counts."""
+    seed: Annotated[int, limits(minimum=-(2**63), maximum=2**64 - 1)] | None = None
+    """The same seed and request give the same text, whatever else is in the batch. Each of `n` choices has its own.
+    On a GPU in half precision scores differ in their last bits with the size of the batch, which can turn a near
+    tie."""
+    # Checked in `validation`: msgspec's bounds end at 2^63.
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    """Token id, as a string, → bias added to its score."""
+    logit_bias: (
+        Annotated[
+            dict[str, Annotated[float, Meta(ge=-100, le=100)]], limits(propertyNames={"pattern": r"^[0-9]{1,9}\Z"})
+        ]
+        | None
+    ) = None
+    """Token id, as a string, to the bias that is added to its score."""
     # vLLM's additions
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """Without it the checkpoint's generation_config.json counts."""
     min_p: Probability | None = None
+    """Without it the checkpoint's generation_config.json counts."""
     repetition_penalty: Annotated[float, Meta(gt=0.0, le=100.0)] | None = None
     min_tokens: NonNegativeInt | None = None
-    bad_words: list[str] | None = None
+    """No end token before so many tokens; at most `max_tokens`."""
+    bad_words: Annotated[list[StopString], limits(maxItems=MAX_BAD_WORDS)] | None = None
+    """Up to 256 strings, forbidden as the tokens that they are as a word of their own and inside a text."""
     stop_token_ids: list[TokenId] | None = None
+    """Token ids that end the output, besides the model's own."""
     ignore_eos: bool | None = None
+    """Generation goes on after the model's end token."""
     include_stop_str_in_output: bool | None = None
+    """The stop string that was found stays in the text."""
     skip_special_tokens: bool | None = None
+    """Special tokens are left out of the text, unless false."""
     add_special_tokens: bool | None = None
+    """Unless given, true for a raw prompt and false for a chat, whose template writes its own."""
     truncate_prompt_tokens: PositiveInt | None = None
+    """Keeps so many of the prompt's last tokens."""
+    # ours
+    timeout: Timeout | None = None
+    """Seconds from the request's arrival in which it must be answered."""
     # unsupported: see UNSUPPORTED
     priority: Any = UNSET
     use_beam_search: Any = UNSET
@@ -235,21 +340,40 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
+    """Roles system, developer (which templates see as system), user, assistant, tool; content a string or text parts;
+    `name`; `tool_calls`, `tool_call_id`; `refusal`; `reasoning_content` or `reasoning`, for templates that show it.
+    Images, audio and files are refused."""
     max_tokens: PositiveInt | None = None
+    """Most new tokens; without it the answer goes on to the end of the context."""
     max_completion_tokens: PositiveInt | None = None
+    """The newer name of `max_tokens`: thoughts count."""
     logprobs: bool | None = None
+    """The probability of each token. See "Log-probabilities"."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """0 to 20, with `logprobs`."""
     tools: list[Tool] | None = None
+    """See "Tools"."""
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolsChoice | None = None
+    """See "Tools"."""
     parallel_tool_calls: bool | None = None
+    """False ends the answer after one call."""
     reasoning_effort: Annotated[str, Meta(max_length=32)] | None = None
+    """Where the chat template knows it; `"none"` also sets `enable_thinking` to false where a template knows that. Else
+    only `"none"` and `"medium"`, which change nothing, are taken."""
     # vLLM's additions
     chat_template: str | None = None
+    """Template instead of the model's own, if the operator set `trust_chat_template`, since a template is a program;
+    else refused."""
     chat_template_kwargs: dict[str, Any] | None = None
+    """`{"enable_thinking": false}` and whatever else the template takes."""
     add_generation_prompt: bool | None = None
+    """The prompt ends with the opening of the answer, unless false."""
     continue_final_message: bool | None = None
+    """The answer goes on from the last message, the assistant's."""
     documents: list[dict[str, Any]] | None = None
+    """For templates that show them."""
     include_reasoning: bool | None = None
+    """False leaves thoughts out of the answer."""
     # unsupported: see UNSUPPORTED
     modalities: Any = UNSET
     audio: Any = UNSET
@@ -263,15 +387,25 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
 class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/completions."""
 
-    prompt: str | list[str | TokenId | list[TokenId]]
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], limits(minItems=1)]
+    """A string, an array of strings, an array of token ids, an array of such arrays."""
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    """0 with `echo` only."""
+    """Most new tokens, 16 unless given; 0 with `echo` only."""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """0 to 20 of the likeliest tokens. See "Log-probabilities"."""
     echo: bool | None = None
+    """The prompt before the answer; with `logprobs` also the prompt's (engine)."""
     best_of: Choices | None = None
+    """The `n` likeliest of so many, by their mean log-probability; not streamed unless it is `n`."""
     # unsupported: see UNSUPPORTED
     suffix: Any = UNSET
 
+
+ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
+    *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "bad_words", "min_tokens", "best_of"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs"),
+}
+"""Honoured where the engine behind the model does it, else refused by `pipeline.prepare`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "modalities": Unsupported((["text"], []), "text is the only modality"),
@@ -282,7 +416,9 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "functions": Unsupported(([],), "use tools"),
     "function_call": Unsupported(("none", "auto"), "use tools and tool_choice"),
     "suffix": Unsupported(("",), "the served models do not fill in the middle"),
-    "priority": Unsupported((0,), "requests are served in the order in which they come"),
+    "priority": Unsupported(
+        (0,), "API keys take turns, and the requests of a key are served in the order they come in"
+    ),
     "use_beam_search": Unsupported((False,), "the engines sample; use n or best_of"),
     "length_penalty": Unsupported((1,), "it belongs to beam search, which there is not"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from openai_bls.api.chat.chunks import Answer, ChunkEncoder, Envelope
 from openai_bls.api.chat.logprobs import LogprobRenderer
@@ -15,7 +16,7 @@ from openai_bls.pipeline.model_registry import Target
 from openai_bls.pipeline.service import Service
 
 
-async def answer(service: Service, request: ValidRequest) -> Answer:
+async def answer(service: Service, request: ValidRequest) -> Answer[Any]:
     """The whole answer. Cancelling this coroutine cancels the generation.
 
     Raises:

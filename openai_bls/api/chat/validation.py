@@ -21,10 +21,6 @@ from openai_bls.output.structured import requested
 Body = Literal["chat.completions", "completions"]
 """Kind of request body, by the name of its endpoint."""
 
-# OpenAI's limit is 4; nothing here costs more with a few more.
-MAX_STOP_STRINGS = 16
-MAX_STOP_LENGTH = 1000
-MAX_BAD_WORDS = 256
 # OpenAI's documented default for the legacy endpoint.
 DEFAULT_COMPLETION_TOKENS = 16
 
@@ -89,9 +85,11 @@ def _validate(request: schema.ChatCompletionRequest | schema.CompletionRequest) 
         "seed": request.seed % 2**64 if request.seed is not None else None,
         "structured": requested({name: getattr(request, name) for name in schema.STRUCTURED_FIELDS}),
         "truncate_prompt_tokens": request.truncate_prompt_tokens,
+        "timeout": request.timeout,
         "stream": bool(request.stream),
         "include_usage": options is not None and bool(options.include_usage),
-        "continuous_usage_stats": options is not None and bool(options.continuous_usage_stats),
+        "continuous_usage_stats": options is not None
+        and bool(options.include_usage and options.continuous_usage_stats),
     }
     if isinstance(request, schema.ChatCompletionRequest):
         return _chat(request, common)
@@ -187,14 +185,14 @@ def _check_min_tokens(request: schema.Generation, max_tokens: int | None) -> Non
 
 
 def _bad_words(words: list[str] | None) -> tuple[str, ...]:
-    if words is not None and len(words) > MAX_BAD_WORDS:
+    if words is not None and len(words) > schema.MAX_BAD_WORDS:
         raise InvalidRequestError(
-            f"'bad_words' has {len(words)} words; at most {MAX_BAD_WORDS} are supported.", param="bad_words"
+            f"'bad_words' has {len(words)} words; at most {schema.MAX_BAD_WORDS} are supported.", param="bad_words"
         )
     for word in words or ():
-        if not word or len(word) > MAX_STOP_LENGTH:
+        if not word or len(word) > schema.MAX_STOP_LENGTH:
             raise InvalidRequestError(
-                f"'bad_words' holds a word of {len(word)} characters; 1 to {MAX_STOP_LENGTH} are supported.",
+                f"'bad_words' holds a word of {len(word)} characters; 1 to {schema.MAX_STOP_LENGTH} are supported.",
                 param="bad_words",
             )
     return tuple(words or ())
@@ -214,16 +212,16 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(stops) > MAX_STOP_STRINGS:
+    if len(stops) > schema.MAX_STOP_STRINGS:
         raise InvalidRequestError(
-            f"'stop' has {len(stops)} strings; at most {MAX_STOP_STRINGS} are supported.", param="stop"
+            f"'stop' has {len(stops)} strings; at most {schema.MAX_STOP_STRINGS} are supported.", param="stop"
         )
     for text in stops:
         if not text:
             raise InvalidRequestError("'stop' holds an empty string.", param="stop")
-        if len(text) > MAX_STOP_LENGTH:
+        if len(text) > schema.MAX_STOP_LENGTH:
             raise InvalidRequestError(
-                f"'stop' holds a string of {len(text)} characters; at most {MAX_STOP_LENGTH} are supported.",
+                f"'stop' holds a string of {len(text)} characters; at most {schema.MAX_STOP_LENGTH} are supported.",
                 param="stop",
             )
     return stops

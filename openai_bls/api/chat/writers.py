@@ -61,7 +61,7 @@ class StreamWriter:
         self.usage: Callable[[], Usage] | None = None
         """The counts up to now, for `continuous_usage_stats`; None without it."""
 
-    def recorded(self) -> tuple[Writer, Callable[[Usage], Answer]]:
+    def recorded(self) -> tuple[Writer, Callable[[Usage], Answer[Any]]]:
         """This writer and one of the whole answer, which has the same id."""
         # A stream has as many candidates as answers.
         whole = AnswerWriter(self._envelope, candidates=1, n=1, renderer=self._renderer)
@@ -70,7 +70,7 @@ class StreamWriter:
     def open(self) -> None:
         """Write the role of every choice now instead of with its first delta."""
         for index in sorted(self._roleless):
-            self._sink.write(self._encoder.role(index, self._usage()))
+            self._write_role(index)
         self._roleless.clear()
 
     def logprobs(self, sequence: Sequence, tokens: list[TokenLogprob]) -> None:
@@ -124,7 +124,13 @@ class StreamWriter:
     def _role(self, index: int) -> None:
         if index in self._roleless:
             self._roleless.discard(index)
-            self._sink.write(self._encoder.role(index, self._usage()))
+            self._write_role(index)
+
+    def _write_role(self, index: int) -> None:
+        # The first token is counted by now, but comes with the next chunk.
+        usage = self._usage()
+        first = len(self._roleless) + 1 >= self._envelope.choices
+        self._sink.write(self._encoder.role(index, Usage.of(usage.prompt_tokens, 0) if usage and first else usage))
 
     def _delta(self, sequence: Sequence, delta: dict[str, Any]) -> None:
         self._role(sequence.index)
@@ -156,7 +162,7 @@ class _Parts:
         return sum(values) / len(values) if values else float("-inf")
 
 
-class AnswerWriter(AnswerFuture[Answer]):
+class AnswerWriter(AnswerFuture[Answer[Any]]):
     """Collects everything and resolves `answer` at the end.
 
     Args:
@@ -203,7 +209,7 @@ class AnswerWriter(AnswerFuture[Answer]):
         """The choice has ended."""
         self._parts[sequence.index].reason = reason
 
-    def make_answer(self, usage: Usage) -> Answer:
+    def make_answer(self, usage: Usage) -> Answer[Any]:
         """The answer."""
         envelope = self._envelope
         return Answer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,12 +12,14 @@ from typing import Any
 
 import msgspec
 
+from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import ApiError, EngineError
-from openai_bls.core.request import ValidRequest
-from openai_bls.core.request_record import Outcome
+from openai_bls.core.request import Deadline, ValidRequest
+from openai_bls.core.request_record import Outcome, Progress
 from openai_bls.core.usage import FinishReason, Usage
+from openai_bls.pipeline.key_budgets import Lease
 from openai_bls.pipeline.prepare import check
-from openai_bls.pipeline.service import Service
+from openai_bls.pipeline.service import Service, within
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,8 @@ class Tally:
     finish_reasons: list[FinishReason] = field(default_factory=list)
     first_token_at: float | None = None
     """`time.monotonic()` of the first chunk of a stream."""
+    lease: Lease | None = None
+    """Part of the key's budget that the request has."""
 
 
 @contextmanager
@@ -48,15 +53,18 @@ def admitted(service: Service, endpoint: str, model: str) -> Iterator[Tally]:
 
     Raises:
         OverloadedError: the server takes no more.
+        RateLimitError: it is one too many.
         EngineError: the block failed unexpectedly; the log says how.
     """
     service.check_admission()
+    lease = service.budgets.enter(key_name.get())
     record = service.recorder(endpoint, model)
-    tally = Tally()
+    tally = Tally(lease=lease)
 
     def ended(outcome: Outcome) -> None:
         usage = tally.usage or Usage.of(tally.prompt_tokens, 0)
-        record(outcome, tally.finish_reasons, usage, tally.first_token_at)
+        lease.end(usage.total_tokens)
+        record(outcome, Progress(tally.finish_reasons, usage, tally.first_token_at))
 
     service.count(1)
     try:
@@ -94,6 +102,7 @@ async def prompt_token_ids(service: Service, request: ValidRequest, endpoint: st
     check(request, target.model, service.settings)
     with admitted(service, endpoint, target.name):
         assert request.prompt is not None
-        result = await target.model.tokenize(request.prompt, any_length=True)
+        deadline = Deadline.of(request.timeout, time.monotonic())
+        result = await within(deadline, target.model.tokenize(request.prompt, any_length=True))
     (tokens,) = result.prompt_token_ids
     return tokens

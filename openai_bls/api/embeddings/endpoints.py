@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from openai_bls.api.embeddings.schema import EmbeddingsBody
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.api.endpoint import Smoke, expect, one_shot
 
@@ -16,5 +17,11 @@ def _check(answer: Any) -> str:
 
 
 ENDPOINTS = (
-    one_shot("embeddings", embed, smoke=Smoke(body={"input": ["Hello", "Bonjour"]}, check=_check, optional=True)),
+    one_shot(
+        "embeddings",
+        embed,
+        body=EmbeddingsBody,
+        summary="Vectors of texts",
+        smoke=Smoke(body={"input": ["Hello", "Bonjour"]}, check=_check, optional=True),
+    ),
 )

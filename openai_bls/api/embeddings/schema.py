@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import base64
 from array import array
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from openai_bls.api.chat.schema import PositiveInt, TokenId
 from openai_bls.api.common.bodies import convert, texts_or_token_ids
+from openai_bls.api.common.documented import limits
 from openai_bls.api.common.encoding import encode
 from openai_bls.core.errors import InvalidRequestError
 
@@ -26,16 +27,21 @@ Pooling = Literal["last", "mean"]
 class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/embeddings."""
 
-    input: str | list[str | TokenId | list[TokenId]]
+    input: str | Annotated[list[str | TokenId | list[TokenId]], limits(minItems=1)]
+    """A string, strings, token ids, arrays of them; up to 2,048."""
     model: str | None = None
+    """A served name, of an engine or of a Triton model with the task `embeddings`."""
     encoding_format: EncodingFormat | None = None
+    """`float`, `base64`."""
     dimensions: PositiveInt | None = None
-    """The model's own size or nothing, unless its embeddings are made to be cut."""
+    """The model's own size and no other. Of another Triton model any up to its size, if it says that its vectors may be
+    cut."""
     user: str | None = None
     """Harmless."""
     pooling: Pooling | None = None
-    """Pooling of hidden states: the last token's (default) or the mean of all."""
+    """An addition: `last` (the last token's state, the default) or `mean`. Refused with another Triton model."""
     add_special_tokens: bool | None = None
+    """True unless given; refused with another Triton model."""
 
 
 class Embedding(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from typing import Any
 
 import msgspec
@@ -18,8 +19,11 @@ from openai_bls.api.embeddings.schema import (
     parse_embeddings,
 )
 from openai_bls.api.embeddings.task_serving import embed_by_task
+from openai_bls.core.api_keys import key_name
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, TokenDelta
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, ModelNotFoundError, engine_failure
+from openai_bls.core.request import Deadline
+from openai_bls.pipeline.admission import Ticket
 from openai_bls.pipeline.model_registry import ServedModel, Target
 from openai_bls.pipeline.prepare import check_token_ids
 from openai_bls.pipeline.service import Service
@@ -48,12 +52,17 @@ async def embed(service: Service, body: dict[str, Any]) -> EmbeddingsAnswer:
             param="model",
             code="unsupported_endpoint",
         )
+    began_at = time.monotonic()
     with admitted(service, "embeddings", target.name) as tally:
         await model.engine.ready()
         prompts = token_ids if token_ids else await _tokenize(request, texts, model)
         _check(prompts, model)
         tally.prompt_tokens = sum(len(prompt) for prompt in prompts)
-        vectors = await _Work(request, target, prompts).vectors()
+        deadline = Deadline.of(None, began_at)
+        ticket = service.admission(model).ticket(key_name.get(), tally.prompt_tokens, 0, len(prompts), deadline)
+        assert tally.lease is not None
+        tally.lease.take_tokens(tally.prompt_tokens, tally.prompt_tokens)
+        vectors = await _Work(request, target, prompts, ticket).vectors()
     return EmbeddingsAnswer(
         "list",
         [Embedding("embedding", index, vector) for index, vector in enumerate(vectors)],
@@ -85,37 +94,49 @@ def _check(prompts: list[list[int]], model: ServedModel) -> None:
 class _Work:
     """The engine's work on all inputs of one request."""
 
-    def __init__(self, request: EmbeddingsBody, target: Target, prompts: list[list[int]]) -> None:
+    def __init__(self, request: EmbeddingsBody, target: Target, prompts: list[list[int]], ticket: Ticket) -> None:
         self._request = request
         self._target = target
         self._engine = target.model.engine
         self._prompts = prompts
+        self._ids = [self._engine.new_request_id() for _ in prompts]
+        self._ticket = ticket
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._encoded: dict[int, str | msgspec.Raw] = {}
 
     async def vectors(self) -> list[str | msgspec.Raw]:
         """All vectors, encoded, in the order of the prompts."""
-        ids = [self._engine.new_request_id() for _ in self._prompts]
         try:
-            for index, (request_id, prompt) in enumerate(zip(ids, self._prompts, strict=True)):
-                request = GenerationRequest(
-                    request_id=request_id,
-                    prompt_token_ids=prompt,
-                    max_tokens=0,
-                    lora_name=self._target.lora_name,
-                    pooling=self._request.pooling or "last",
-                )
-                self._engine.submit(request, functools.partial(self._take, index))
+            self._ticket.enter(self)
             await self._done
         finally:
             # Those that have ended are not known to the engine any more.
-            for request_id in ids:
+            for request_id in self._ids:
                 self._engine.cancel(request_id)
-        return [self._encoded[index] for index in range(len(ids))]
+            self._ticket.leave(0, done=len(self._encoded) == len(self._prompts))
+        return [self._encoded[index] for index in range(len(self._ids))]
+
+    def submit(self) -> None:
+        """Hand every input to the engine."""
+        for index, (request_id, prompt) in enumerate(zip(self._ids, self._prompts, strict=True)):
+            request = GenerationRequest(
+                request_id=request_id,
+                prompt_token_ids=prompt,
+                max_tokens=0,
+                lora_name=self._target.lora_name,
+                pooling=self._request.pooling or "last",
+            )
+            self._engine.submit(request, functools.partial(self._take, index))
+
+    def fail(self, error: ApiError) -> None:
+        """End with `error`."""
+        if not self._done.done():
+            self._done.set_exception(error)
 
     def _take(self, index: int, delta: TokenDelta) -> None:
         if self._done.done():
             return
+        self._ticket.sequence_ended()
         failure = engine_failure(delta, cancelled="The engine is shutting down.") or self._misfit(delta)
         if failure is not None:
             self._done.set_exception(failure)

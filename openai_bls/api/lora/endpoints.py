@@ -22,17 +22,21 @@ class LoadBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/load_lora_adapter."""
 
     model: str | None = None
-    """The base model, where several are served."""
+    """An addition: the base model, where several are served."""
     lora_name: _Text
+    """The name that requests then give as `model`: letters, digits, `-._:`, up to 128; a name that is served already is
+    a 400."""
     lora_path: _Text
-    """Below the setting `lora_root`, to which it is relative unless it is absolute."""
+    """A PEFT folder below the setting `lora_root`, absolute or relative to it."""
 
 
 class UnloadBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/unload_lora_adapter."""
 
     model: str | None = None
+    """An addition: the base model, where several are served."""
     lora_name: _Text
+    """The name of an adapter; one that is none is a 404."""
 
 
 class LoraAnswer(msgspec.Struct, frozen=True):
@@ -97,6 +101,6 @@ def _root(service: Service) -> Path:
 
 
 ENDPOINTS = (
-    one_shot("load_lora_adapter", load, has_guards=False),
-    one_shot("unload_lora_adapter", unload, has_guards=False),
+    one_shot("load_lora_adapter", load, body=LoadBody, summary="Load an adapter", has_guards=False),
+    one_shot("unload_lora_adapter", unload, body=UnloadBody, summary="Unload an adapter", has_guards=False),
 )

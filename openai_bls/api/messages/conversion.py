@@ -31,7 +31,7 @@ from openai_bls.core.request import ValidRequest
 RequestT = TypeVar("RequestT", bound=PromptRequest)
 
 _DECODERS: dict[type[PromptRequest], Any] = {cls: msgspec.json.Decoder(cls) for cls in (PromptRequest, MessagesRequest)}
-_SAMPLING = ("temperature", "top_p", "top_k")
+_SAME_NAMES = ("temperature", "top_p", "top_k", "timeout")
 # Their names for whether to think differ from template to template, and so does whether they do if nothing is said.
 _THINK = {"enable_thinking": True, "thinking": True}
 _DO_NOT_THINK = {"enable_thinking": False, "thinking": False, "thinking_budget": 0}
@@ -105,7 +105,7 @@ def _generation(request: MessagesRequest) -> dict[str, Any]:
         body["max_tokens"] = request.max_tokens
     if request.stop_sequences is not None:
         body["stop"] = request.stop_sequences
-    return body | {name: value for name in _SAMPLING if (value := getattr(request, name)) is not None}
+    return body | {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
 
 
 def _format(request: PromptRequest) -> JsonFormat | None:

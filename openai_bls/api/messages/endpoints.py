@@ -11,18 +11,19 @@ from starlette.responses import Response
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import Endpoint, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
+from openai_bls.api.messages.answers import ErrorAnswer, MessageAnswer, MessageEvent, TokenCount
 from openai_bls.api.messages.conversion import Converted, convert, decode
 from openai_bls.api.messages.errors import OVERLOADED, error_body
-from openai_bls.api.messages.schema import MessagesRequest, PromptRequest
+from openai_bls.api.messages.schema import UNSUPPORTED, MessagesRequest, PromptRequest
 from openai_bls.api.messages.writers import StreamedMessage, WholeMessage
-from openai_bls.core.errors import ApiError
+from openai_bls.api.operation import Operation
+from openai_bls.core.errors import ApiError, OverloadedError
 
 
 def _answer_error(error: ApiError, request: Request) -> Response:
     body = {**error_body(error), "request_id": request.state.request_id}
-    if error.status == 503:
-        return JsonResponse(body, status_code=OVERLOADED, headers={"Retry-After": "1"})
-    return JsonResponse(body, status_code=error.status)
+    status = OVERLOADED if error.status == 503 else error.status
+    return JsonResponse(body, status_code=status, headers=error.headers)
 
 
 def _converted(api: Api, request: PromptRequest) -> Converted:
@@ -61,9 +62,24 @@ def _count_tokens(api: Api) -> Handler:
     return count
 
 
-def _endpoint(name: str, path: str, handler: Callable[[Api], Handler], smoke: Smoke) -> Endpoint:
+def _endpoint(
+    name: str, path: str, handler: Callable[[Api], Handler], smoke: Smoke, summary: str, **types: Any
+) -> Endpoint:
+    operation = Operation(
+        summary=summary,
+        **types,
+        error=ErrorAnswer,
+        statuses={OverloadedError.status: OVERLOADED},
+        unsupported={types["body"]: UNSUPPORTED},
+    )
     return Endpoint(
-        name=name, paths=(path,), handler=handler, answer_error=_answer_error, id_header="request-id", smoke=smoke
+        name=name,
+        paths=(path,),
+        handler=handler,
+        operation=operation,
+        answer_error=_answer_error,
+        id_header="request-id",
+        smoke=smoke,
     )
 
 
@@ -81,12 +97,22 @@ _MESSAGES = [{"role": "user", "content": "Say hello."}]
 
 ENDPOINTS = (
     _endpoint(
-        "messages", "/v1/messages", _create, Smoke(body={"messages": _MESSAGES, "max_tokens": 8}, check=_check_message)
+        "messages",
+        "/v1/messages",
+        _create,
+        Smoke(body={"messages": _MESSAGES, "max_tokens": 8}, check=_check_message),
+        "The next message of a conversation",
+        body=MessagesRequest,
+        answer=MessageAnswer,
+        events=MessageEvent,
     ),
     _endpoint(
         "messages.count_tokens",
         "/v1/messages/count_tokens",
         _count_tokens,
         Smoke(body={"messages": _MESSAGES}, check=_check_count),
+        "Number of a prompt's tokens",
+        body=PromptRequest,
+        answer=TokenCount,
     ),
 )

@@ -14,7 +14,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
+from openai_bls.api.chat.schema import FunctionName
+from openai_bls.api.common.documented import documented
 from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.core.request import Timeout
 
 Name = Annotated[str, Meta(min_length=1)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -27,20 +30,19 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 class Block(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of every content block."""
 
-    type: str
     cache_control: Any = None
     """Harmless: prefix caching is automatic here."""
 
 
-class TextBlock(Block, kw_only=True):
+class TextBlock(Block, kw_only=True, tag_field="type", tag="text"):
     """Text."""
 
     text: str
-    citations: list[Any] | None = None
+    citations: Annotated[list[Any] | None, documented(Annotated[list[Any], Meta(max_length=0)] | None)] = None
     """Refused unless empty."""
 
 
-class ToolUseBlock(Block, kw_only=True):
+class ToolUseBlock(Block, kw_only=True, tag_field="type", tag="tool_use"):
     """An earlier tool call, fed back."""
 
     id: Name
@@ -51,16 +53,16 @@ class ToolUseBlock(Block, kw_only=True):
     toolset_name: None = None
 
 
-class ToolResultBlock(Block, kw_only=True):
+class ToolResultBlock(Block, kw_only=True, tag_field="type", tag="tool_result"):
     """The result of a tool call."""
 
     tool_use_id: Name
-    content: str | list[dict[str, Any]] | None = None
+    content: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None)] = None
     is_error: bool | None = None
     toolset_name: None = None
 
 
-class ThinkingBlock(Block, kw_only=True):
+class ThinkingBlock(Block, kw_only=True, tag_field="type", tag="thinking"):
     """Earlier reasoning, fed back."""
 
     thinking: str
@@ -72,7 +74,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     """One turn, or a part of one: turns of the same role that follow each other are one."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[dict[str, Any]]
+    content: Annotated[
+        str | list[dict[str, Any]], documented(str | list[TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock])
+    ]
 
 
 # --- tools ---
@@ -81,13 +85,13 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A tool of the client's own."""
 
-    name: str
-    """Its rules are those of chat completions."""
+    name: Annotated[str, documented(FunctionName)]
     input_schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None
     type: Literal["custom"] | None = None
     cache_control: Any = None
+    """Harmless: prefix caching is automatic here."""
     eager_input_streaming: bool | None = None
     """Harmless: arguments are streamed as they are written."""
     defer_loading: Literal[False] | None = None
@@ -175,12 +179,21 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/messages/count_tokens, and what /v1/messages shares with it."""
 
     model: Name
+    """A served name."""
     messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000)]
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    """Blocks text, tool_use, tool_result (also `is_error`), thinking; a last assistant turn is continued. Images,
+    documents, search results, redacted thinking and the blocks of server tools are refused."""
+    system: Annotated[str | list[dict[str, Any]] | None, documented(str | list[TextBlock] | None)] = None
+    """A string or text blocks."""
+    tools: Annotated[list[dict[str, Any]] | None, documented(list[Tool] | None)] = None
+    """Custom tools. Server tools are refused by name."""
     tool_choice: ToolChoice | None = None
+    """Auto, any, tool, none; `disable_parallel_tool_use`."""
     thinking: Thinking | None = None
+    """Where the model thinks: enabled and adaptive turn it on through the chat template, disabled off, `display:
+    "omitted"` leaves the text out. The budget is told to the template; it cuts nothing."""
     output_config: OutputConfig | None = None
+    """`format` json_schema, and `effort` where the template knows it (`"medium"` and `"high"` always)."""
     output_format: JsonFormat | None = None
     """The older place of `output_config.format`."""
     # unsupported: see UNSUPPORTED
@@ -189,19 +202,29 @@ class PromptRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
     speed: Any = UNSET
 
 
-class MessagesRequest(PromptRequest, kw_only=True, forbid_unknown_fields=True):
+class HarmlessInGeneration(PromptRequest, kw_only=True):
+    """Accepted and ignored by /v1/messages, unknown to /v1/messages/count_tokens."""
+
+    metadata: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+
+class MessagesRequest(HarmlessInGeneration, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/messages."""
 
     max_tokens: Count
-    """0 reads the prompt, so that it is cached, and writes nothing."""
+    """Most new tokens. 0 reads the prompt, so that it is cached, and writes nothing."""
     stop_sequences: list[str] | None = None
+    """Up to 16 strings."""
     stream: bool | None = None
+    """Server-sent events instead of one message."""
     temperature: Fraction | None = None
+    """Without it the checkpoint's default counts."""
     top_p: Fraction | None = None
     top_k: Count | None = None
-    # harmless
-    metadata: dict[str, Any] | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
+    # ours
+    timeout: Timeout | None = None
+    """Seconds from the request's arrival in which it must be answered."""
     # unsupported: see UNSUPPORTED
     container: Any = UNSET
     diagnostics: Any = UNSET

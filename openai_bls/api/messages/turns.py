@@ -103,7 +103,7 @@ def _content(message: Message, at: int, *, last: bool) -> list[Block]:
 
 def _blocks(content: str | list[dict[str, Any]], where: str, place: str) -> list[Block]:
     if isinstance(content, str):
-        return [TextBlock(type="text", text=content)] if content else []
+        return [TextBlock(text=content)] if content else []
     return [_block(value, f"{where}.{at}", place) for at, value in enumerate(content)]
 
 

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
+from openai_bls.api.operation import Operation
+
+
+class ModelCard(msgspec.Struct):
+    """A served model, an alias of one, an adapter, or another Triton model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    """The base model of an adapter."""
+    max_model_len: int | None
+    task: str
+
+
+class ModelList(msgspec.Struct):
+    """All of them."""
+
+    object: Literal["list"]
+    data: list[ModelCard]
 
 
 def _list(api: Api) -> Handler:
@@ -25,6 +50,18 @@ def _retrieve(api: Api) -> Handler:
 
 
 ENDPOINTS = (
-    Endpoint(name="models", method="GET", paths=("/v1/models",), handler=_list),
-    Endpoint(name="models.retrieve", method="GET", paths=("/v1/models/{model:path}",), handler=_retrieve),
+    Endpoint(
+        name="models",
+        method="GET",
+        paths=("/v1/models",),
+        handler=_list,
+        operation=Operation(summary="Served models, their aliases and adapters", answer=ModelList),
+    ),
+    Endpoint(
+        name="models.retrieve",
+        method="GET",
+        paths=("/v1/models/{model:path}",),
+        handler=_retrieve,
+        operation=Operation(summary="One of them", answer=ModelCard),
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.api.endpoint import Smoke, expect, one_shot
+from openai_bls.api.moderations.schema import ModerationsBody
 from openai_bls.api.moderations.serving import moderate
 
 
@@ -15,5 +16,11 @@ def _check(answer: Any) -> str:
 
 
 ENDPOINTS = (
-    one_shot("moderations", moderate, smoke=Smoke(body={"input": "Hello"}, check=_check, tasks=("classify",))),
+    one_shot(
+        "moderations",
+        moderate,
+        body=ModerationsBody,
+        summary="Classes of texts",
+        smoke=Smoke(body={"input": "Hello"}, check=_check, tasks=("classify",)),
+    ),
 )

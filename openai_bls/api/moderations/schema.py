@@ -5,11 +5,12 @@ Source: the OpenAI API reference. The categories are the called model's own.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.documented import limits
 from openai_bls.core.errors import InvalidRequestError
 
 MAX_INPUTS = 2048
@@ -26,8 +27,10 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ModerationsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/moderations."""
 
-    input: str | list[str | TextPart]
+    input: str | Annotated[list[str | TextPart], limits(minItems=1, maxItems=MAX_INPUTS)]
+    """A string, up to 2,048 strings, or one part of type text. Images are refused."""
     model: str | None = None
+    """May be left out where there is one model."""
 
 
 class Moderation(msgspec.Struct, frozen=True):

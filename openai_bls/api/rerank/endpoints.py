@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.api.endpoint import Smoke, expect, one_shot
+from openai_bls.api.rerank.schema import RerankBody, ScoreBody
 from openai_bls.api.rerank.serving import rerank, score
 
 _QUERY = "What is the capital of France?"
@@ -27,12 +28,16 @@ ENDPOINTS = (
     one_shot(
         "rerank",
         rerank,
+        body=RerankBody,
+        summary="Documents in the order in which they answer a query",
         paths=("/v1/rerank", "/rerank", "/v2/rerank"),
         smoke=Smoke(body={"query": _QUERY, "documents": _DOCUMENTS}, check=_check_rerank, tasks=("rerank", "score")),
     ),
     one_shot(
         "score",
         score,
+        body=ScoreBody,
+        summary="Scores of pairs of texts",
         paths=("/v1/score", "/score"),
         smoke=Smoke(body={"text_1": _QUERY, "text_2": _DOCUMENTS}, check=_check_score, tasks=("rerank", "score")),
     ),

@@ -5,16 +5,20 @@ Sources: the rerank APIs of Jina and Cohere, which vLLM serves as one; /score is
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from openai_bls.api.chat.schema import PositiveInt
 from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.documented import limits
 from openai_bls.core.errors import InvalidRequestError
 
 MAX_DOCUMENTS = 2048
 """Maximum documents of a request."""
+
+
+Texts = Annotated[list[str], limits(minItems=1, maxItems=MAX_DOCUMENTS)]
 
 
 class DocumentObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,12 +31,15 @@ class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/rerank."""
 
     query: str
-    documents: list[str | DocumentObject]
+    """What the documents are to answer."""
+    documents: Annotated[list[str | DocumentObject], limits(minItems=1, maxItems=MAX_DOCUMENTS)]
+    """Up to 2,048 strings or objects with `text` alone."""
     model: str | None = None
+    """May be left out where there is one model."""
     top_n: PositiveInt | None = None
     """The best so many; without it all."""
     return_documents: bool | None = None
-    """Texts in the answer, the default."""
+    """Texts in the answer, unless false."""
     user: str | None = None
     """Harmless."""
 
@@ -40,13 +47,16 @@ class RerankBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ScoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/score: one text and one, one and many, or pairs."""
 
-    text_1: str | list[str] | None = None
-    text_2: str | list[str] | None = None
-    queries: str | list[str] | None = None
+    text_1: str | Texts | None = None
+    """A string or up to 2,048; one against any number, or equally many."""
+    text_2: str | Texts | None = None
+    """A string or up to 2,048; one against any number, or equally many."""
+    queries: str | Texts | None = None
     """Another name of `text_1`."""
-    documents: str | list[str] | None = None
+    documents: str | Texts | None = None
     """Another name of `text_2`."""
     model: str | None = None
+    """May be left out where there is one model."""
     user: str | None = None
     """Harmless."""
 

@@ -10,7 +10,11 @@ from typing import Any
 
 from openai_bls.api.responses.errors import Origin
 from openai_bls.api.responses.items import Item
+from openai_bls.api.responses.sealing import unseal
 from openai_bls.core.errors import InvalidRequestError
+
+SUMMARY = "Summary of the conversation so far:"
+"""Begins the assistant's message that a compaction item is to the model."""
 
 
 class Conversation:
@@ -42,6 +46,10 @@ class Conversation:
         for at, item in enumerate(items):
             self._extend(item, param or f"input[{at}]")
 
+    def ask(self, text: str) -> None:
+        """A last message of the user's, which is the server's own."""
+        self._add({"role": "user", "content": text}, "input")
+
     def _extend(self, item: Item, param: str) -> None:
         kind = item["type"]
         if kind == "message" and item["role"] == "assistant":
@@ -52,6 +60,9 @@ class Conversation:
             self._thought(item, param)
         elif kind == "function_call":
             self._called(item, param)
+        elif kind == "compaction":
+            summary = unseal("compaction", item["encrypted_content"], f"{param}.encrypted_content")
+            self._said([{"type": "output_text", "text": f"{SUMMARY}\n\n{summary}"}], param)
         else:
             self._answered(item, param)
 

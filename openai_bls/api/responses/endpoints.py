@@ -15,10 +15,16 @@ from starlette.responses import Response
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.one_shot import prompt_token_ids
 from openai_bls.api.endpoint import Endpoint, Smoke, expect
-from openai_bls.api.http.handlers import Api, Handler, JsonResponse
-from openai_bls.api.responses import parsing
-from openai_bls.api.responses.items import page
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
+from openai_bls.api.operation import Operation
+from openai_bls.api.responses import answers, parsing, schema
+from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of
+from openai_bls.api.responses.compaction import QUESTION, CompactedResponse, summary_request
+from openai_bls.api.responses.items import OPTIONAL_TAGS, UNSUPPORTED_IN_ITEMS, FunctionCall, FunctionCallOutput, page
+from openai_bls.api.responses.queries import RetrieveQuery, check_query, is_background
+from openai_bls.api.responses.recording import Recording
 from openai_bls.api.responses.responses import Draft
+from openai_bls.api.responses.schema import ENCRYPTED
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
@@ -34,11 +40,14 @@ class ResponsesHandlers:
         self._api = api
         self._service = api.service
         self.store = ResponseStore()
+        self._jobs = Jobs(self)
 
     async def create(self, request: Request) -> Response:
         """POST /v1/responses."""
         wanted = parsing.parse_create(await self._api.body(request), self._references())
         try:
+            if wanted.body.background:
+                return await self._begin(request, wanted)
             if wanted.body.stream:
                 return await self._stream(request, wanted)
             completing = self._service.complete(wanted.chat, lambda target: WholeResponse(*self._parts(wanted, target)))
@@ -59,19 +68,61 @@ class ResponsesHandlers:
         )
         return await self._api.streamed(request, stream, generation)
 
-    def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None]:
-        """Arguments that both writers take."""
+    async def _begin(self, request: Request, wanted: parsing.CreateRequest) -> Response:
+        """Begin a background response; refused like any other until the engine has its request."""
+        drafts: list[Draft] = []
+
+        def parts(target: Target) -> tuple[Draft, LogprobRenderer | None, bool]:
+            found = self._parts(wanted, target)
+            drafts.append(found[0])
+            return found
+
+        if not wanted.body.stream:
+            submitting = self._service.submit(wanted.chat, lambda target: WholeResponse(*parts(target)))
+            generation, writer = await unless_disconnected(request, submitting)
+            job = Job(wanted, drafts[0], writer, generation, None)
+            self._jobs.run(job)
+            return JsonResponse(Raw(job.stored().response))
+        recording = Recording()
+        streams: list[BackgroundStream] = []
+
+        def make_stream(target: Target) -> BackgroundStream:
+            draft, renderer, sealed = parts(target)
+
+            def keep(encoded: bytes) -> None:
+                self._jobs.ended(draft.id, encoded)
+
+            stream = BackgroundStream(recording, wanted.translated, keep, draft, renderer, sealed)
+            streams.append(stream)
+            return stream
+
+        async def begin() -> None:
+            generation = await self._service.begin(wanted.chat, make_stream)
+            # Before the first token.
+            self._jobs.follow(Job(wanted, drafts[0], streams[0], generation, recording))
+            streams[0].open()
+
+        await unless_disconnected(request, begin())
+        return await self._followed(request, recording)
+
+    async def _followed(self, request: Request, recording: Recording, after: int = -1) -> Response:
+        stream = self._api.event_stream(ending=b"")
+        return await self._api.streamed(request, stream, Following(recording, stream, after))
+
+    def _parts(self, wanted: parsing.CreateRequest, target: Target) -> tuple[Draft, LogprobRenderer | None, bool]:
+        """Arguments that all writers take."""
         model = target.model
         name = wanted.chat.model or model.info.model_name
         draft = Draft(wanted.body, wanted.tools, name, model.info.sampling_defaults)
-        return draft, LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
+        renderer = LogprobRenderer(model.detokenizers, chat=True) if wanted.chat.logprobs is not None else None
+        return draft, renderer, ENCRYPTED in (wanted.body.include or ())
 
     def _keep(self, wanted: parsing.CreateRequest, encoded: bytes) -> None:
         """Store a finished response."""
         if wanted.body.store is False:
             return
         try:
-            self.store.put(Stored(encoded, wanted.inputs, wanted.previous))
+            self.store.put(Stored(encoded, wanted.inputs, wanted.previous, included=wanted.body.include or ()))
         except msgspec.ValidationError as error:
             logger.error("a response that a guard has made is not stored: %s", error)
 
@@ -87,31 +138,52 @@ class ResponsesHandlers:
         tokens = await prompt_token_ids(self._service, wanted.chat, "responses.input_tokens")
         return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
+    async def compact(self, request: Request) -> Response:
+        """POST /v1/responses/compact."""
+        wanted = parsing.parse_compact(await self._api.body(request), self._references(), QUESTION)
+        try:
+            writing = self._service.complete(summary_request(wanted), lambda target: CompactedResponse(wanted))
+            return await self._api.answered(request, writing)
+        except ApiError as error:
+            raise wanted.translated(error) from None
+
     async def retrieve(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}."""
-        # Only what is made in the background can be streamed again.
-        _check_query(request, stream="false")
-        return JsonResponse(Raw(self._stored(request).response))
+        query = RetrieveQuery.of(request)
+        stored = self._stored(request)
+        query.check_included(stored)
+        if query.stream:
+            return await self._followed(request, recording_of(stored), query.starting_after)
+        return JsonResponse(Raw(query.with_included(stored.response)))
 
     async def delete(self, request: Request) -> Response:
         """DELETE /v1/responses/{response_id}."""
-        _check_query(request)
+        check_query(request)
         response_id = self._stored(request).id
+        job = self._jobs.get(response_id)
+        if job is not None:
+            self._jobs.cancel(job)
         self.store.delete(response_id)
         return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}/input_items."""
-        _check_query(request, limit=None, order=None, after=None)
+        check_query(request, "limit", "order", "after")
         return JsonResponse(page(self._stored(request).input_items, request.query_params))
 
     async def cancel(self, request: Request) -> Response:
-        """POST /v1/responses/{response_id}/cancel, refused."""
-        response_id = self._stored(request).id
-        raise InvalidRequestError(
-            f"Response '{response_id}' cannot be cancelled: only background responses can be, and 'background' is not "
-            "supported here. To cancel a response that is being made, close the connection."
-        )
+        """POST /v1/responses/{response_id}/cancel; one that has ended stays as it is."""
+        check_query(request)
+        stored = self._stored(request)
+        job = self._jobs.get(stored.id)
+        if job is not None:
+            stored = self._jobs.cancel(job)
+        elif not is_background(stored.response):
+            raise InvalidRequestError(
+                f"Response '{stored.id}' cannot be cancelled: only one that was created with 'background' can be. To "
+                "cancel another that is being made, close the connection."
+            )
+        return JsonResponse(Raw(stored.response))
 
     def _references(self) -> References:
         """References of one request, with the same limit as its body."""
@@ -119,24 +191,11 @@ class ResponsesHandlers:
 
     def _stored(self, request: Request) -> Stored:
         response_id = request.path_params["response_id"]
-        stored = self.store.get(response_id)
+        job = self._jobs.get(response_id)
+        stored = self.store.get(response_id) if job is None else job.stored()
         if stored is None:
             raise NotFoundError(f"Response with id '{response_id}' not found.")
         return stored
-
-
-def _check_query(request: Request, **known: str | None) -> None:
-    """Refuse unsupported query parameters.
-
-    Args:
-        request: whose query it is.
-        known: parameters and the one value that each may have; None leaves that to the caller.
-    """
-    for name, value in request.query_params.multi_items():
-        if name not in known:
-            raise InvalidRequestError(f"The query parameter '{name}' is not supported here.", param=name)
-        if known[name] not in (None, value):
-            raise InvalidRequestError(f"The query parameter '{name}' may only be {known[name]} here.", param=name)
 
 
 def _endpoint(
@@ -160,11 +219,30 @@ def _check_count(answer: Any) -> str:
 
 _ONE = "/v1/responses/{response_id}"
 
+_UNSUPPORTED = {
+    **dict.fromkeys((schema.CreateRequest, schema.CountRequest, schema.CompactRequest), schema.UNSUPPORTED),
+    schema.FunctionTool: schema.UNSUPPORTED_IN_TOOLS,
+    **dict.fromkeys((FunctionCall, FunctionCallOutput), UNSUPPORTED_IN_ITEMS),
+    schema.Reasoning: {
+        name.removeprefix("reasoning."): field
+        for name, field in schema.UNSUPPORTED.items()
+        if name.startswith("reasoning.")
+    },
+}
+
 ENDPOINTS = (
     _endpoint(
         "responses",
         "/v1/responses",
         ResponsesHandlers.create,
+        operation=Operation(
+            summary="A response",
+            body=schema.CreateRequest,
+            answer=answers.Response,
+            events=answers.ResponseEvent,
+            unsupported=_UNSUPPORTED,
+            optional_tags=OPTIONAL_TAGS,
+        ),
         smoke=Smoke(body={"input": "Say hello.", "max_output_tokens": 8}, check=_check_response),
     ),
     # Before the paths that have an id in this place.
@@ -172,10 +250,58 @@ ENDPOINTS = (
         "responses.input_tokens",
         "/v1/responses/input_tokens",
         ResponsesHandlers.count,
+        operation=Operation(
+            summary="Number of a prompt's tokens",
+            body=schema.CountRequest,
+            answer=answers.InputTokens,
+            unsupported=_UNSUPPORTED,
+            optional_tags=OPTIONAL_TAGS,
+        ),
         smoke=Smoke(body={"input": "Say hello."}, check=_check_count),
     ),
-    _endpoint("responses.retrieve", _ONE, ResponsesHandlers.retrieve, method="GET"),
-    _endpoint("responses.delete", _ONE, ResponsesHandlers.delete, method="DELETE"),
-    _endpoint("responses.input_items", f"{_ONE}/input_items", ResponsesHandlers.input_items, method="GET"),
-    _endpoint("responses.cancel", f"{_ONE}/cancel", ResponsesHandlers.cancel),
+    _endpoint(
+        "responses.compact",
+        "/v1/responses/compact",
+        ResponsesHandlers.compact,
+        operation=Operation(
+            summary="A conversation in fewer tokens: the user's messages, and a summary that the model writes",
+            body=schema.CompactRequest,
+            answer=answers.Compacted,
+            unsupported=_UNSUPPORTED,
+            optional_tags=OPTIONAL_TAGS,
+            example={"input": "Say hello."},
+        ),
+    ),
+    _endpoint(
+        "responses.retrieve",
+        _ONE,
+        ResponsesHandlers.retrieve,
+        method="GET",
+        operation=Operation(
+            summary="A stored response, or one in the background",
+            answer=answers.Response,
+            events=answers.ResponseEvent,
+            query=schema.RetrieveQuery,
+        ),
+    ),
+    _endpoint(
+        "responses.delete",
+        _ONE,
+        ResponsesHandlers.delete,
+        method="DELETE",
+        operation=Operation(summary="Delete a stored response", answer=answers.Deleted),
+    ),
+    _endpoint(
+        "responses.input_items",
+        f"{_ONE}/input_items",
+        ResponsesHandlers.input_items,
+        method="GET",
+        operation=Operation(summary="What a response was made from", answer=answers.ItemPage, query=schema.PageQuery),
+    ),
+    _endpoint(
+        "responses.cancel",
+        f"{_ONE}/cancel",
+        ResponsesHandlers.cancel,
+        operation=Operation(summary="Cancel a response in the background", answer=answers.Response),
+    ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -16,6 +16,7 @@ from openai_bls.api.common.bodies import fault_at
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.common.faults import converted
 from openai_bls.api.common.unsupported import Unsupported, refuse_unsupported
+from openai_bls.api.responses.sealing import unseal
 from openai_bls.core.errors import InvalidRequestError
 
 Item = dict[str, Any]
@@ -111,22 +112,33 @@ class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning", forbid_unknow
     encrypted_content: str | None = None
 
 
+class Compaction(msgspec.Struct, tag_field="type", tag="compaction", forbid_unknown_fields=True):
+    """A summary that /v1/responses/compact has made."""
+
+    encrypted_content: str
+    id: str | None = None
+    created_by: str | None = None
+
+
 class ItemReference(msgspec.Struct, tag_field="type", tag="item_reference", forbid_unknown_fields=True):
     """An item of a stored response."""
 
     id: str
 
 
-_KINDS: dict[str, Any] = {
-    str(kind.__struct_config__.tag): kind
-    for kind in (Message, FunctionCall, FunctionCallOutput, Reasoning, ItemReference)
-}
+InputItem = Message | FunctionCall | FunctionCallOutput | Reasoning | Compaction | ItemReference
 
-_UNSUPPORTED = {
+OPTIONAL_TAGS = frozenset({Message, ItemReference})
+"""Items that may leave their type out."""
+
+_KINDS: dict[str, Any] = {str(kind.__struct_config__.tag): kind for kind in get_args(InputItem)}
+
+UNSUPPORTED_IN_ITEMS = {
     "caller": Unsupported(({"type": "direct"},), "there is no programmatic tool calling here"),
     "namespace": Unsupported((), "tools have no namespaces here"),
     "async": Unsupported((False,), "calls are answered in the next request"),
 }
+"""Field of an item → the values at which it may be given; null always may."""
 
 
 def read_input(given: str | list[dict[str, Any]] | None, find: Find) -> list[Item]:
@@ -155,7 +167,7 @@ def _read(given: dict[str, Any], at: str, find: Find) -> Item:
         raise InvalidRequestError(
             f"Input items of type {kind!r} are not supported; supported are {known}.", param=f"{at}.type"
         )
-    refuse_unsupported(given, _UNSUPPORTED, f"{at}.")
+    refuse_unsupported(given, UNSUPPORTED_IN_ITEMS, f"{at}.")
     item = converted({**given, "type": kind}, struct, fault_at(at))
     if isinstance(item, Message):
         return _message(item, at)
@@ -172,6 +184,9 @@ def _read(given: dict[str, Any], at: str, find: Find) -> Item:
         return _output(item)
     if isinstance(item, Reasoning):
         return _reasoning(item, at)
+    if isinstance(item, Compaction):
+        unseal("compaction", item.encrypted_content, f"{at}.encrypted_content")
+        return compaction(item.encrypted_content, item.id)
     reference: str = item.id
     return find(reference, f"{at}.id")
 
@@ -213,20 +228,28 @@ def _output(item: FunctionCallOutput) -> Item:
 
 
 def _reasoning(item: Reasoning, at: str) -> Item:
+    texts = [part.text for part in item.content or ()]
     if item.encrypted_content is not None:
-        raise InvalidRequestError(
-            f"'{at}.encrypted_content' is not supported: only who encrypted it can read it. Send the reasoning as "
-            "'content', in which it is given here.",
-            param=f"{at}.encrypted_content",
-            code="unsupported_parameter",
-        )
+        sealed = unseal("reasoning", item.encrypted_content, f"{at}.encrypted_content")
+        # Both are the same; what is shown counts, for it can be changed.
+        texts = texts or [sealed]
     return {
         "id": item.id or new_id("rs_"),
         "type": "reasoning",
         "status": item.status or "completed",
         "summary": [{"type": "summary_text", "text": part.text} for part in item.summary],
-        "content": [{"type": "reasoning_text", "text": part.text} for part in item.content or ()],
+        "content": [{"type": "reasoning_text", "text": text} for text in texts],
     }
+
+
+def compaction(sealed: str, item_id: str | None = None) -> Item:
+    """A compaction item around a sealed summary."""
+    return {"id": item_id or new_id("cmp_"), "type": "compaction", "encrypted_content": sealed}
+
+
+def reasoning_text(item: Item) -> str:
+    """The text of a reasoning item's content."""
+    return "".join(part["text"] for part in item.get("content") or ())
 
 
 def page(items: list[Item], query: Mapping[str, str]) -> dict[str, Any]:

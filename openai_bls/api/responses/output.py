@@ -12,6 +12,7 @@ from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.encoding import new_id
 from openai_bls.api.responses.events import Delta, EventWriter
 from openai_bls.api.responses.items import Item, Status
+from openai_bls.api.responses.sealing import seal
 from openai_bls.core.logprobs import TokenLogprob
 from openai_bls.core.usage import FinishReason
 from openai_bls.pipeline.sequence import Sequence
@@ -126,6 +127,14 @@ class _Reasoning(_Content):
         return {"type": "reasoning_text", "text": text}
 
 
+class _SealedReasoning(_Reasoning):
+    """Reasoning that a client without stored responses sends back as it is."""
+
+    def item(self, status: Status, text: str) -> Item:
+        item = super().item(status, text)
+        return item if status == "in_progress" else {**item, "encrypted_content": seal("reasoning", text)}
+
+
 class _Call(_Growing):
     prefix = "fc_"
 
@@ -151,14 +160,20 @@ class Output:
     Args:
         events: writer of the events.
         renderer: writes the log-probabilities of messages, if they are wanted.
+        sealed: reasoning items have `encrypted_content`.
         on_begin: called once, before the first event.
     """
 
     def __init__(
-        self, events: EventWriter, renderer: LogprobRenderer | None = None, on_begin: Callable[[], None] = lambda: None
+        self,
+        events: EventWriter,
+        renderer: LogprobRenderer | None = None,
+        sealed: bool = False,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> None:
         self._events = events
         self._renderer = renderer
+        self._reasoning = _SealedReasoning if sealed else _Reasoning
         self._on_begin = on_begin
         self._items: list[Item] = []
         self._growing: _Growing | None = None
@@ -179,7 +194,7 @@ class Output:
     def reasoning(self, sequence: Sequence, text: str) -> None:
         """A piece of reasoning."""
         self._tokens.clear()
-        self._extend(_Reasoning, text, [])
+        self._extend(self._reasoning, text, [])
 
     def tool_call(self, sequence: Sequence, index: int, call_id: str, name: str) -> None:
         """A call begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ BodyT = TypeVar("BodyT", bound=schema.CountRequest)
 _DECODERS: dict[type[schema.CountRequest], Any] = {
     cls: msgspec.json.Decoder(cls) for cls in (schema.CountRequest, schema.CreateRequest)
 }
+_COMPACT = msgspec.json.Decoder(schema.CompactRequest)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,14 @@ def parse_count(body: bytes, references: References) -> Request:
     return _request(_decode(body, schema.CountRequest), {}, references, Request)
 
 
+def parse_compact(body: bytes, references: References, question: str) -> Request:
+    """The request in a body of /v1/responses/compact, which `question` ends; see `parse_create`."""
+    given = decoded(_COMPACT, body, fault)
+    refuse_unsupported({name: getattr(given, name) for name in ("prompt_cache_options", "image")}, schema.UNSUPPORTED)
+    same = {name: getattr(given, name) for name in ("model", "input", "instructions", "previous_response_id")}
+    return _request(schema.CountRequest(**same), {}, references, Request, question)
+
+
 def _decode(body: bytes, cls: type[BodyT]) -> BodyT:
     given: BodyT = decoded(_DECODERS[cls], body, fault)
     reasoning = given.reasoning or schema.Reasoning()
@@ -85,7 +95,12 @@ RequestT = TypeVar("RequestT", bound=Request)
 
 
 def _request(
-    given: schema.CountRequest, chat: dict[str, Any], references: References, cls: type[RequestT], **more: Any
+    given: schema.CountRequest,
+    chat: dict[str, Any],
+    references: References,
+    cls: type[RequestT],
+    question: str | None = None,
+    **more: Any,
 ) -> RequestT:
     previous = _previous(given, references.store)
     if given.input is None and previous is None:
@@ -103,6 +118,8 @@ def _request(
     conversation.extend(inputs, "input" if isinstance(given.input, str) else None)
     if not conversation.messages:
         raise InvalidRequestError("'input' is empty.", param="input")
+    if question is not None:
+        conversation.ask(question)
     tools = _tools(given.tools or [])
     chat |= _prompt(given, tools)
     chat["messages"] = conversation.messages
@@ -164,22 +181,34 @@ def _generation(given: schema.CreateRequest) -> dict[str, Any]:
     """Fields of the chat completion that make the answer."""
     if given.stream_options is not None and not given.stream:
         raise InvalidRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    for at, value in enumerate(given.include or ()):
-        if value != schema.LOGPROBS:
-            raise InvalidRequestError(
-                f"'include' of {value!r} is not supported: there is '{schema.LOGPROBS}', and reasoning is given as it "
-                "is, in reasoning_text parts.",
-                param=f"include[{at}]",
-                code="unsupported_parameter",
-            )
+    check_include(given.include or ())
+    if given.background and given.store is False:
+        raise InvalidRequestError(
+            "A 'background' response is stored until it is asked for: 'store' may not be false.", param="store"
+        )
     chat: dict[str, Any] = {"max_completion_tokens": given.max_output_tokens}
-    if given.include:
+    if schema.LOGPROBS in (given.include or ()):
         chat |= {"logprobs": True, "top_logprobs": given.top_logprobs}
     elif given.top_logprobs:
         raise InvalidRequestError(
             f"'top_logprobs' is only allowed when 'include' has '{schema.LOGPROBS}'.", param="top_logprobs"
         )
     return chat
+
+
+def check_include(values: Sequence[str]) -> None:
+    """Refuse values of `include` that are not supported.
+
+    Raises:
+        InvalidRequestError: one is not.
+    """
+    for at, value in enumerate(values):
+        if value not in schema.INCLUDABLE:
+            raise InvalidRequestError(
+                f"'include' of {value!r} is not supported: there are {' and '.join(map(repr, schema.INCLUDABLE))}.",
+                param=f"include[{at}]",
+                code="unsupported_parameter",
+            )
 
 
 def _function(tool: schema.FunctionTool) -> dict[str, Any]:

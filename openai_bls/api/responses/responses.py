@@ -37,7 +37,7 @@ class Draft:
         self._created_at = int(time.time())
         reasoning = body.reasoning or schema.Reasoning()
         echo: dict[str, Any] = {
-            "background": False,
+            "background": body.background is True,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "max_tool_calls": None,
@@ -66,6 +66,14 @@ class Draft:
         except RecursionError:
             raise InvalidRequestError(TOO_DEEP) from None
 
+    def queued(self) -> dict[str, Any]:
+        """The response in the background before the first token."""
+        return self._response("queued", [])
+
+    def cancelled(self, output: list[Item]) -> dict[str, Any]:
+        """The cancelled response, with the output up to then."""
+        return self._response("cancelled", output)
+
     def in_progress(self) -> dict[str, Any]:
         """The response before its output."""
         return self._response("in_progress", [])
@@ -83,7 +91,7 @@ class Draft:
 
     def _response(
         self,
-        status: Literal["in_progress", "completed", "incomplete", "failed"],
+        status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"],
         output: list[Item],
         *,
         usage: Usage | None = None,
@@ -101,7 +109,7 @@ class Draft:
             "incomplete_details": incomplete_details,
             **self._echo,
             "output": output,
-            "usage": _usage(usage) if usage is not None else None,
+            "usage": usage_body(usage) if usage is not None else None,
         }
 
 
@@ -127,7 +135,8 @@ def _tool(tool: schema.FunctionTool) -> dict[str, Any]:
     }
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """Token counts under this API's names."""
     return {
         "input_tokens": usage.prompt_tokens,
         # Nobody pays for what a prompt leaves in the cache.

@@ -12,12 +12,17 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from openai_bls.api.chat.schema import FunctionName, PositiveInt
+from openai_bls.api.common.documented import documented
 from openai_bls.api.common.unsupported import Unsupported
+from openai_bls.api.responses.items import DEFAULT_LIMIT, MAX_LIMIT, InputItem
 
 FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
+
+
+Includable = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 
 
 class FunctionTool(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
@@ -70,15 +75,15 @@ class Text(msgspec.Struct, forbid_unknown_fields=True):
     """Options of the answer's text."""
 
     format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
-    verbosity: str | None = None
-    """Checked by chat completions."""
+    # Checked by chat completions.
+    verbosity: Annotated[str | None, documented(Literal["medium"] | None)] = None
 
 
 class Reasoning(msgspec.Struct, forbid_unknown_fields=True):
     """Options of the reasoning."""
 
     effort: str | None = None
-    """Checked by chat completions and the chat template."""
+    """Where the chat template knows it."""
     # unsupported: see UNSUPPORTED
     summary: Any = UNSET
     generate_summary: Any = UNSET
@@ -106,20 +111,54 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     """Body of /v1/responses/input_tokens: what makes the prompt."""
 
     model: str | None = None
-    input: str | list[dict[str, Any]] | None = None
-    """Read by `items`."""
+    """A served name; absent is the default model; unknown is a 404 `model_not_found`."""
+    # Read by `items`.
+    input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None)] = None
+    """A string, or items: messages (`input_text`, `output_text`, `refusal` parts), `function_call`,
+    `function_call_output`, `reasoning` (also with `encrypted_content` alone, if it is of this server), `compaction`,
+    `item_reference` (each id once, together at most `max_request_bytes`). Images, files, audio and items of built-in
+    tools are refused."""
     instructions: str | None = None
+    """Those of an earlier response are not carried over."""
     previous_response_id: str | None = None
-    tools: list[dict[str, Any]] | None = None
-    """Read by `parsing`, which names a tool that is no function."""
+    """A response to continue: the last 1,000 responses, 64 MiB, are kept in the memory of each `openai_bls` instance.
+    An id that is not there is a 400 `previous_response_not_found`."""
+    # Read by `parsing`, which names a tool that is no function.
+    tools: Annotated[list[dict[str, Any]] | None, documented(list[FunctionTool] | None)] = None
+    """Functions; other kinds are refused by name. A missing `strict` is false."""
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedToolsChoice | None = None
+    """auto, required, none, a function, or `allowed_tools`. See "Tools"."""
     parallel_tool_calls: bool | None = None
+    """False ends the answer after one call."""
     text: Text | None = None
+    """`format` text, json_object, json_schema; `verbosity` only as `"medium"`."""
     reasoning: Reasoning | None = None
+    """`effort`. `summary` only as `"auto"`, which is empty: thoughts come as they are, in `reasoning_text` parts."""
     # unsupported: see UNSUPPORTED
     conversation: Any = UNSET
     truncation: Any = UNSET
     personality: Any = UNSET
+
+
+class CompactRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/responses/compact."""
+
+    model: str | None = None
+    """A served name; absent is the default model."""
+    input: Annotated[str | list[dict[str, Any]] | None, documented(str | list[InputItem] | None)] = None
+    """As in a request for a response."""
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    """A response to continue."""
+    prompt_cache_key: str | None = None
+    """Harmless."""
+    prompt_cache_retention: str | None = None
+    """Harmless."""
+    service_tier: str | None = None
+    """Harmless."""
+    # unsupported: see UNSUPPORTED
+    prompt_cache_options: Any = UNSET
+    image: Any = UNSET
 
 
 class ChatFields(CountRequest, kw_only=True):
@@ -145,27 +184,40 @@ class ChatFields(CountRequest, kw_only=True):
     skip_special_tokens: Any = UNSET
     truncate_prompt_tokens: Any = UNSET
     include_reasoning: Any = UNSET
+    timeout: Any = UNSET
     structured_outputs: Any = UNSET
 
 
-class CreateRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
-    """Body of /v1/responses."""
+class Harmless(ChatFields, kw_only=True):
+    """Accepted and ignored: none of these can change the output."""
 
-    max_output_tokens: PositiveInt | None = None
-    include: list[str] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    store: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    # harmless
     metadata: Metadata | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
+
+
+class CreateRequest(Harmless, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/responses."""
+
+    max_output_tokens: PositiveInt | None = None
+    """Most new tokens; the response is then `incomplete`, its reason `max_output_tokens`."""
+    include: Annotated[list[str] | None, documented(list[Includable] | None)] = None
+    """`message.output_text.logprobs`, where the engine does it, and `reasoning.encrypted_content`: see "Encrypted
+    content and compaction". Other values are refused."""
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """0 to 20 of the likeliest tokens, with `include`."""
+    store: bool | None = None
+    """False keeps no response."""
+    background: bool | None = None
+    """Made whether or not its client waits; asked for by its id. See "Background responses"."""
+    stream: bool | None = None
+    """Typed server-sent events with `sequence_number` instead of one response."""
+    stream_options: StreamOptions | None = None
+    """Harmless: `include_obfuscation`."""
     # unsupported: see UNSUPPORTED
-    background: Any = UNSET
     background_options: Any = UNSET
     prompt: Any = UNSET
     max_tool_calls: Any = UNSET
@@ -176,20 +228,45 @@ class CreateRequest(ChatFields, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Any = UNSET
 
 
+class RetrieveQuery(msgspec.Struct):
+    """Query of GET /v1/responses/{response_id}."""
+
+    include: list[Includable] | None = None
+    """Log-probabilities if the response was made with them, and encrypted content."""
+    stream: bool | None = None
+    """The events of a response in the background, those to come too."""
+    starting_after: Annotated[int, Meta(ge=0, le=999_999_999)] | None = None
+    """With `stream`: number of the last event that is known."""
+    include_obfuscation: bool | None = None
+    """Harmless."""
+
+
+class PageQuery(msgspec.Struct):
+    """Query of GET /v1/responses/{response_id}/input_items."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
+    """Items of the page."""
+    order: Literal["asc", "desc"] = "desc"
+    """`desc` is the newest first."""
+    after: str | None = None
+    """Id of the item after which the page begins."""
+
+
 PASSED_ON = (*PromptExtras.__struct_fields__, *ChatFields.__struct_fields__[len(CountRequest.__struct_fields__) :])
 """Fields that mean the same to chat completions, which check them."""
 
 LOGPROBS = "message.output_text.logprobs"
-"""The supported value of `include`."""
+ENCRYPTED = "reasoning.encrypted_content"
+INCLUDABLE = (LOGPROBS, ENCRYPTED)
+"""The supported values of `include`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
-    "background": Unsupported((False,), "a response is made while its client waits"),
-    "background_options": Unsupported((), "a response is made while its client waits"),
+    "background_options": Unsupported(({"completion_window": "soonest"},), "there is one queue for all requests"),
     "conversation": Unsupported((), "use previous_response_id, or send the items in input"),
     "prompt": Unsupported((), "there are no stored prompts here; use instructions and input"),
     "truncation": Unsupported(("disabled",), "an input that is too long is refused, not cut"),
     "max_tool_calls": Unsupported((), "it limits built-in tools, of which there are none"),
-    "context_management": Unsupported(([],), "there is no compaction here"),
+    "context_management": Unsupported(([],), "nothing is compacted by itself, only by /v1/responses/compact"),
     "moderation": Unsupported((), "there is no moderation model here"),
     "access_programs": Unsupported((), "it belongs to OpenAI's own service"),
     "image": Unsupported((), "text is the only modality"),

@@ -7,11 +7,13 @@ themselves. Their memory counts once, however many responses continue them.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.responses.items import Item
+from openai_bls.api.responses.recording import Recording
 from openai_bls.core.errors import InvalidRequestError
 
 MAX_RESPONSES = 1000
@@ -50,22 +52,33 @@ class Stored:
         response: the `response` object, complete, as JSON text.
         inputs: its request's own input items.
         previous: the response that it continues.
+        recording: of its events, if it was streamed in the background.
+        included: what its request's `include` had.
 
     Raises:
         msgspec.ValidationError: the response, or an item of its output, has no id.
     """
 
-    __slots__ = ("_inputs", "holders", "id", "item_ids", "previous", "response", "size")
+    __slots__ = ("_inputs", "holders", "id", "included", "item_ids", "previous", "recording", "response", "size")
 
-    def __init__(self, response: bytes, inputs: list[Item], previous: Stored | None) -> None:
+    def __init__(
+        self,
+        response: bytes,
+        inputs: list[Item],
+        previous: Stored | None,
+        recording: Recording | None = None,
+        included: Sequence[str] = (),
+    ) -> None:
         ids = _decode_ids(response)
         self.id = ids.id
         self.response = response
         """JSON text."""
         self._inputs = encode(inputs)
         self.previous = previous
+        self.recording = recording
+        self.included = frozenset(included)
         self.item_ids: list[str] = [*(item["id"] for item in inputs), *(item.id for item in ids.output)]
-        self.size = len(self.response) + len(self._inputs) + _OVERHEAD
+        self.size = len(self.response) + len(self._inputs) + _OVERHEAD + (recording.size if recording else 0)
         """Bytes."""
         self.holders = 0
         """Reference count: the store itself, and responses that continue it."""

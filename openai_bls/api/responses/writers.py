@@ -27,10 +27,11 @@ class WholeResponse(Output, AnswerFuture[Raw]):
     Args:
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
+        sealed: reasoning items have `encrypted_content`.
     """
 
-    def __init__(self, draft: Draft, renderer: LogprobRenderer | None) -> None:
-        Output.__init__(self, EventWriter(None), renderer)
+    def __init__(self, draft: Draft, renderer: LogprobRenderer | None, sealed: bool) -> None:
+        Output.__init__(self, EventWriter(None), renderer, sealed)
         AnswerFuture.__init__(self)
         self._draft = draft
 
@@ -48,6 +49,7 @@ class StreamedResponse(Output):
         keep: is given the response at its end.
         draft: of the response.
         renderer: writes log-probabilities, for requests that want them.
+        sealed: reasoning items have `encrypted_content`.
     """
 
     def __init__(
@@ -57,13 +59,14 @@ class StreamedResponse(Output):
         keep: Keep,
         draft: Draft,
         renderer: LogprobRenderer | None,
+        sealed: bool,
     ) -> None:
         self._sink = sink
         self._translated = translated
         self._keep = keep
         self._draft = draft
         self._whole: Raw | None = None
-        super().__init__(EventWriter(sink.write), renderer, self._begin)
+        super().__init__(EventWriter(sink.write), renderer, sealed, self._begin)
         self._begun = False
 
     def recorded(self) -> tuple[Writer, Callable[[Usage], Raw | None]]:

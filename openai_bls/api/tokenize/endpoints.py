@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openai_bls.api.endpoint import Smoke, expect, one_shot
+from openai_bls.api.tokenize.schema import ChatBody, DetokenizeBody, PromptBody
 from openai_bls.api.tokenize.serving import detokenize, tokenize
 
 
@@ -22,12 +23,16 @@ ENDPOINTS = (
     one_shot(
         "tokenize",
         tokenize,
+        body=(PromptBody, ChatBody),
+        summary="Token ids of a prompt or a conversation",
         paths=("/v1/tokenize", "/tokenize"),
         smoke=Smoke(body={"prompt": "Hello, world"}, check=_check_tokens),
     ),
     one_shot(
         "detokenize",
         detokenize,
+        body=DetokenizeBody,
+        summary="Text of token ids",
         paths=("/v1/detokenize", "/detokenize"),
         smoke=Smoke(body={"tokens": list(range(100, 110))}, check=_check_text),
     ),

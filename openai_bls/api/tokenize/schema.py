@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
-from openai_bls.api.chat.schema import TokenId
+from openai_bls.api.chat.schema import Message, TokenId
 from openai_bls.api.chat.validation import parse_object
 from openai_bls.api.common.bodies import convert
+from openai_bls.api.common.documented import documented
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 
@@ -20,14 +21,16 @@ class PromptBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     prompt: str
     add_special_tokens: bool | None = None
+    """True unless given."""
     return_token_strs: bool | None = None
+    """The text of each token too."""
 
 
 class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A conversation to tokenize: the fields of a chat completion that its prompt depends on, checked as there."""
 
     model: Any = UNSET
-    messages: Any
+    messages: Annotated[Any, documented(Annotated[list[Message], Meta(min_length=1)])]
     tools: Any = UNSET
     tool_choice: Any = UNSET
     documents: Any = UNSET
@@ -38,6 +41,7 @@ class ChatBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     continue_final_message: Any = UNSET
     add_special_tokens: Any = UNSET
     return_token_strs: bool | None = None
+    """The text of each token too."""
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -232,7 +232,7 @@ def test_admission_counts_them() -> None:
     bench.service.count(1)
     for body in (BODY, STREAM):
         status, message = error_of(asked_while_busy(bench, body))
-        assert status == 503
+        assert status == 429
         assert message.startswith("The server has 1 requests in progress")
     assert bench.model_calls.called == []
 

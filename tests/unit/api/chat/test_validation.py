@@ -10,14 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_bls.api.chat import schema
-from openai_bls.api.chat.validation import (
-    MAX_BAD_WORDS,
-    MAX_STOP_LENGTH,
-    MAX_STOP_STRINGS,
-    Body,
-    parse_json,
-    parse_object,
-)
+from openai_bls.api.chat.schema import MAX_BAD_WORDS, MAX_STOP_LENGTH, MAX_STOP_STRINGS
+from openai_bls.api.chat.validation import Body, parse_json, parse_object
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 
@@ -114,6 +108,7 @@ BAD_SHARED: dict[str, list[Any]] = {
     "min_tokens": [*NOT_INT, -1],
     "bad_words": ["a", 1, {}, [1], [""], ["x" * (MAX_STOP_LENGTH + 1)], ["a"] * (MAX_BAD_WORDS + 1)],
     "truncate_prompt_tokens": [*NOT_INT, *HUGE, 0, -1],
+    "timeout": [*NOT_NUMBER, 0, -1, 86401],
     # Their rules are those of `openai_bls.output.structured`.
     "response_format": [1, "json_object", {"type": "xml"}],
     "structured_outputs": [1, {}, {"json": {}, "regex": "a"}],
@@ -183,7 +178,7 @@ def test_a_bad_value_is_refused_by_name(endpoint: Body, field: str, value: Any) 
     assert error.param.split(".")[0].split("[")[0] == field
 
 
-@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p"])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "timeout"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_only_grpc_can_say_are_refused_too(field: str, value: float) -> None:
     with pytest.raises(InvalidRequestError) as info:
@@ -225,6 +220,7 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
     "min_tokens": [(3, 3)],
     "bad_words": [(["a", "b c"], ("a", "b c"))],
     "truncate_prompt_tokens": [(5, 5)],
+    "timeout": [(1, 1.0), (0.001, 0.001), (86400, 86400.0)],
 }
 
 
@@ -260,7 +256,8 @@ def test_a_field_that_is_not_honoured_is_accepted_at_its_neutral_values_only(end
 def test_every_field_that_is_not_honoured_belongs_to_some_request() -> None:
     fields = {field for cls in SCHEMAS.values() for field in cls.__struct_fields__}
     assert set(schema.UNSUPPORTED) <= fields
-    untyped = {f.name for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls) if f.type is Any}
+    every = [f for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls)]
+    untyped = {f.name for f in every if getattr(f.type, "__origin__", f.type) is Any}
     assert untyped == set(schema.UNSUPPORTED) | set(schema.STRUCTURED_FIELDS)
 
 
@@ -472,9 +469,16 @@ def test_fields_that_do_not_fit_together(endpoint: Body, fields: dict[str, Any],
             (
                 "chat.completions",
                 {"stream": True, "stream_options": dict.fromkeys(options, True) | {"include_obfuscation": False}},
-                {name: name in options for name in ("include_usage", "continuous_usage_stats")},
+                {
+                    "include_usage": "include_usage" in options,
+                    "continuous_usage_stats": len(options) == 2,
+                },
             )
-            for options in (("include_usage",), ("continuous_usage_stats",))
+            for options in (
+                ("include_usage",),
+                ("continuous_usage_stats",),
+                ("include_usage", "continuous_usage_stats"),
+            )
         ),
     ],
 )

@@ -12,7 +12,7 @@ from openai_bls.api.common.encoding import encode
 from openai_bls.api.embeddings.schema import MAX_INPUTS
 from openai_bls.api.embeddings.serving import embed
 from openai_bls.core.engine_types import GenerationRequest, PromptRequest, PromptResult
-from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError
+from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError, OverloadedError, RateLimitError
 from tests.unit.core_support import VOCAB_SIZE, Bench, engine_info, token_ids
 
 VECTOR = [0.6, -0.8, 1e-7]
@@ -204,7 +204,7 @@ async def test_what_preprocessing_refuses(bench: Bench) -> None:
 async def test_a_full_server_takes_none() -> None:
     bench = Bench(max_concurrent_requests=1)
     task = await begin(bench, {"input": "x"})
-    with pytest.raises(OverloadedError):
+    with pytest.raises(RateLimitError):
         await embed(bench.service, {"input": "x"})
     bench.engine.deliver(0, [], "stop", embedding=VECTOR)
     await task

@@ -121,7 +121,7 @@ class Place:
 
     def app(self) -> Starlette:
         """The routes alone; for a running event loop."""
-        api = Api(self.bench.service, WriteBatcher(asyncio.get_running_loop()))
+        api = self.api = Api(self.bench.service, WriteBatcher(asyncio.get_running_loop()))
         api.shared(ResponsesHandlers).store = self.store
         return Starlette(routes=[route for endpoint in ENDPOINTS for route in endpoint.routes(api)])
 

@@ -126,6 +126,7 @@ IMAGE = {"type": "input_image", "image_url": "data:"}
         ({"type": "function_call_output", "output": "x"}, "call_id"),
         ({"type": "function_call_output", "call_id": "c", "output": [IMAGE]}, "output[0].type"),
         ({"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, "encrypted_content"),
+        ({"type": "compaction"}, "encrypted_content"),
         ({"type": "item_reference"}, "id"),
         ({}, "id"),
     ],

@@ -137,7 +137,9 @@ def test_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "store"),
+        ({"background": 1}, "background"),
+        ({"background_options": {"completion_window": "2h"}}, "background_options"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"truncation": "auto"}, "truncation"),
         ({"max_tool_calls": 1}, "max_tool_calls"),
@@ -157,7 +159,7 @@ def test_refused_by_name(name: str) -> None:
         ({"stop": ""}, "stop"),
         ({"top_logprobs": 21, "include": [schema.LOGPROBS]}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
-        ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
+        ({"include": ["reasoning.encrypted_content", "x"]}, "include[1]"),
         ({"include": [schema.LOGPROBS, "file_search_call.results"]}, "include[1]"),
         ({"stream_options": {}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),

@@ -1,0 +1,1 @@
+"""Batches: files of requests, answered beside the others, with progress and results on disk."""

@@ -1,0 +1,361 @@
+"""/v1/files and /v1/batches: OpenAI's files and Batch API, off unless the setting `batches_dir` names a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from openai_bls.api.batches.folder import ENDED, BatchRecord, FileRecord, Folder
+from openai_bls.api.batches.lines import URLS
+from openai_bls.api.batches.runner import Runner
+from openai_bls.api.batches.schema import (
+    DEFAULT_BATCHES,
+    DEFAULT_EXPIRY_S,
+    MAX_BATCHES,
+    MAX_FILES,
+    Batch,
+    BatchBody,
+    BatchesQuery,
+    BatchList,
+    Deleted,
+    ExpiresAfter,
+    File,
+    FileList,
+    FilesQuery,
+    UploadForm,
+)
+from openai_bls.api.common.bodies import convert, json_object
+from openai_bls.api.common.encoding import new_id
+from openai_bls.api.endpoint import Endpoint
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse
+from openai_bls.api.operation import Operation
+from openai_bls.core.api_keys import key_name
+from openai_bls.core.errors import InvalidRequestError, NotFoundError, TooLargeError
+
+WINDOW_S = 24 * 3600
+"""Seconds that a batch has: OpenAI's one completion window."""
+MAX_FILES_FACTOR = 50
+"""Bytes of all files together, in those of the largest one."""
+# Bytes of a form around its file.
+_FORM_BYTES = 64 * 1024
+
+
+class BatchHandlers:
+    """Handlers of one application, which share a folder and a runner."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._settings = api.service.settings
+        self._folder = Folder(Path(self._settings.batches_dir)) if self._settings.batches_dir else None
+        self._runner = Runner(api, self._folder) if self._folder is not None else None
+
+    async def run(self) -> None:
+        """Work on batches, if there are any to be."""
+        if self._runner is not None:
+            await self._runner.run()
+
+    @property
+    def folder(self) -> Folder:
+        """The folder of files and batches.
+
+        Raises:
+            InvalidRequestError: there is none.
+        """
+        if self._folder is None:
+            raise InvalidRequestError(
+                "Files and batches are off here: the setting 'batches_dir' of openai_bls names a folder for them."
+            )
+        return self._folder
+
+    # Files
+
+    async def upload(self, request: Request) -> Response:
+        """POST /v1/files."""
+        folder = self.folder
+        form = await self._form(request)
+        try:
+            fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
+            file = form.get("file")
+            if file is None or isinstance(file, str):
+                raise InvalidRequestError("Missing required parameter: 'file'", param="file")
+            if fields.get("purpose") != "batch":
+                raise InvalidRequestError(
+                    "'purpose' must be 'batch': files are for batches only here.", param="purpose"
+                )
+            expires_s = _expires_after(fields)
+            limit = self._settings.max_file_bytes
+            if (file.size or 0) > limit:
+                raise InvalidRequestError(f"The file is larger than {limit} bytes (max_file_bytes).", param="file")
+            kept = sum(record.bytes for record in await asyncio.to_thread(folder.files))
+            if kept + (file.size or 0) > MAX_FILES_FACTOR * limit:
+                raise InvalidRequestError("There is no room for more files here: delete some.", param="file")
+            name = Path(file.filename or "file").name[:255]
+            record = await asyncio.to_thread(folder.add_file, file.file, name, "batch", expires_s, key_name.get())
+        finally:
+            await form.close()
+        return JsonResponse(record.shown())
+
+    async def _form(self, request: Request) -> Any:
+        """The form in the body, whose file is on disk; it is to be closed."""
+        limit = self._settings.max_file_bytes + _FORM_BYTES
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            raise InvalidRequestError("A file is sent as multipart/form-data.")
+
+        async def stream() -> AsyncGenerator[bytes, None]:
+            size = 0
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise TooLargeError(limit)
+                yield chunk
+
+        try:
+            if int(request.headers.get("content-length", "0")) > limit:
+                raise TooLargeError(limit)
+            return await MultiPartParser(request.headers, stream(), max_files=1, max_fields=16).parse()
+        except (MultiPartException, KeyError, ValueError) as error:
+            message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
+            raise InvalidRequestError(f"The body is no form: {message}.") from None
+
+    async def list_files(self, request: Request) -> Response:
+        """GET /v1/files."""
+        _check_query(request, "purpose", "limit", "order", "after")
+        purpose, order = request.query_params.get("purpose"), request.query_params.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise InvalidRequestError("'order' must be 'asc' or 'desc'.", param="order")
+        found = [
+            record
+            for record in await asyncio.to_thread(self.folder.files)
+            if record.owner == key_name.get() and purpose in (None, record.purpose)
+        ]
+        return JsonResponse(_page(found if order == "asc" else found[::-1], request, MAX_FILES, MAX_FILES))
+
+    async def file(self, request: Request) -> Response:
+        """GET /v1/files/{file_id}."""
+        return JsonResponse((await self._file(request)).shown())
+
+    async def content(self, request: Request) -> Response:
+        """GET /v1/files/{file_id}/content."""
+        record = await self._file(request)
+        return FileResponse(self.folder.data(record.id), media_type="application/octet-stream")
+
+    async def delete(self, request: Request) -> Response:
+        """DELETE /v1/files/{file_id}."""
+        record = await self._file(request)
+        for batch in await asyncio.to_thread(self.folder.batches):
+            if batch.input_file_id == record.id and batch.status not in ENDED:
+                raise InvalidRequestError(f"The file is the input of {batch.id}, which has not ended: cancel that.")
+        await asyncio.to_thread(self.folder.delete_file, record.id)
+        return JsonResponse({"id": record.id, "object": "file", "deleted": True})
+
+    async def _file(self, request: Request) -> FileRecord:
+        file_id = request.path_params["file_id"]
+        found = await asyncio.to_thread(self.folder.file, file_id)
+        if found is None or found.owner != key_name.get():
+            raise NotFoundError(f"No such file: '{file_id[:60]}'.")
+        return found
+
+    # Batches
+
+    async def create(self, request: Request) -> Response:
+        """POST /v1/batches."""
+        folder = self.folder
+        body = convert(json_object(await self._api.body(request)), BatchBody)
+        assert body.endpoint in URLS
+        owner, now = key_name.get(), int(time.time())
+        source = await asyncio.to_thread(folder.file, body.input_file_id)
+        if source is None or source.owner != owner or source.purpose != "batch":
+            raise InvalidRequestError(
+                f"There is no file {body.input_file_id[:60]!r} that was uploaded for a batch.", param="input_file_id"
+            )
+        expires = body.output_expires_after
+        batch = BatchRecord(
+            id=new_id("batch_"),
+            endpoint=body.endpoint,
+            input_file_id=source.id,
+            created_at=now,
+            expires_at=now + WINDOW_S,
+            metadata=body.metadata,
+            output_expires_s=DEFAULT_EXPIRY_S if expires is None else expires.seconds,
+            owner=owner,
+        )
+        await asyncio.to_thread(folder.write_batch, batch)
+        assert self._runner is not None
+        self._runner.kick()
+        return JsonResponse(batch.shown())
+
+    async def list_batches(self, request: Request) -> Response:
+        """GET /v1/batches."""
+        _check_query(request, "limit", "after")
+        found = [batch for batch in await asyncio.to_thread(self.folder.batches) if batch.owner == key_name.get()]
+        return JsonResponse(_page(found[::-1], request, DEFAULT_BATCHES, MAX_BATCHES))
+
+    async def batch(self, request: Request) -> Response:
+        """GET /v1/batches/{batch_id}."""
+        return JsonResponse((await self._batch(request)).shown())
+
+    async def cancel(self, request: Request) -> Response:
+        """POST /v1/batches/{batch_id}/cancel."""
+        batch = await self._batch(request)
+        if batch.status in ENDED:
+            raise InvalidRequestError(f"The batch has ended: it is {batch.status}.")
+        await asyncio.to_thread(self.folder.cancel, batch.id)
+        assert self._runner is not None
+        self._runner.kick()
+        return JsonResponse((await self._batch(request)).shown())
+
+    async def _batch(self, request: Request) -> BatchRecord:
+        batch_id = request.path_params["batch_id"]
+        found = await asyncio.to_thread(self.folder.batch, batch_id)
+        if found is None or found.owner != key_name.get():
+            raise NotFoundError(f"No such batch: '{batch_id[:60]}'.")
+        return found
+
+
+def _expires_after(fields: dict[str, str]) -> int:
+    """Seconds that a file is kept, by the fields of its form."""
+    given: dict[str, Any] = {}
+    for name, value in fields.items():
+        match = re.fullmatch(r"expires_after\[(\w+)\]", name)
+        if match is not None:
+            given[match[1]] = int(value) if re.fullmatch("[0-9]{1,9}", value) else value
+        elif name != "purpose":
+            raise InvalidRequestError(f"Unknown parameter: '{name[:60]}'.", param=name, code="unknown_parameter")
+    return convert(given, ExpiresAfter).seconds if given else DEFAULT_EXPIRY_S
+
+
+def _page(records: list[Any], request: Request, default: int, most: int) -> dict[str, Any]:
+    query = request.query_params
+    limit = query.get("limit", str(default))
+    if not re.fullmatch("[0-9]{1,5}", limit) or not 1 <= int(limit) <= most:
+        raise InvalidRequestError(f"'limit' must be an integer from 1 to {most}.", param="limit")
+    start, after = 0, query.get("after")
+    if after is not None:
+        places = [at for at, record in enumerate(records) if record.id == after]
+        if not places:
+            raise InvalidRequestError(f"'after' is {after[:60]!r}, which is not in this list.", param="after")
+        start = places[0] + 1
+    data = [record.shown() for record in records[start : start + int(limit)]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": start + len(data) < len(records),
+    }
+
+
+def _check_query(request: Request, *known: str) -> None:
+    for name in request.query_params:
+        if name not in known:
+            raise InvalidRequestError(f"The query parameter '{name}' is not supported here.", param=name)
+
+
+def _endpoint(
+    name: str, path: str, handler: Callable[[BatchHandlers, Request], Awaitable[Response]], **more: Any
+) -> Endpoint:
+    def make(api: Api) -> Handler:
+        async def handle(request: Request) -> Response:
+            handlers = api.shared(BatchHandlers)
+            # The same sentence for all of them, whatever else is wrong.
+            assert handlers.folder is not None
+            return await handler(handlers, request)
+
+        return handle
+
+    return Endpoint(name=name, paths=(path,), handler=make, has_guards=False, **more)
+
+
+async def _run(api: Api) -> None:
+    await api.shared(BatchHandlers).run()
+
+
+_FILE, _BATCH = "/v1/files/{file_id}", "/v1/batches/{batch_id}"
+
+ENDPOINTS = (
+    _endpoint(
+        "files",
+        "/v1/files",
+        BatchHandlers.upload,
+        uploads=True,
+        operation=Operation(
+            summary="Upload a file of requests",
+            body=UploadForm,
+            body_type="multipart/form-data",
+            answer=File,
+            example={"purpose": "batch", "file": "@requests.jsonl"},
+        ),
+    ),
+    _endpoint(
+        "files.list",
+        "/v1/files",
+        BatchHandlers.list_files,
+        method="GET",
+        operation=Operation(summary="The files of a key", answer=FileList, query=FilesQuery),
+    ),
+    _endpoint(
+        "files.retrieve",
+        _FILE,
+        BatchHandlers.file,
+        method="GET",
+        operation=Operation(summary="A file, without its content", answer=File),
+    ),
+    _endpoint(
+        "files.content",
+        f"{_FILE}/content",
+        BatchHandlers.content,
+        method="GET",
+        operation=Operation(summary="The content of a file", answer=bytes),
+    ),
+    _endpoint(
+        "files.delete",
+        _FILE,
+        BatchHandlers.delete,
+        method="DELETE",
+        operation=Operation(summary="Delete a file", answer=Deleted),
+    ),
+    _endpoint(
+        "batches",
+        "/v1/batches",
+        BatchHandlers.create,
+        background=_run,
+        operation=Operation(
+            summary="Begin a batch",
+            body=BatchBody,
+            answer=Batch,
+            example={
+                "input_file_id": "file-0123456789abcdef0123456789abcdef",
+                "endpoint": "/v1/chat/completions",
+                "completion_window": "24h",
+            },
+        ),
+    ),
+    _endpoint(
+        "batches.list",
+        "/v1/batches",
+        BatchHandlers.list_batches,
+        method="GET",
+        operation=Operation(summary="The batches of a key, the newest first", answer=BatchList, query=BatchesQuery),
+    ),
+    _endpoint(
+        "batches.retrieve",
+        _BATCH,
+        BatchHandlers.batch,
+        method="GET",
+        operation=Operation(summary="A batch", answer=Batch),
+    ),
+    _endpoint(
+        "batches.cancel",
+        f"{_BATCH}/cancel",
+        BatchHandlers.cancel,
+        operation=Operation(summary="Cancel a batch", answer=Batch),
+    ),
+)

@@ -1,0 +1,244 @@
+"""Folder of files and batches: one JSON object beside each file's bytes, and one for each batch.
+
+Several instances and servers may share it. Whatever is written replaces what was there as a whole. A batch's object is
+written by whoever holds its lock; a client that cancels leaves a mark beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+
+from openai_bls.api.batches.lines import Tally
+from openai_bls.api.common.encoding import encode, new_id
+
+FILE_ID = re.compile(r"file-[0-9a-f]{32}")
+BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+ENDED = ("failed", "completed", "expired", "cancelled")
+
+
+class FileRecord(msgspec.Struct, omit_defaults=True):
+    """A file."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int | None = None
+    owner: str = ""
+    """Name of the key that may see it."""
+
+    def shown(self) -> dict[str, Any]:
+        """OpenAI's `file` object."""
+        shown = {name: getattr(self, name) for name in ("id", "bytes", "created_at", "filename", "purpose")}
+        return {**shown, "object": "file", "expires_at": self.expires_at, "status": "processed", "status_details": None}
+
+
+class BatchRecord(msgspec.Struct, omit_defaults=True):
+    """A batch."""
+
+    id: str
+    endpoint: str
+    input_file_id: str
+    created_at: int
+    expires_at: int
+    completion_window: str = "24h"
+    status: Status = "validating"
+    metadata: dict[str, str] | None = None
+    output_expires_s: int | None = None
+    ran_out: bool = False
+    """It expired before all its requests were answered."""
+    owner: str = ""
+    model: str | None = None
+    total: int = 0
+    done: Tally = msgspec.field(default_factory=Tally)
+    failed: Tally = msgspec.field(default_factory=Tally)
+    errors: list[dict[str, Any]] = []
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """OpenAI's `batch` object."""
+        hidden = ("output_expires_s", "owner", "ran_out", "total", "done", "failed", "errors")
+        tallies = (self.done, self.failed)
+        return {
+            "object": "batch",
+            **{name: getattr(self, name) for name in self.__struct_fields__ if name not in hidden},
+            "errors": {"object": "list", "data": self.errors} if self.errors else None,
+            "request_counts": {"total": self.total, "completed": self.done.count, "failed": self.failed.count},
+            "usage": {
+                "input_tokens": sum(tally.input_tokens for tally in tallies),
+                "input_tokens_details": {"cached_tokens": sum(tally.cached_tokens for tally in tallies)},
+                "output_tokens": sum(tally.output_tokens for tally in tallies),
+                "output_tokens_details": {"reasoning_tokens": sum(tally.reasoning_tokens for tally in tallies)},
+                "total_tokens": sum(tally.input_tokens + tally.output_tokens for tally in tallies),
+            },
+        }
+
+
+class Folder:
+    """The folder's files. Every method may take a while: they are for threads.
+
+    Args:
+        root: is made if it is not there.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._files = root / "files"
+        self._batches = root / "batches"
+
+    def make(self) -> None:
+        """Make the folder, for this user alone."""
+        for folder in (self._files, self._batches):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    # Files
+
+    def data(self, file_id: str) -> Path:
+        """Path of a file's bytes."""
+        return self._files / f"{file_id}.data"
+
+    def add_file(self, source: IO[bytes], filename: str, purpose: str, expires_s: int | None, owner: str) -> FileRecord:
+        """Copy a file in."""
+        self.make()
+        file_id = new_id("file-")
+        unfinished = self._files / f"{file_id}.part"
+        try:
+            with unfinished.open("xb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+                target.flush()
+                os.fsync(target.fileno())
+            return self.adopt_file(unfinished, file_id, filename, purpose, expires_s, owner)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def adopt_file(
+        self, source: Path, file_id: str, filename: str, purpose: str, expires_s: int | None, owner: str
+    ) -> FileRecord:
+        """Take a file that lies in the folder under its id. Done again after a crash, it changes nothing."""
+        if source.exists():
+            source.replace(self.data(file_id))
+        now = int(time.time())
+        expires_at = None if expires_s is None else now + expires_s
+        size = self.data(file_id).stat().st_size
+        record = FileRecord(file_id, size, now, filename, purpose, expires_at, owner)
+        _write(self._files / f"{file_id}.json", encode(record))
+        return record
+
+    def file(self, file_id: str) -> FileRecord | None:
+        """The file of that id; None if there is none, or it has expired."""
+        if not FILE_ID.fullmatch(file_id):
+            return None
+        found = _read(self._files / f"{file_id}.json", FileRecord)
+        return None if found is None or _expired(found) else found
+
+    def files(self) -> list[FileRecord]:
+        """All files, the oldest first."""
+        found = [_read(path, FileRecord) for path in self._files.glob("file-*.json")]
+        kept = [record for record in found if record is not None and not _expired(record)]
+        return sorted(kept, key=lambda record: (record.created_at, record.id))
+
+    def delete_file(self, file_id: str) -> None:
+        """Delete a file."""
+        (self._files / f"{file_id}.json").unlink(missing_ok=True)
+        self.data(file_id).unlink(missing_ok=True)
+
+    def delete_expired(self) -> None:
+        """Delete the files whose time is over."""
+        for path in self._files.glob("file-*.json"):
+            record = _read(path, FileRecord)
+            if record is not None and _expired(record):
+                self.delete_file(record.id)
+
+    # Batches
+
+    def write_batch(self, batch: BatchRecord) -> None:
+        """Write a batch's object: a new one, or one whose lock is held."""
+        self.make()
+        _write(self._batches / f"{batch.id}.json", encode(batch))
+
+    def batch(self, batch_id: str) -> BatchRecord | None:
+        """The batch of that id; None if there is none."""
+        if not BATCH_ID.fullmatch(batch_id):
+            return None
+        found: BatchRecord | None = _read(self._batches / f"{batch_id}.json", BatchRecord)
+        if found is not None and found.status not in ENDED:
+            found.cancelling_at = self.cancelling_at(batch_id)
+            if found.cancelling_at is not None:
+                found.status = "cancelling"
+        return found
+
+    def batches(self) -> list[BatchRecord]:
+        """All batches, the oldest first."""
+        found = [self.batch(path.stem) for path in self._batches.glob("batch_*.json")]
+        return sorted((b for b in found if b is not None), key=lambda batch: (batch.created_at, batch.id))
+
+    def cancel(self, batch_id: str) -> None:
+        """Leave the mark that a batch is to be cancelled."""
+        with contextlib.suppress(FileExistsError):
+            self._mark(batch_id).touch(exist_ok=False)
+
+    def cancelling_at(self, batch_id: str) -> int | None:
+        """Unix time at which the batch was to be cancelled; None if it was not."""
+        try:
+            return int(self._mark(batch_id).stat().st_mtime)
+        except FileNotFoundError:
+            return None
+
+    def results(self, batch_id: str, kind: Literal["output", "errors"]) -> Path:
+        """Path of the results up to now of a batch that has not ended."""
+        return self._batches / f"{batch_id}.{kind}.jsonl"
+
+    @contextlib.contextmanager
+    def locked(self, batch_id: str) -> Iterator[bool]:
+        """The batch's lock for as long as the block lasts; False if somebody else has it. The dead have none."""
+        with (self._batches / f"{batch_id}.lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+                return
+            yield True
+
+    def _mark(self, batch_id: str) -> Path:
+        return self._batches / f"{batch_id}.cancel"
+
+
+def _expired(record: FileRecord) -> bool:
+    return record.expires_at is not None and record.expires_at <= time.time()
+
+
+def _read(path: Path, cls: Any) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _write(path: Path, text: bytes) -> None:
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with unfinished.open("xb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)

@@ -1,0 +1,174 @@
+"""Lines of batch files: requests, and the results that are written for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from openai_bls.api.common.encoding import encode, new_id
+
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+"""Endpoints that batches may be of."""
+MAX_LINES = 50_000
+"""Requests of one batch."""
+_OVERHEAD_BYTES = 4096
+"""Bytes of a line around its body."""
+
+
+class LineError(Exception):
+    """A line that is no request.
+
+    Args:
+        code: machine-readable.
+        message: for the client.
+        param: the field at fault, or None.
+    """
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One request of a batch."""
+
+    custom_id: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+    """The client's, unique in the file."""
+    method: str
+    url: str
+    body: dict[str, Any]
+
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+def parse(text: bytes, url: str | None = None) -> Line:
+    """The request on a line.
+
+    Args:
+        text: of the line.
+        url: that it must have; None is any of `URLS`.
+
+    Raises:
+        LineError: it is none, or one that cannot be in a batch.
+    """
+    try:
+        line = _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise LineError("invalid_json_line", f"This line is not a request: {error}") from None
+    if line.method != "POST":
+        raise LineError("invalid_method", f"'method' must be POST, not {line.method[:20]!r}.", "method")
+    if line.url not in URLS or (url is not None and line.url != url):
+        wanted = url or " or ".join(URLS)
+        raise LineError("mismatched_endpoint", f"'url' must be {wanted}, not {line.url[:60]!r}.", "url")
+    for name in ("stream", "background"):
+        if line.body.get(name):
+            raise LineError("unsupported_parameter", f"'{name}' is not supported in a batch.", f"body.{name}")
+    return line
+
+
+def texts(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """The numbers, from 1 on, and the texts of the lines that are not empty; one that is too long comes cut.
+
+    Args:
+        path: of the file.
+        max_bytes: of a request's body.
+    """
+    with path.open("rb") as file:
+        number = 0
+        while text := file.readline(max_bytes + _OVERHEAD_BYTES):
+            number += 1
+            if text.strip():
+                yield number, text
+
+
+def result(line: Line, status: int, request_id: str, body: bytes) -> bytes:
+    """The result of a request, as a line: `body` is JSON text."""
+    response = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(body)}
+    found = {"id": new_id("batch_req_"), "custom_id": line.custom_id, "response": response, "error": None}
+    return encode(found) + b"\n"
+
+
+def not_run(line: Line, code: str, message: str) -> bytes:
+    """The result of a request that was never answered, as a line."""
+    error = {"code": code, "message": message}
+    found = {"id": new_id("batch_req_"), "custom_id": line.custom_id, "response": None, "error": error}
+    return encode(found) + b"\n"
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    prompt_tokens_details: dict[str, Any] | None = None
+    input_tokens_details: dict[str, Any] | None = None
+    completion_tokens_details: dict[str, Any] | None = None
+    output_tokens_details: dict[str, Any] | None = None
+
+
+class _Body(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Response(msgspec.Struct):
+    body: _Body
+
+
+class _Result(msgspec.Struct):
+    custom_id: str
+    response: _Response | None = None
+
+
+_decode_result = msgspec.json.Decoder(_Result).decode
+
+
+class Tally(msgspec.Struct):
+    """Results in one file, and the tokens of their requests."""
+
+    count: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def add(self, text: bytes) -> str:
+        """Count a result; return its request's `custom_id`."""
+        found = _decode_result(text)
+        self.count += 1
+        usage = found.response.body.usage if found.response is not None else None
+        if usage is not None:
+            self.input_tokens += usage.prompt_tokens + usage.input_tokens
+            self.output_tokens += usage.completion_tokens + usage.output_tokens
+            details = usage.prompt_tokens_details or usage.input_tokens_details or {}
+            self.cached_tokens += details.get("cached_tokens", 0)
+            details = usage.completion_tokens_details or usage.output_tokens_details or {}
+            self.reasoning_tokens += details.get("reasoning_tokens", 0)
+        return found.custom_id
+
+
+def resume(path: Path, tally: Tally) -> set[str]:
+    """The `custom_id`s that a file of results has; a last line that was not written to its end is cut off.
+
+    Args:
+        path: of the file, which need not exist.
+        tally: counts them.
+    """
+    done: set[str] = set()
+    if not path.exists():
+        return done
+    whole = 0
+    with path.open("rb") as file:
+        for text in file:
+            if not text.endswith(b"\n"):
+                break
+            done.add(tally.add(text))
+            whole += len(text)
+    os.truncate(path, whole)
+    return done

@@ -1,0 +1,172 @@
+"""Bodies, queries and answers of /v1/files and /v1/batches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from openai_bls.api.batches.folder import Status
+
+DEFAULT_EXPIRY_S = 30 * 24 * 3600
+"""Seconds that a file is kept unless its request says otherwise."""
+MAX_FILES = 10_000
+"""Files of one page."""
+MAX_BATCHES = 100
+"""Batches of one page."""
+DEFAULT_BATCHES = 20
+
+_Text = Annotated[str, Meta(max_length=512)]
+_Seconds = Annotated[int, Meta(ge=3600, le=DEFAULT_EXPIRY_S)]
+
+
+class ExpiresAfter(msgspec.Struct, forbid_unknown_fields=True):
+    """Time after which a file is deleted."""
+
+    anchor: Literal["created_at"]
+    seconds: _Seconds
+
+
+class UploadForm(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Form of /v1/files, for the description of the API: the handler reads its fields as they come."""
+
+    file: bytes
+    """Lines of JSON, one request each; up to `max_file_bytes`."""
+    purpose: Literal["batch"]
+    """Files are for batches only."""
+    anchor: Literal["created_at"] | None = msgspec.field(default=None, name="expires_after[anchor]")
+    """With `expires_after[seconds]`."""
+    seconds: _Seconds | None = msgspec.field(default=None, name="expires_after[seconds]")
+    """Seconds until the file is deleted; 30 days unless given."""
+
+
+class BatchBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of /v1/batches."""
+
+    input_file_id: str
+    """An uploaded file."""
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    """Of all requests in the file."""
+    completion_window: Literal["24h"]
+    metadata: Annotated[dict[Annotated[str, Meta(max_length=64)], _Text], Meta(max_length=16)] | None = None
+    """Kept with the batch."""
+    output_expires_after: ExpiresAfter | None = None
+    """Of the files that the batch writes; 30 days unless given."""
+
+
+class FilesQuery(msgspec.Struct):
+    """Query of GET /v1/files."""
+
+    purpose: str | None = None
+    """Those of this purpose only."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_FILES)] = MAX_FILES
+    """Files of the page."""
+    order: Literal["asc", "desc"] = "desc"
+    """`desc` is the newest first."""
+    after: str | None = None
+    """Id of the file after which the page begins."""
+
+
+class BatchesQuery(msgspec.Struct):
+    """Query of GET /v1/batches."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_BATCHES)] = DEFAULT_BATCHES
+    """Batches of the page."""
+    after: str | None = None
+    """Id of the batch after which the page begins."""
+
+
+class File(msgspec.Struct):
+    """A file."""
+
+    id: str
+    bytes: int
+    created_at: int
+    """Unix seconds."""
+    filename: str
+    purpose: str
+    object: Literal["file"]
+    expires_at: int | None
+    status: Literal["processed"]
+    status_details: None
+
+
+class Deleted(msgspec.Struct):
+    """Answer to the deletion of a file."""
+
+    id: str
+    object: Literal["file"]
+    deleted: bool
+
+
+class FileList(msgspec.Struct):
+    """A page of files."""
+
+    object: Literal["list"]
+    data: list[File]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class BatchErrors(msgspec.Struct):
+    """What was wrong with a batch as a whole."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+
+
+class RequestCounts(msgspec.Struct):
+    """Requests of a batch."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchUsage(msgspec.Struct):
+    """Token counts of a batch."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class Batch(msgspec.Struct):
+    """A batch; times are Unix seconds."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    status: Status
+    metadata: dict[str, str] | None
+    model: str | None
+    created_at: int
+    expires_at: int
+    output_file_id: str | None
+    error_file_id: str | None
+    in_progress_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    errors: BatchErrors | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+
+
+class BatchList(msgspec.Struct):
+    """A page of batches."""
+
+    object: Literal["list"]
+    data: list[Batch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -1,0 +1,239 @@
+"""OpenAPI document of the API, made from the registry of endpoints and the types that their code reads and writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from openai_bls import __version__
+from openai_bls.api.endpoint import Endpoint
+from openai_bls.api.openapi.json_schema import Schema, SchemaBuilder
+from openai_bls.core.errors import ApiError, AuthenticationError
+
+OPENAPI = "3.1.0"
+DEFAULT_MODEL = "openai_bls"
+"""Model of the examples: the name under which the default engine is served, if its build gave it no other."""
+_JSON = "application/json"
+_TAGS = {
+    "chat": "Chat completions and completions",
+    "responses": "Responses",
+    "messages": "Messages",
+    "embeddings": "Embeddings",
+    "rerank": "Rerank and score",
+    "moderations": "Moderations",
+    "tokenize": "Tokenize and detokenize",
+    "lora": "Adapters",
+    "models": "Models",
+    "batches": "Files and batches",
+    "server": "Server",
+}
+"""Folder of an API → its title."""
+
+
+class ErrorText(msgspec.Struct):
+    """What went wrong."""
+
+    message: str
+    """A sentence that names the field at fault, and says what is supported."""
+    type: str
+    param: str | None
+    """The field at fault."""
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of an error."""
+
+    error: ErrorText
+
+
+class Health(msgspec.Struct):
+    """State of the server."""
+
+    status: str
+    models: dict[str, str]
+
+
+class Alive(msgspec.Struct):
+    """The process answers."""
+
+    status: str
+
+
+class Version(msgspec.Struct):
+    """Releases."""
+
+    version: str
+    engine: str
+
+
+class Load(msgspec.Struct):
+    """Requests in progress."""
+
+    server_load: int
+
+
+_SERVER: dict[str, tuple[str, Any]] = {
+    "/health": ("200 while requests are answered, else 503", Health),
+    "/health/live": ("200 while the process answers", Alive),
+    "/health/ready": ("The same as /health", Health),
+    "/load": ("Requests in progress in the instance that answers", Load),
+    "/version": ("Releases of the server and of its engine", Version),
+}
+
+
+def document(by_folder: Mapping[str, Sequence[Endpoint]], *, has_keys: bool, has_guards: bool) -> dict[str, Any]:
+    """The document, as JSON has it.
+
+    Args:
+        by_folder: endpoints of the registry.
+        has_keys: requests need an API key.
+        has_guards: requests and answers are shown to guards, which may refuse them.
+    """
+    operations = [endpoint.operation for endpoints in by_folder.values() for endpoint in endpoints]
+    types = [kind for o in operations for kind in (*o.bodies, o.answer, o.events, o.query, o.error) if kind is not None]
+    optional_tags = frozenset[Any]().union(*(operation.optional_tags for operation in operations))
+    refusals = {cls: fields for operation in operations for cls, fields in operation.unsupported.items()}
+    schemas = SchemaBuilder([*types, ErrorBody, *(kind for _, kind in _SERVER.values())], refusals, optional_tags)
+    paths: dict[str, dict[str, Any]] = {}
+    for folder, endpoints in by_folder.items():
+        for endpoint, path in ((known, path) for known in endpoints for path in known.paths):
+            operation = _operation(endpoint, path, schemas, has_keys=has_keys, has_guards=has_guards)
+            operation["tags"] = [_TAGS[folder]]
+            paths.setdefault(_template(path), {})[endpoint.method.lower()] = operation
+    for path, (summary, kind) in _SERVER.items():
+        paths[path] = {"get": _probe(path, summary, kind, schemas)}
+    paths["/ping"] = {
+        method: {
+            "operationId": f"ping.{method}",
+            "tags": ["Server"],
+            "summary": "What /health says, with the status alone",
+            "security": [],
+            "responses": {"200": {"description": "Requests are answered."}, "503": {"description": "They are not."}},
+        }
+        for method in ("get", "post")
+    }
+    paths["/metrics"] = {
+        "get": {
+            "operationId": "metrics",
+            "tags": ["Server"],
+            "summary": "Counters, histograms and gauges for Prometheus",
+            "security": [],
+            "responses": {"200": {"description": "The metrics.", "content": {"text/plain": {"schema": _TEXT}}}},
+        }
+    }
+    found: dict[str, Any] = {
+        "openapi": OPENAPI,
+        "info": {
+            "title": "openai_bls",
+            "version": __version__,
+            "summary": "The OpenAI API of a Triton server",
+            "description": "Every field is honoured or refused by name: what is not listed is a 400. `null` always "
+            "means the default.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": title} for title in _TAGS.values()],
+        "paths": paths,
+        "components": {"schemas": schemas.components(without={o.query for o in operations})},
+    }
+    if has_keys:
+        found["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer", "description": "An API key of this server."},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
+        }
+        found["security"] = [{"bearer": []}, {"x-api-key": []}]
+    # Defaults and enums of structs are what JSON makes of them.
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain
+
+
+_TEXT: Schema = {"type": "string"}
+
+
+def _template(path: str) -> str:
+    return re.sub(r"\{(\w+)(:\w+)?\}", r"{\1}", path)
+
+
+def _operation(
+    endpoint: Endpoint, path: str, schemas: SchemaBuilder, *, has_keys: bool, has_guards: bool
+) -> dict[str, Any]:
+    known = endpoint.operation
+    number = endpoint.paths.index(path)
+    found: dict[str, Any] = {
+        "operationId": endpoint.name + f".{number + 1}" * bool(number),
+        "summary": known.summary,
+    }
+    if number:
+        found["description"] = f"The same as `{_template(endpoint.paths[0])}`."
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": _TEXT}
+        for name in re.findall(r"\{(\w+)\}", _template(path))
+    ]
+    if known.query is not None:
+        for name, schema in schemas.fields(known.query).items():
+            # An empty value in a query is no null.
+            kind = schema.get("type")
+            plain = {**schema, "type": kind[0]} if isinstance(kind, list) else schema
+            values = {"enum": [value for value in schema["enum"] if value is not None]} if "enum" in schema else {}
+            parameters.append({"name": name, "in": "query", "required": False, "schema": {**plain, **values}})
+    if parameters:
+        found["parameters"] = parameters
+    if known.bodies:
+        bodies = [schemas.schema(body) for body in known.bodies]
+        content: dict[str, Any] = {"schema": bodies[0] if len(bodies) == 1 else {"anyOf": bodies}}
+        example = known.example
+        if example is None and endpoint.smoke is not None:
+            example = {"model": DEFAULT_MODEL, **endpoint.smoke.body}
+        if example is not None:
+            content["example"] = example
+        found["requestBody"] = {"required": True, "content": {known.body_type: content}}
+    responses: dict[str, Any] = {"200": {"description": "Done."}}
+    if known.answer is not None:
+        kind = "application/octet-stream" if known.answer is bytes else _JSON
+        answer: dict[str, Any] = {kind: {"schema": schemas.schema(known.answer)}}
+        if known.events is not None:
+            answer["text/event-stream"] = {"x-event-schema": schemas.schema(known.events)}
+        responses["200"] = {"description": "The answer; events with `stream`." if known.events else "The answer."}
+        responses["200"]["content"] = answer
+    error = {_JSON: {"schema": schemas.schema(known.error or ErrorBody)}}
+    for status, description in _errors(has_body=endpoint.method == "POST", has_keys=has_keys):
+        here = known.statuses.get(status, status)
+        responses[str(here)] = {"description": description, "content": error}
+    if has_guards and endpoint.has_guards:
+        responses["4XX"] = {"description": "A guard refuses it.", "content": error}
+    found["responses"] = responses
+    return found
+
+
+def _probe(path: str, summary: str, kind: Any, schemas: SchemaBuilder) -> dict[str, Any]:
+    content = {_JSON: {"schema": schemas.schema(kind)}}
+    responses = {"200": {"description": summary, "content": content}}
+    if kind is Health:
+        responses["503"] = {"description": "Requests are not answered; `status` says why.", "content": content}
+    name = path.removeprefix("/").replace("/", ".")
+    return {"operationId": name, "tags": ["Server"], "summary": summary, "security": [], "responses": responses}
+
+
+def _errors(*, has_body: bool, has_keys: bool) -> Iterator[tuple[int, str]]:
+    """Statuses of errors and what they mean, as `core.errors` has them."""
+    found = {500: "The server failed; the client did nothing wrong."}
+    for cls in _subclasses(ApiError):
+        known = re.match(r"(\d{3}): (.*)", cls.__doc__ or "")
+        if known is not None and int(known[1]) not in found:
+            found[int(known[1])] = known[2][0].upper() + known[2][1:]
+    found[404] = "A model, a response or a path that is not there."
+    found[415] = "A request of a web page whose content type is not `application/json`."
+    if not has_keys:
+        del found[AuthenticationError.status]
+    of_bodies = () if has_body else (413, 415)
+    yield from ((status, found[status]) for status in sorted(found) if status not in of_bodies)
+
+
+def _subclasses(cls: type[ApiError]) -> Iterator[type[ApiError]]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from _subclasses(below)

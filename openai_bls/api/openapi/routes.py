@@ -1,0 +1,41 @@
+"""Routes of the API's description: /openapi.json, and the reference page at /docs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from openai_bls.api.common.encoding import encode
+from openai_bls.api.openapi.document import document
+from openai_bls.api.openapi.page import page
+from openai_bls.api.pages.static_files import MEDIA_TYPES, StaticFile
+from openai_bls.api.registry import BY_FOLDER
+from openai_bls.pipeline.service import Service
+
+
+def description_routes(service: Service) -> list[Route]:
+    """The routes, which need no key. What they show is made once, when somebody first asks, beside the event loop."""
+
+    @functools.cache
+    def description() -> bytes:
+        return encode(make())
+
+    @functools.cache
+    def reference() -> StaticFile:
+        return StaticFile(page(make()), MEDIA_TYPES[".html"])
+
+    def make() -> dict[str, object]:
+        return document(BY_FOLDER, has_keys=service.api_keys.required, has_guards=service.guards is not None)
+
+    async def openapi(request: Request) -> Response:
+        return Response(await asyncio.to_thread(description), media_type="application/json")
+
+    async def docs(request: Request) -> Response:
+        return (await asyncio.to_thread(reference)).response(request)
+
+    routes = [Route("/openapi.json", openapi, methods=["GET"])]
+    return [*routes, Route("/docs", docs, methods=["GET"])] if service.settings.http_ui else routes

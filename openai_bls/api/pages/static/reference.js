@@ -1,0 +1,26 @@
+// Reference page of the API: commands for this server, a list that folds on a phone, buttons that copy.
+"use strict";
+
+// Commands name the server that this page came from.
+for (const code of document.querySelectorAll("figure code")) {
+  code.textContent = code.textContent.replaceAll("http://localhost:9000", location.origin);
+}
+// A phone begins with the list closed; a wide window shows it beside the text.
+const contents = document.querySelector("nav details");
+const wide = matchMedia("(min-width: 56rem)");
+const show = () => { contents.open = wide.matches; };
+wide.addEventListener("change", show);
+show();
+document.addEventListener("click", async (event) => {
+  if (event.target.matches("nav a") && !wide.matches) contents.open = false;
+  if (!event.target.matches("figure button")) return;
+  const code = event.target.parentElement.querySelector("code");
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    event.target.textContent = "Copied";
+  } catch {
+    // Browsers lend the clipboard to https and localhost alone.
+    getSelection().selectAllChildren(code);
+    event.target.textContent = "Selected";
+  }
+});

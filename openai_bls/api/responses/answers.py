@@ -1,0 +1,203 @@
+"""Answers of the Responses API, for the description of the API: `responses` and `output` make them as objects."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from openai_bls.api.responses.items import InputText, ReasoningText, Refusal, Status, SummaryText
+from openai_bls.api.responses.schema import JsonObjectFormat, JsonSchemaFormat, TextFormat
+
+
+class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
+    """Text of the model."""
+
+    text: str
+    annotations: list[Any]
+    """Always empty."""
+    logprobs: list[dict[str, Any]]
+    """With `include`."""
+
+
+class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
+    """A message."""
+
+    id: str
+    status: Status
+    role: Literal["user", "assistant", "system", "developer"]
+    content: list[OutputText | InputText | Refusal]
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """What the model thought."""
+
+    id: str
+    status: Status
+    summary: list[SummaryText]
+    """Always empty in an output."""
+    content: list[ReasoningText]
+    encrypted_content: str | msgspec.UnsetType = msgspec.UNSET
+    """With `include`."""
+
+
+class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
+    """A call of a function."""
+
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+class FunctionCallOutputItem(msgspec.Struct, tag_field="type", tag="function_call_output"):
+    """The result of a call, as the client gave it."""
+
+    id: str
+    status: Status
+    call_id: str
+    output: str | list[InputText]
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompactionItem(msgspec.Struct, tag_field="type", tag="compaction"):
+    """A summary of the conversation, encoded for the server."""
+
+    id: str
+    encrypted_content: str
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+ListedItem = OutputItem | FunctionCallOutputItem | CompactionItem
+
+
+class ResponseFault(msgspec.Struct):
+    """Why a response has failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class InputDetails(msgspec.Struct):
+    """Input tokens by kind."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputDetails(msgspec.Struct):
+    """Output tokens by kind."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(msgspec.Struct):
+    """Token counts."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class ReasoningEcho(msgspec.Struct):
+    """The request's `reasoning`."""
+
+    effort: str | None
+    summary: None
+
+
+class TextEcho(msgspec.Struct):
+    """The request's `text`."""
+
+    format: TextFormat | JsonObjectFormat | JsonSchemaFormat
+    verbosity: str
+
+
+class Response(msgspec.Struct):
+    """A response: the request's fields and the outcome."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    """Unix seconds."""
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    completed_at: int | None
+    error: ResponseFault | None
+    incomplete_details: IncompleteDetails | None
+    background: bool
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: None
+    metadata: dict[str, str]
+    model: str
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    reasoning: ReasoningEcho
+    safety_identifier: str | None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: TextEcho
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: str
+    user: str | None
+    output: list[OutputItem]
+    usage: ResponseUsage | None
+
+
+class ResponseEvent(msgspec.Struct):
+    """An event of a stream, with the fields that OpenAI's reference names for its type."""
+
+    type: str
+    sequence_number: int
+
+
+class Compacted(msgspec.Struct):
+    """A conversation in fewer tokens: the input of the next request."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    """Unix seconds."""
+    output: list[MessageItem | CompactionItem]
+    usage: ResponseUsage
+
+
+class InputTokens(msgspec.Struct):
+    """Number of a prompt's tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Deleted(msgspec.Struct):
+    """Answer to a deletion."""
+
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+class ItemPage(msgspec.Struct):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[ListedItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -1,0 +1,1 @@
+"""Small endpoints about the server itself, as vLLM has them."""

@@ -1,0 +1,98 @@
+"""/reset_prefix_cache and /tokenizer_info, as vLLM has them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from openai_bls.api.endpoint import Endpoint
+from openai_bls.api.http.handlers import Api, Handler, JsonResponse
+from openai_bls.api.operation import Operation
+from openai_bls.core.errors import InvalidRequestError, NotFoundError
+from openai_bls.output import detect
+from openai_bls.pipeline.model_registry import ServedModel
+
+
+class Query(msgspec.Struct):
+    """Query of both."""
+
+    model: str | None = None
+    """A served name."""
+
+
+async def reset_prefix_cache(api: Api, request: Request) -> Response:
+    """POST /reset_prefix_cache: of every engine, or of the one that the query parameter `model` names."""
+    models = [_model(api, request)] if "model" in _query(request) else list(api.service.models)
+    outcomes = await asyncio.gather(*(model.engine.reset_prefix_cache() for model in models), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return Response(status_code=200)
+
+
+async def tokenizer_info(api: Api, request: Request) -> Response:
+    """GET /tokenizer_info: tokenizer_config.json with the chat template."""
+    _query(request)
+    if not api.service.settings.tokenizer_info:
+        raise NotFoundError("/tokenizer_info is off here: the setting 'tokenizer_info' of openai_bls turns it on.")
+    folder = _model(api, request).tokenizer_dir
+    if folder is None:
+        raise NotFoundError("The tokenizer of this model has no files here.")
+    return JsonResponse(await asyncio.to_thread(_tokenizer_config, folder))
+
+
+def _query(request: Request) -> dict[str, str]:
+    query = dict(request.query_params)
+    for name in query:
+        if name != "model":
+            raise InvalidRequestError(f"The query parameter '{name}' is not supported here.", param=name)
+    return query
+
+
+def _model(api: Api, request: Request) -> ServedModel:
+    return api.service.models.find(request.query_params.get("model")).model
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    template = detect.chat_template(folder)
+    return {"tokenizer_class": None, **found, **({"chat_template": template} if template else {})}
+
+
+def _endpoint(name: str, handler: Callable[[Api, Request], Awaitable[Response]], **more: Any) -> Endpoint:
+    def make(api: Api) -> Handler:
+        async def handle(request: Request) -> Response:
+            return await handler(api, request)
+
+        return handle
+
+    return Endpoint(name=name, paths=(f"/{name}",), handler=make, has_guards=False, **more)
+
+
+ENDPOINTS = (
+    _endpoint(
+        "reset_prefix_cache",
+        reset_prefix_cache,
+        operation=Operation(summary="Make every engine, or that of `model`, forget its cached prompts", query=Query),
+    ),
+    _endpoint(
+        "tokenizer_info",
+        tokenizer_info,
+        method="GET",
+        operation=Operation(
+            summary="tokenizer_config.json with the chat template, if the setting `tokenizer_info` is true",
+            answer=dict[str, Any],
+            query=Query,
+        ),
+    ),
+)

@@ -1,0 +1,363 @@
+"""Files and batches over the whole application, answered by a fake engine; instances that share a folder or die."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from openai.types import Batch, FileDeleted, FileObject
+
+from openai_bls.api.batches import runner
+from openai_bls.api.batches.folder import BatchRecord, Folder
+from openai_bls.core.engine import EngineStats
+from openai_bls.core.errors import OverloadedError, RateLimitError
+from tests.unit.api.http_support import application, until
+from tests.unit.core_support import Bench
+
+ID = "0" * 32
+
+
+def request(custom_id: str, **body: Any) -> dict[str, Any]:
+    body = {"prompt": custom_id, "max_tokens": 4, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}
+
+
+def jsonl(*lines: Any) -> bytes:
+    return b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_SCAN_INTERVAL_S", 0.01), ("_TICK_S", 0.005), ("_WRITE_INTERVAL_S", 0.0)):
+        monkeypatch.setattr(runner, name, value)
+    monkeypatch.setattr(runner, "_RETRY_S", (0.001, 0.002))
+
+
+class Place:
+    """One instance and its client; the engine answers each request with its prompt, unless it is held."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = Folder(folder)
+        self.bench = Bench(batches_dir=str(folder), **settings)
+        self.app = application(self.bench)
+        transport = httpx.ASGITransport(app=self.app)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
+        self.held = False
+        self.answered = 0
+
+    async def feed(self) -> None:
+        engine = self.bench.engine
+        while True:
+            while not self.held and self.answered < len(engine.requests):
+                engine.deliver(self.answered, "ok", "stop")
+                self.answered += 1
+            await asyncio.sleep(0.001)
+
+    async def upload(self, content: bytes, **fields: Any) -> httpx.Response:
+        files = {"file": ("in.jsonl", content)}
+        return await self.client.post("/v1/files", files=files, data={"purpose": "batch", **fields})
+
+    async def create(self, *lines: Any, **body: Any) -> dict[str, Any]:
+        uploaded = (await self.upload(jsonl(*lines))).json()
+        asked = {"input_file_id": uploaded["id"], "endpoint": "/v1/completions", "completion_window": "24h", **body}
+        created = await self.client.post("/v1/batches", json=asked)
+        assert created.status_code == 200, created.text
+        found: dict[str, Any] = created.json()
+        Batch.model_validate(found)
+        return found
+
+    async def get(self, batch_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.client.get(f"/v1/batches/{batch_id}")).json()
+        Batch.model_validate(found)
+        return found
+
+    async def ended(self, batch_id: str) -> dict[str, Any]:
+        async with asyncio.timeout(20):
+            while (found := await self.get(batch_id))["status"] not in ("completed", "failed", "cancelled", "expired"):
+                await asyncio.sleep(0.005)
+        return found
+
+    async def results(self, file_id: str | None) -> dict[str, Any]:
+        if file_id is None:
+            return {}
+        content = (await self.client.get(f"/v1/files/{file_id}/content")).text
+        found = [json.loads(line) for line in content.splitlines()]
+        assert len({line["custom_id"] for line in found}) == len(found)
+        return {line["custom_id"]: line for line in found}
+
+
+@asynccontextmanager
+async def served(folder: Path, **settings: Any) -> AsyncIterator[Place]:
+    place = Place(folder, **settings)
+    tasks = [asyncio.ensure_future(work()) for work in (place.feed, *place.app.state.background)]
+    try:
+        yield place
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await place.client.aclose()
+
+
+async def test_a_batch(tmp_path: Path) -> None:
+    async with served(tmp_path) as place:
+        lines = [request("a"), request("b", what=1), b"", request("c", model="gpt")]
+        created = await place.create(*lines, metadata={"k": "v"})
+        assert created["status"] == "validating"
+        batch = await place.ended(created["id"])
+        assert (batch["status"], batch["metadata"]) == ("completed", {"k": "v"})
+        assert batch["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
+        assert batch["usage"]["output_tokens"] == 2
+        good, bad = await place.results(batch["output_file_id"]), await place.results(batch["error_file_id"])
+        assert set(good) == {"a"}
+        assert good["a"]["response"]["status_code"] == 200
+        assert good["a"]["response"]["body"]["choices"][0]["text"] == "ok"
+        assert good["a"]["error"] is None
+        assert {key: line["response"]["status_code"] for key, line in bad.items()} == {"b": 400, "c": 404}
+        assert bad["b"]["response"]["body"]["error"]["param"] == "what"
+        files = (await place.client.get("/v1/files?purpose=batch_output")).json()["data"]
+        assert {file["id"] for file in files} == {batch["output_file_id"], batch["error_file_id"]}
+        listed = (await place.client.get("/v1/batches")).json()
+        assert listed["data"] == [batch]
+        again = await place.client.post(f"/v1/batches/{batch['id']}/cancel")
+        assert again.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "line"),
+    [
+        ([b"{"], "invalid_json_line", 1),
+        ([request("a"), b"\xff"], "invalid_json_line", 2),
+        ([{**request("a"), "method": "GET"}], "invalid_method", 1),
+        ([{**request("a"), "url": "/v1/embeddings"}], "mismatched_endpoint", 1),
+        ([{**request("a"), "url": "/v1/files"}], "mismatched_endpoint", 1),
+        ([request("a"), request("a")], "duplicate_custom_id", 2),
+        ([request("a", stream=True)], "unsupported_parameter", 1),
+        ([b"[" * 100_000], "invalid_json_line", 1),
+        ([], "empty_file", None),
+    ],
+)
+async def test_bad_files_fail_as_a_whole(tmp_path: Path, lines: list[Any], code: str, line: int | None) -> None:
+    async with served(tmp_path) as place:
+        batch = await place.ended((await place.create(*lines))["id"])
+        assert batch["status"] == "failed"
+        assert (batch["errors"]["data"][0]["code"], batch["errors"]["data"][0]["line"]) == (code, line)
+        assert not place.bench.engine.requests
+
+
+async def test_a_batch_goes_on_after_its_server_has_ended(tmp_path: Path) -> None:
+    """A result that was half written is made again, none that was written whole."""
+    async with served(tmp_path, batch_concurrency=2) as place:
+        created = await place.create(*(request(f"r{at}") for at in range(6)))
+        await until(lambda: place.answered >= 2)
+        place.held = True
+        await until(lambda: place.folder.results(created["id"], "output").exists())
+        await until(lambda: len(place.bench.engine.requests) == place.answered + 2)
+    before = place.answered
+    written = place.folder.results(created["id"], "output").read_bytes().splitlines()
+    assert len(written) == before
+    with place.folder.results(created["id"], "output").open("ab") as file:
+        file.write(b'{"id": "batch_req_1", "custom')
+    async with served(tmp_path) as place:
+        batch = await place.ended(created["id"])
+        assert batch["request_counts"] == {"total": 6, "completed": 6, "failed": 0}
+        assert len(place.bench.engine.requests) == 6 - before
+        assert set(await place.results(batch["output_file_id"])) == {f"r{at}" for at in range(6)}
+
+
+async def test_a_server_that_ends_while_it_finishes(tmp_path: Path) -> None:
+    """The files that it has made, or was to make, are there once."""
+    async with served(tmp_path) as place:
+        batch = await place.ended((await place.create(request("a")))["id"])
+    for moved in (True, False):
+        record = place.folder.batch(batch["id"])
+        assert record is not None
+        record.status, record.completed_at = "finalizing", None
+        place.folder.write_batch(record)
+        if not moved:
+            place.folder.data(batch["output_file_id"]).rename(place.folder.results(batch["id"], "output"))
+        async with served(tmp_path) as again:
+            assert (await again.ended(batch["id"]))["output_file_id"] == batch["output_file_id"]
+            assert set(await again.results(batch["output_file_id"])) == {"a"}
+            assert not again.bench.engine.requests
+
+
+async def test_instances_share_a_folder(tmp_path: Path) -> None:
+    async with served(tmp_path) as one, served(tmp_path) as other:
+        created = await one.create(*(request(f"r{at}") for at in range(20)))
+        batch = await other.ended(created["id"])
+        assert batch["request_counts"]["completed"] == 20
+        # One of them did all of it.
+        assert sorted(map(len, (one.bench.engine.requests, other.bench.engine.requests))) == [0, 20]
+
+
+async def test_cancelling(tmp_path: Path) -> None:
+    async with served(tmp_path, batch_concurrency=1) as place:
+        place.held = True
+        created = await place.create(*(request(f"r{at}") for at in range(4)))
+        await until(lambda: len(place.bench.engine.requests) == 1)
+        cancelling = (await place.client.post(f"/v1/batches/{created['id']}/cancel")).json()
+        assert cancelling["status"] == "cancelling"
+        batch = await place.ended(created["id"])
+        assert (batch["status"], batch["output_file_id"]) == ("cancelled", None)
+        assert place.bench.engine.cancelled == [place.bench.engine.requests[0].request_id]
+        assert place.bench.service.in_progress == 0
+
+
+async def test_an_expired_batch_tells_what_was_not_answered(tmp_path: Path) -> None:
+    async with served(tmp_path) as place:
+        uploaded = (await place.upload(jsonl(request("a"), request("b")))).json()
+        now = int(time.time())
+        record = BatchRecord(f"batch_{ID}", "/v1/completions", uploaded["id"], now - 10, now - 5)
+        place.folder.write_batch(record)
+        batch = await place.ended(record.id)
+        assert (batch["status"], batch["request_counts"]["failed"]) == ("expired", 2)
+        bad = await place.results(batch["error_file_id"])
+        assert {line["error"]["code"] for line in bad.values()} == {"batch_expired"}
+
+
+async def test_others_go_first(tmp_path: Path) -> None:
+    """No request of a batch begins while sequences wait; one that is turned away comes again."""
+    async with served(tmp_path, batch_concurrency=2) as place:
+        place.bench.engine.stats = EngineStats(1, 1, 0.0, 0, 0)
+        created = await place.create(*(request(f"r{at}") for at in range(3)))
+        await until(lambda: place.folder.results(created["id"], "output").exists())
+        await asyncio.sleep(0.05)
+        assert not place.bench.engine.requests
+        place.bench.engine.stats = EngineStats(1, 0, 0.0, 0, 0)
+        refusals = [OverloadedError("full"), RateLimitError("full", reason="in_progress")]
+        check = place.bench.service.check_admission
+
+        def full() -> None:
+            if refusals:
+                raise refusals.pop()
+            check()
+
+        place.bench.service.check_admission = full  # type: ignore[method-assign]
+        batch = await place.ended(created["id"])
+        assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert not refusals
+
+
+async def test_a_batch_waits_with_what_waits_for_an_engine(tmp_path: Path) -> None:
+    async with served(tmp_path, batch_concurrency=2) as place:
+        service = place.bench.service
+        admission = service.admission(next(iter(service.models)))
+        place.held = True
+        # More than the engine and what is sent ahead; the engine itself says that nothing waits in it.
+        body = {"prompt": "x", "max_tokens": 4}
+        asking = [asyncio.ensure_future(place.client.post("/v1/completions", json=body)) for _ in range(12)]
+        await until(lambda: admission.waiting > 0)
+        created = await place.create(request("r"))
+        await until(lambda: place.folder.results(created["id"], "output").exists())
+        await asyncio.sleep(0.05)
+        assert service.in_progress == len(asking)
+        place.held = False
+        batch = await place.ended(created["id"])
+        assert batch["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+
+
+async def test_a_refusal_that_no_waiting_helps_is_a_result(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("k: k tokens_per_minute=10\n")
+    async with served(tmp_path / "b", api_keys_file=str(tmp_path / "keys")) as place:
+        place.client.headers["authorization"] = "Bearer k"
+        created = await place.create(request("x" * 20), request("y"))
+        batch = await place.ended(created["id"])
+        assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+        (result,) = (await place.results(batch["error_file_id"])).values()
+        assert result["response"]["status_code"] == 429
+
+
+async def test_files(tmp_path: Path) -> None:
+    async with served(tmp_path, max_file_bytes=1000) as place:
+        first = (
+            await place.upload(b"one", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"})
+        ).json()
+        FileObject.model_validate(first)
+        assert (first["bytes"], first["filename"], first["expires_at"]) == (3, "in.jsonl", first["created_at"] + 3600)
+        second = (await place.upload(b"two")).json()
+        assert (await place.client.get(f"/v1/files/{first['id']}")).json() == first
+        assert (await place.client.get(f"/v1/files/{first['id']}/content")).content == b"one"
+        assert {file["id"] for file in (await place.client.get("/v1/files")).json()["data"]} == {
+            first["id"],
+            second["id"],
+        }
+        page = (await place.client.get("/v1/files?limit=1&order=asc")).json()
+        assert (len(page["data"]), page["has_more"]) == (1, True)
+        deleted = (await place.client.delete(f"/v1/files/{first['id']}")).json()
+        assert FileDeleted.model_validate(deleted).deleted
+        assert (await place.client.get(f"/v1/files/{first['id']}")).status_code == 404
+        for path in (f"file-{ID}", "file-x", "..%2f..%2fetc%2fpasswd"):
+            assert (await place.client.get(f"/v1/files/{path}/content")).status_code == 404
+        record = place.folder.file(second["id"])
+        assert record is not None
+        record.expires_at = 1
+        (tmp_path / "files" / f"{record.id}.json").write_bytes(msgspec.json.encode(record))
+        assert (await place.client.get(f"/v1/files/{second['id']}")).status_code == 404
+        await until(lambda: not place.folder.data(second["id"]).exists())
+
+
+async def test_what_is_no_upload(tmp_path: Path) -> None:
+    async with served(tmp_path, max_file_bytes=1000) as place:
+        for fields, param in (
+            ({"purpose": "vision"}, "purpose"),
+            ({"what": "x"}, "what"),
+            ({"expires_after[seconds]": "5", "expires_after[anchor]": "created_at"}, "seconds"),
+        ):
+            reply = await place.upload(b"x", **fields)
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+        assert (await place.upload(b"x" * 1001)).json()["error"]["param"] == "file"
+        assert (await place.upload(b"x" * 100_000)).status_code == 413
+        form = "multipart/form-data"
+        for content, kind in ((b"{}", "application/json"), (b"x", form), (b"x", f"{form}; boundary=y")):
+            reply = await place.client.post("/v1/files", content=content, headers={"content-type": kind})
+            assert reply.status_code == 400
+        assert not list(tmp_path.glob("files/*"))
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input_file_id": "file-x"}, "input_file_id"),
+        ({"endpoint": "/v1/images"}, "endpoint"),
+        ({"completion_window": "1h"}, "completion_window"),
+        ({"what": 1}, "what"),
+    ],
+)
+async def test_refusals_of_batches(tmp_path: Path, body: dict[str, Any], param: str) -> None:
+    async with served(tmp_path) as place:
+        given = {"input_file_id": f"file-{ID}", "endpoint": "/v1/completions", "completion_window": "24h", **body}
+        reply = await place.client.post("/v1/batches", json=given)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+        assert (await place.client.get(f"/v1/batches/batch_{ID}")).status_code == 404
+
+
+async def test_each_key_sees_its_own(tmp_path: Path) -> None:
+    async with served(tmp_path / "b", api_key="main") as place:
+        place.client.headers["authorization"] = "Bearer main"
+        created = await place.create(request("a"))
+        batch = await place.ended(created["id"])
+        assert batch["request_counts"]["completed"] == 1
+        record = place.folder.batch(created["id"])
+        assert record is not None
+        record.owner = "somebody else"
+        place.folder.write_batch(record)
+        assert (await place.client.get(f"/v1/batches/{created['id']}")).status_code == 404
+        assert (await place.client.get("/v1/batches")).json()["data"] == []
+
+
+async def test_off_by_name() -> None:
+    transport = httpx.ASGITransport(app=application(Bench()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for path in ("/v1/files", "/v1/batches"):
+            reply = await client.get(path)
+            assert (reply.status_code, "batches_dir" in reply.json()["error"]["message"]) == (400, True)
