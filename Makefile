@@ -1,8 +1,11 @@
 # `make serve` and `make test` do everything from a fresh checkout, with Python 3.10 to 3.12, pip and make.
+# (3.13 has no numpy below 2, which the server of the nvidia-pytriton wheel needs.)
 #
 #   PYTHON=python3.11   the Python to make .venv with
 #   MODEL=path          the checkpoint to build the engine from: a directory, a GGUF file, a hub id, or smollm2
-#   BUILD_ARGS="..."    further options of build/engine.py, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
+#   BUILD_ARGS="..."    further options of `openai-bls build`, such as BUILD_ARGS="--engine tensorrt_llm --tp-size 2"
+#   TORCH_INDEX_URL=    PyTorch's index of builds for CPUs, which its installation page names: gigabytes less on disk for a
+#                       machine without a GPU than what pip's own index has (default: pip's own index alone)
 #   JOBS=2              tests that run at the same time
 #   ARGS="..."          further options of the command that a target runs, such as ARGS="--http-port 8100"
 
@@ -10,6 +13,7 @@ PYTHON ?= python3
 MODEL ?= demo/checkpoint
 BUILD_ARGS ?=
 ARGS ?=
+TORCH_INDEX_URL ?=
 JOBS ?= 2
 
 VENV := .venv
@@ -19,6 +23,8 @@ CLIENTS := .venv-clients
 CLIENT_REQUIREMENTS := tests/triton/clients/requirements.txt
 ENGINE := model_repository/tensorrt_llm/1/engine.json
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Of two builds of one version pip takes the one that says +cpu.
+TORCH_INDEX := $(if $(strip $(TORCH_INDEX_URL)),--extra-index-url $(TORCH_INDEX_URL))
 # Python keeps its bytecode, whatever the environment says: the tests start hundreds of processes that import the same.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -26,16 +32,16 @@ export PYTHONDONTWRITEBYTECODE :=
 ifneq ($(wildcard /opt/tritonserver/bin/tritonserver),)
 VENV_FLAGS := --system-site-packages
 # An image with TensorRT-LLM brings its engine, whose own transformers must not be replaced.
-EXTRAS ?= $(shell $(PYTHON) -c "import importlib.util as u; print('' if u.find_spec('tensorrt_llm') else 'engine')")
+EXTRAS ?= $(shell $(PYTHON) -c "import importlib.util as u; print('terminal,tracing' if u.find_spec('tensorrt_llm') else 'engine,terminal,tracing')")
 else
 VENV_FLAGS :=
-EXTRAS ?= engine,server
+EXTRAS ?= engine,server,terminal,tracing
 endif
 comma := ,
-TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,dev,bench
+TEST_EXTRAS := $(if $(strip $(EXTRAS)),$(EXTRAS)$(comma))test,docs,dev,bench
 
 .DEFAULT_GOAL := help
-.PHONY: help env serve test architectures lint ruff mypy imports format engine bench doctor clean distclean FORCE
+.PHONY: help env serve test architectures torture lint ruff mypy imports format engine bench docs doctor lock sbom clean distclean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -52,6 +58,9 @@ test: $(VENV)/.made $(CLIENTS)/.made ## lint, type-check and run all tests, thos
 architectures: $(VENV)/.installed-test ## compare a tiny model of every architecture with transformers' generate (ARGS="-k falcon")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "" $(ARGS) tests/architectures
 
+torture: $(VENV)/.installed-test engine ## ten minutes of generated requests, faults and known streams (ARGS="--seconds 60")
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
+
 lint: ruff mypy imports ## ruff, mypy and the rules between packages
 
 ruff mypy imports: $(VENV)/.installed-test
@@ -66,29 +75,39 @@ mypy:
 imports:
 	$(BIN)/lint-imports
 
-format: $(VENV)/.installed-test ## let ruff mend what it can
+format: $(VENV)/.installed-test ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-test engine ## compare the serving layer with others (ARGS="--quick")
 	$(BIN)/python -m benchmarks.serve_layer $(ARGS)
 
+docs: $(VENV)/.installed-test ## write the docs as a site to site/
+	$(BIN)/python -m mkdocs build --strict $(ARGS)
+
 doctor: $(VENV)/.installed ## check the machine and the environment
 	@$(BIN)/python -m openai_bls doctor $(ARGS)
+
+lock: $(VENV)/.installed-test ## write requirements/ anew after a change of pyproject.toml (ARGS="--upgrade" for newer versions)
+	$(BIN)/python build/lock.py $(ARGS)
+
+# The image's own has everything that is in it; this one needs no image.
+sbom: $(VENV)/.installed-test ## write sbom.cdx.json, the bill of materials of what the image adds to NVIDIA's
+	$(BIN)/python -m cyclonedx_py requirements --validate --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json requirements/image.txt
 
 clean: ## remove what was built; .venv stays
 	rm -rf $(ENGINE) $(foreach made,checkpoint engine lora,$(dir $(ENGINE))$(made)) model_repository/*/1/tokenizer
 	find model_repository -name '.aside-*' -prune -exec rm -rf {} +
 	rm -rf $(filter-out %_bls,$(wildcard model_repository/tensorrt_llm_*)) model_repository/preprocessing_*
 	rm -rf $(foreach made,tokenizer_* .building-* .gone-*,model_repository/openai_bls/1/$(made))
-	rm -rf $(VENV)/.engine-* .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV)/.engine-* sbom.cdx.json torture.md torture-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find openai_bls tests build demo model_repository -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv and .venv-clients as well
 	rm -rf $(VENV) $(CLIENTS)
 
 # What the engine is built in: where a goal needs the tests' packages as well, pip installs all of them at once.
-INSTALLED := $(VENV)/.installed$(if $(filter test architectures lint format bench,$(MAKECMDGOALS)),-test)
+INSTALLED := $(VENV)/.installed$(if $(filter test architectures torture lint format bench docs,$(MAKECMDGOALS)),-test)
 
 # One stamp for each checkpoint and its options, of which only the last one built exists, so that others build again.
 ENGINE_STAMP := $(VENV)/.engine-$(subst /,_,$(subst $(eval ) ,_,$(strip $(MODEL) $(BUILD_ARGS))))
@@ -100,14 +119,22 @@ $(ENGINE_STAMP): build/engine.py $(wildcard $(MODEL)/*) $(wildcard $(filter %.gg
 	@rm -f $(VENV)/.engine-*
 	@touch $@
 
+# The versions in requirements/, by their hashes; beside NVIDIA's own packages or with other extras whatever fits. torch,
+# which is in none of them (build/lock.py says why), comes with our own package, whose installation sees to it that all fits.
+LOCKED := $(if $(filter-out engine$(comma)server$(comma)terminal$(comma)tracing,$(EXTRAS)),,$(if $(strip $(EXTRAS)),yes))
 # pip compiles nothing to bytecode: a small part of what is installed is imported, and Python compiles that by itself.
-$(VENV)/.installed: pyproject.toml | $(VENV)/.made
-	$(BIN)/python -m pip install --no-compile -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
+PIP_INSTALL := $(BIN)/python -m pip install --no-compile
+locked = $(if $(LOCKED),$(PIP_INSTALL) --no-deps --require-hashes -r requirements/$(1).txt,@:)
+
+$(VENV)/.installed: pyproject.toml requirements/serve.txt | $(VENV)/.made
+	$(call locked,serve)
+	$(PIP_INSTALL) $(TORCH_INDEX) -e '.$(if $(strip $(EXTRAS)),[$(EXTRAS)])'
 	$(BIN)/python -m openai_bls install-server
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml | $(VENV)/.made
-	$(BIN)/python -m pip install --no-compile -e '.[$(TEST_EXTRAS)]'
+$(VENV)/.installed-test: pyproject.toml requirements/test.txt | $(VENV)/.made
+	$(call locked,test)
+	$(PIP_INSTALL) $(TORCH_INDEX) -e '.[$(TEST_EXTRAS)]'
 	$(BIN)/python -m openai_bls install-server
 	@touch $(VENV)/.installed $@
 
@@ -119,7 +146,7 @@ $(CLIENTS)/.installed: $(CLIENT_REQUIREMENTS) | $(CLIENTS)/.made
 $(CLIENTS)/.made: VENV_FLAGS :=
 $(VENV)/.made $(CLIENTS)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || { \
-		echo "error: $(PYTHON) is not Python 3.10 to 3.12: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+		echo "error: $(PYTHON) is not Python 3.10 to 3.12, of which alone there are a server and numpy below 2: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV_FLAGS) $(@D) || { \
 		$(PYTHON) -m venv --without-pip $(VENV_FLAGS) $(@D) && \
 		$(PYTHON) -m pip --python $(@D)/bin/python install pip; }

@@ -5,33 +5,36 @@ Each returns one line on what it found, or raises `LaunchError` with one line th
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import resource
 import sys
 import tempfile
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.core.manifest import BUILD_HINT
+from openai_bls.api.http.tls_files import TlsError, TlsFiles
+from openai_bls.core.manifest import BUILD_HINT, EngineLoadError, load_manifest
+from openai_bls.core.settings import SettingsError
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free
 from openai_bls.launcher.server import (
+    WHEEL_PYTHONS,
     backends_folder,
-    find_server,
     library_folder,
+    no_wheel_reason,
     python_version,
-    stub_versions,
-    wheel_root,
 )
 from openai_bls.triton_models.engine_paths import cpp_parameters, strayed
+from openai_bls.triton_models.repository import openai_bls_settings
 from openai_bls.triton_models.tensors import MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from openai_bls.launcher.console import Console
     from openai_bls.launcher.ports import Ports
     from openai_bls.launcher.server import Server
 
@@ -74,13 +77,8 @@ def check_python(server: Server) -> str:
     """The wheel has a stub for this Python, and the stub finds libpython."""
     version = python_version()
     if server.kind == "wheel":
-        root = wheel_root()
-        versions = stub_versions(root) if root else []
-        if version not in versions:
-            raise LaunchError(
-                f"the wheel's tritonserver runs Python {' '.join(versions)}, this is {version}:"
-                " make the environment with one of these (make PYTHON=python3.11 env)"
-            )
+        if version not in WHEEL_PYTHONS:
+            raise LaunchError(no_wheel_reason(version))
         if library_folder() is None:
             raise LaunchError(
                 f"this Python lacks libpython{version}.so.1.0, which the Python backend loads:"
@@ -169,34 +167,26 @@ def check_ports(ports: Ports, host: str = "127.0.0.1", triton_host: str = "") ->
     return "ports " + ", ".join(f"{port} ({label})" for port, label in owners.items())
 
 
-def doctor(console: Console, repository: Path, ports: Ports, host: str, triton_host: str = "") -> int:
-    """Run all checks, whatever the others say; 0 if every one passed."""
-    todo: list[Callable[[], str | None]] = [check_platform, check_shm, check_open_files]
-    failures = 0
+def with_tls(ports: Ports, repository: Path, environ: Mapping[str, str]) -> Ports:
+    """`ports`, with HTTPS on /v1 if the settings name a certificate, whose files are all there and fit.
+
+    Raises:
+        LaunchError: one of the files cannot be used.
+    """
     try:
-        server = find_server()
-    except LaunchError as error:
-        failures += 1
-        console.line(f"FAIL  {error}")
-    else:
-        console.line(f"ok    tritonserver ({server.version}) from {server.binary}")
-        todo += [lambda: check_python(server), lambda: check_numpy(server)]
-    todo += [
-        lambda: check_repository(repository),
-        lambda: check_engine(repository),
-        lambda: check_ports(ports, host, triton_host),
-    ]
-    for check in todo:
-        try:
-            found = check()
-        except LaunchError as error:
-            failures += 1
-            console.line(f"FAIL  {error}")
-        else:
-            if found:
-                console.line(f"ok    {found}")
-    console.line("all is well" if not failures else f"{failures} failed")
-    return 1 if failures else 0
+        settings = openai_bls_settings(repository / OPENAI_MODEL, environ)
+    except (OSError, ValueError, SettingsError):
+        # The server itself says what is wrong with it.
+        return ports
+    try:
+        return replace(ports, tls=TlsFiles.of(settings) is not None)
+    except TlsError as error:
+        raise LaunchError(f"no HTTPS on /v1: {error}") from None
+
+
+def check_tls(ports: Ports, repository: Path) -> str | None:
+    """The certificate of /v1 can be used, if there is one."""
+    return "certificate of /v1" if with_tls(ports, repository, os.environ).tls else None
 
 
 def model_names(repository: Path) -> list[str]:
@@ -208,7 +198,8 @@ def check_repository(repository: Path) -> str:
     """The folder exists, holds at least one model, and Triton can start models from it."""
     if not repository.is_dir():
         raise LaunchError(
-            f"there is no model repository at {repository}: run from the project's folder, or give --model-repository"
+            f"there is no model repository at {repository}: give another --model-repository, or make one with"
+            f" `openai-bls build --model <checkpoint> --model-repository {repository}`"
         )
     names = model_names(repository)
     if not names:
@@ -246,16 +237,17 @@ def check_engine(repository: Path) -> str | None:
     for folder, name in further.items():
         if not any(folder.glob("*/engine.json")):
             raise LaunchError(
-                f"there is no engine in {folder}: build it with `python build/engine.py --name {name} --model"
-                f" <checkpoint>`, or take it away with `python build/engine.py --remove {name}`"
+                f"there is no engine in {folder}: build it with `openai-bls build --name {name} --model"
+                f" <checkpoint>`, or take it away with `openai-bls build --remove {name}`"
             )
         if not (repository / f"preprocessing_{name}").is_dir():
             raise LaunchError(
-                f"the engine in {folder} has no preprocessing_{name} beside it: build it with `python build/engine.py"
+                f"the engine in {folder} has no preprocessing_{name} beside it: build it with `openai-bls build"
                 f" --name {name} --model <checkpoint>`"
             )
     for folder in (repository / ENGINE_MODEL, *further):
         _check_paths(folder, repository)
+        _check_packages(folder)
     return ", ".join([f"engine {manifest}", *map(str, further)])
 
 
@@ -281,7 +273,22 @@ def _check_paths(model: Path, repository: Path) -> None:
     for name, own in strayed(model, parameters).items():
         raise LaunchError(
             f"{name} in {model / 'config.pbtxt'} is {parameters[name]}, not {own}, as if the repository had been copied"
-            f" or moved: run `python -m openai_bls render --model-repository {repository}`"
+            f" or moved: run `openai-bls render --model-repository {repository}`"
+        )
+
+
+def _check_packages(model: Path) -> None:
+    """The embedded engine has what it imports, where the model runs one."""
+    try:
+        manifest = load_manifest(model / "1")
+    except EngineLoadError:
+        # The load says what is wrong with it.
+        return
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if manifest.engine == "transformers" and missing:
+        raise LaunchError(
+            f"the engine in {model} needs {' and '.join(missing)}, which {sys.executable} does not have: run `pip"
+            " install 'openai_bls[engine]'`"
         )
 
 

@@ -28,7 +28,7 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
         triton_host: address of Triton's own ports; empty is that of /v1.
     """
     triton = f"http://{local_host(triton_host or host)}:{ports.http}/v2"
-    base = f"http://{local_host(host)}:{ports.openai}/v1"
+    base = f"{ports.openai_root(host)}/v1"
     parts = []
     if OPENAI_MODEL in names:
         # An array of objects cannot pass Triton's generate endpoint, so `messages` is JSON text.
@@ -49,7 +49,10 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
         parts.append(("Triton, the ensemble", f"{_curl('-s', url, body)} \\\n  | {jq}"))
     if serves_openai(names, ports):
         chat = {"model": model, "messages": _QUESTION, "max_tokens": 32}
-        parts.append(("OpenAI API", _curl("-s", f"{base}/chat/completions", chat)))
+        title = "OpenAI API"
+        if ports.tls:
+            title += ", by the name in its certificate; for a CA of your own: curl --cacert FILE, or SSL_CERT_FILE=FILE"
+        parts.append((title, _curl("-s", f"{base}/chat/completions", chat)))
         parts.append(
             (
                 "OpenAI API, Python",

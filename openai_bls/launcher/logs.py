@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PREFIXED = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ [\w.]+:\d+\] "?(.*?)"?$')
+# A line of the request log (`pipeline.request_log`), which holds what clients sent.
+_REQUEST = re.compile(r'^(\{"time":")?\d{4}-\d\d-\d\dT[\d:.]+Z[" ]')
 _LOADING = re.compile(r"^loading: ([^:]+):\S+$")
 _LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _FAILED = re.compile(r"^failed to load '([^']+)' version \d+: (.*)$")
@@ -86,6 +88,8 @@ class LoadWatcher:
 
     def feed(self, line: str) -> str | None:
         """Take one line in; a short message if it is news about a model."""
+        if is_request(line):
+            return None
         prefixed = _PREFIXED.match(line)
         text = prefixed.group(2) if prefixed else line
         if match := _LOADING.match(text):
@@ -139,6 +143,8 @@ class RankWatcher:
 
     def feed(self, line: str) -> None:
         """Take one line in."""
+        if is_request(line):
+            return
         if match := _LEFT_ALONE.match(line):
             self._left = self._left or match.group(1)
         self._slots = self._slots or any(text in line for text in _TOO_FEW_SLOTS)
@@ -171,8 +177,15 @@ def first_line(escaped: str) -> str:
     return _STATUS_CODE.sub("", escaped.replace("\\n", "\n").strip().partition("\n")[0]).strip()
 
 
+def is_request(line: str) -> bool:
+    """True for a line of the request log."""
+    return _REQUEST.match(line) is not None
+
+
 def worth_showing(line: str) -> bool:
     """True for a warning or worse and for what a model prints; not for a table or the usual noise."""
+    if is_request(line):
+        return True
     match = _PREFIXED.match(line)
     if any(noise in line for noise in _NOISE):
         return False

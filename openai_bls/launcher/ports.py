@@ -27,6 +27,13 @@ class Ports:
     grpc: int = 8001
     metrics: int = 8002
     openai: int = 9000
+    tls: bool = False
+    """/v1 speaks HTTPS."""
+
+    def openai_root(self, host: str) -> str:
+        """URL, without a path, at which this machine reaches a /v1 that is bound to `host`."""
+        address = local_host(host)
+        return f"http{'s' if self.tls else ''}://{f'[{address}]' if ':' in address else address}:{self.openai}"
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -60,7 +67,8 @@ def lease_ports() -> Iterator[Ports]:
     never pick the same port and nothing is ever left to clean up.
     """
     with contextlib.ExitStack() as locks:
-        yield Ports(*(_lease(locks) for _ in range(4)))
+        http, grpc, metrics, openai = (_lease(locks) for _ in range(4))
+        yield Ports(http, grpc, metrics, openai)
 
 
 def _lease(locks: contextlib.ExitStack) -> int:

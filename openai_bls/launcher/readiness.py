@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
+import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -22,17 +24,23 @@ _LISTING_SECONDS = 2.0
 _LISTING_RETRY_SECONDS = 0.05
 
 
-def get(host: str, port: int, path: str) -> bytes | None:
+def get(host: str, port: int, path: str, *, tls: bool = False) -> bytes | None:
     """The body of a GET that was answered with 200, else None."""
-    status, body = ask(host, port, "GET", path)
+    status, body = ask(host, port, "GET", path, tls=tls)
     return body if status == 200 else None
 
 
 def ask(
-    host: str, port: int, method: str, path: str, headers: Mapping[str, str] | None = None
+    host: str, port: int, method: str, path: str, headers: Mapping[str, str] | None = None, *, tls: bool = False
 ) -> tuple[int | None, bytes]:
     """Status and body of the answer to a request; the status is None if there is no answer."""
-    connection = http.client.HTTPConnection(local_host(host), port, timeout=_TIMEOUT_SECONDS)
+    address = local_host(host)
+    if tls:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            address, port, timeout=_TIMEOUT_SECONDS, context=_unverified()
+        )
+    else:
+        connection = http.client.HTTPConnection(address, port, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
@@ -41,6 +49,15 @@ def ask(
         return None, b""
     finally:
         connection.close()
+
+
+@functools.cache
+def _unverified() -> ssl.SSLContext:
+    """Context for a server on this machine, which has no secret to be told: its certificate is of its public name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def expected_models(repository: Path, args: Sequence[str] = ()) -> list[str]:
@@ -64,25 +81,25 @@ def not_ready(
     if get(host, ports.http, "/v2/health/ready") is None:
         return ["tritonserver"]
     missing = [name for name in names if get(host, ports.http, f"/v2/models/{name}/ready") is None]
-    if openai and get(openai_host or host, ports.openai, "/health") is None:
+    if openai and get(openai_host or host, ports.openai, "/health", tls=ports.tls) is None:
         missing.append("/v1")
     return missing
 
 
-def served_models(host: str, port: int, engines: int = 1) -> list[str]:
+def served_models(host: str, ports: Ports, engines: int = 1) -> list[str]:
     """The names that /v1/models lists, the default model's first; none if it wants a key.
 
     /v1 is ready with the default engine, and the others come a moment later: that moment is waited for.
 
     Args:
         host: that the server is bound to.
-        port: of /v1.
+        ports: of the server.
         engines: number of models to wait for.
     """
     deadline = time.monotonic() + _LISTING_SECONDS
     while True:
         try:
-            cards = json.loads(get(host, port, "/v1/models") or b"")["data"]
+            cards = json.loads(get(host, ports.openai, "/v1/models", tls=ports.tls) or b"")["data"]
             # Not other Triton models.
             cards = [card for card in cards if card["task"] == "generate"]
             names = [str(card["id"]) for card in cards]

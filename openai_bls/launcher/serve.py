@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openai_bls.launcher import checks
+from openai_bls.core.settings import ENV_PREFIX
+from openai_bls.launcher import checks, progress
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.examples import examples
-from openai_bls.launcher.key_headers import forwarded_keys
-from openai_bls.launcher.logs import LoadWatcher, LogFollower, RankWatcher, worth_showing
+from openai_bls.launcher.forwarded_headers import forwarded_headers
+from openai_bls.launcher.logs import LoadWatcher, LogFollower, RankWatcher, is_request, worth_showing
 from openai_bls.launcher.mpi_job import MpiJob
-from openai_bls.launcher.ports import Ports, local_host
+from openai_bls.launcher.ports import Ports
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS, ServerProcess, full_command
 from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_ranks
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
@@ -55,7 +56,7 @@ _OWN_FLAGS = {
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of `python -m openai_bls serve`."""
+    """Options of `openai-bls serve`."""
 
     repository: Path = Path("model_repository")
     ports: Ports = field(default_factory=Ports)
@@ -68,6 +69,9 @@ class ServeOptions:
     restarts: int = DEFAULT_RESTARTS
     """Restarts within ten minutes, of the server and of each model; 0 for none."""
     verbose: bool = False
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    ssl_ca_certs: Path | None = None
     ranks: RankOptions = field(default_factory=RankOptions)
     dry_run: bool = False
     further_repositories: Sequence[Path] = ()
@@ -120,12 +124,15 @@ def plan(options: ServeOptions) -> Start:
         checks.check_further_repository(path)
     names = expected_models(options.repository, options.extra)
     flags = [*triton_flags(options), *closed_shared_memory(options.extra)]
-    flags += forwarded_keys(options.repository, options.extra, os.environ)
+    flags += forwarded_headers(options.repository, options.extra, os.environ)
     if options.ranks.mode == "orchestrator":
         flags += orchestrator_flags(options.extra)
     server, command, environment = prepare(flags)
     environment["OPENAI_BLS_HTTP_HOST"] = options.host
     environment["OPENAI_BLS_HTTP_PORT"] = str(options.ports.openai)
+    for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs"):
+        if (path := getattr(options, name)) is not None:
+            environment[ENV_PREFIX + name.upper()] = str(path.absolute())
     job, environment = plan_ranks(options.ranks, options.repository, names, options.extra, environment)
     if options.restarts and job is None:
         command = [*command, *model_control(options.extra)]
@@ -146,6 +153,7 @@ def serve(options: ServeOptions) -> int:
     checks.check_runtime(start.server)
     checks.check_engine(options.repository)
     checks.check_ports(options.ports, options.host, options.triton_address)
+    options = replace(options, ports=checks.with_tls(options.ports, options.repository, start.environment))
     log_path = _log_path(options)
     console.step(f"tritonserver ({start.server.version}) from {start.server.binary}; log in {log_path}")
     if warning := exposure_warning(start.server.release, options.triton_address):
@@ -274,10 +282,15 @@ class _Foreground:
         """It has ended with an error, and nobody has asked for its end."""
         self._stopping = 0
         self._last_news = console.elapsed
+        self._bar = progress.Bar("loading", 0)
 
     def run(self) -> None:
         """Follow the server to its end."""
         self._console.step(f"loading {', '.join(self._names)}")
+        with progress.bar("loading", len(self._names), "models") as self._bar:
+            self._follow()
+
+    def _follow(self) -> None:
         while True:
             # The exit code is read first, so that the log is complete when it is there.
             code = self._process.poll()
@@ -301,13 +314,15 @@ class _Foreground:
             news = self._watcher.feed(line)
             self._ranks.feed(line)
             if self._options.verbose or (worth_showing(line) and not self._watcher.in_usage):
-                self._console.line(f"    {line}")
+                # Of requests as it is: other programs read that as JSON.
+                self._console.line(line if is_request(line) else f"    {line}")
             if news and not self.ready and not self._stopping:
                 self._news(news)
 
     def _news(self, text: str) -> None:
         self._console.step(text)
         self._last_news = self._console.elapsed
+        self._bar.reach(len(self._watcher.loaded))
 
     def _look_for_readiness(self) -> None:
         options = self._options
@@ -316,12 +331,13 @@ class _Foreground:
         )
         if not missing:
             self.ready = True
+            self._bar.close()
             self._announce()
             if self._counts is not None and self._watches:
                 self._watch = StubWatch(
                     self._process.pid,
                     (options.triton_address, options.ports.http),
-                    (options.host, options.ports.openai) if self._openai else None,
+                    (options.host, options.ports.openai, options.ports.tls) if self._openai else None,
                     options.restarts,
                     self._console.step,
                     self._counts.add,
@@ -332,14 +348,14 @@ class _Foreground:
 
     def _announce(self) -> None:
         host, ports = self._options.host, self._options.ports
-        models = served_models(host, ports.openai, self._engines) if self._openai else []
+        models = served_models(host, ports, self._engines) if self._openai else []
         model = models[0] if models else checks.OPENAI_MODEL
         text = examples(host, ports, self._names, model, self._options.triton_address)
         self._console.step("ready")
         if text and not self._again:
             self._console.line(f"\n{text}\n")
         where = f"HTTP {ports.http}, gRPC {ports.grpc}, metrics {ports.metrics}"
-        v1 = f", OpenAI base URL http://{local_host(host)}:{ports.openai}/v1" if self._openai else ""
+        v1 = f", OpenAI base URL {ports.openai_root(host)}/v1" if self._openai else ""
         if models:
             self._console.line(f"Models: {', '.join(models)}.")
         self._console.line(f"Listening: {where}{v1}. Ctrl-C stops.")
@@ -347,6 +363,7 @@ class _Foreground:
     def _pass_stops_on(self) -> None:
         while self._stopping < min(self._stops(), 2):
             self._stopping += 1
+            self._bar.close()
             self._stop_watching()
             if self._stopping == 1:
                 seconds = self._options.exit_timeout

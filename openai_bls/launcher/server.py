@@ -37,6 +37,10 @@ THREAD_POOL_VARIABLE = "OPENAI_BLS_THREAD_POOL_SIZE"
 
 _STUB = "triton_python_backend_stub"
 
+WHEEL_PYTHONS = ("3.10", "3.11", "3.12")
+"""Versions of Python for the wheel's server, and for this library. The wheel has a stub for 3.13 too, but for that
+there is no numpy below 2, which the stub needs."""
+
 _WHEEL_RELEASES = {"0.7.0": "24.10"}
 """Version of nvidia-pytriton → release of the server inside."""
 
@@ -61,6 +65,8 @@ def find_server() -> Server:
         if is_executable(candidate) and not is_shim(candidate):
             return _image_server(candidate.resolve())
     root = wheel_root()
+    if root is None and python_version() not in WHEEL_PYTHONS:
+        raise LaunchError(f"no tritonserver: {no_wheel_reason(python_version())}, or run inside an NGC image")
     if root is None:
         raise LaunchError(
             "no tritonserver: run inside an NGC image (nvcr.io/nvidia/tritonserver), or"
@@ -102,6 +108,15 @@ def wheel_root() -> Path | None:
 def python_version() -> str:
     """This Python as the wheel names its stubs, such as 3.11."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def no_wheel_reason(version: str) -> str:
+    """Why the wheel's server does not run with this `version` of Python, and what to do."""
+    return (
+        f"the server of the nvidia-pytriton wheel runs with Python {WHEEL_PYTHONS[0]} to {WHEEL_PYTHONS[-1]}, since it"
+        f" needs numpy below 2, which later ones do not have; this is {version}: make the environment with one of these"
+        " (`python3.11 -m venv`, or `make PYTHON=python3.11 env` in a source tree)"
+    )
 
 
 def stub_versions(root: Path) -> list[str]:

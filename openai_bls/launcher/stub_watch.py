@@ -50,7 +50,7 @@ class StubWatch:
     Args:
         server: process id of the tritonserver.
         http: host and port of its HTTP front end.
-        openai: host and port of /v1; None where there is none.
+        openai: host and port of /v1, and whether it speaks HTTPS; None where there is none.
         limit: of restarts of a model within ten minutes.
         tell: takes a line for the operator.
         restarted: called with the name of each model that was loaded again.
@@ -60,7 +60,7 @@ class StubWatch:
         self,
         server: int,
         http: tuple[str, int],
-        openai: tuple[str, int] | None,
+        openai: tuple[str, int, bool] | None,
         limit: int,
         tell: Callable[[str], None],
         restarted: Callable[[str], None],
@@ -103,7 +103,8 @@ class StubWatch:
         """Models that give no answer, as far as /health knows."""
         if self._openai is None:
             return []
-        status, body = ask(*self._openai, "GET", "/health")
+        host, port, tls = self._openai
+        status, body = ask(host, port, "GET", "/health", tls=tls)
         if status is None:
             return [OPENAI_MODEL]
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -61,7 +62,7 @@ class RunningServer:
     @property
     def openai_url(self) -> str:
         """The base URL for OpenAI clients, ending in /v1."""
-        return f"http://{_HOST}:{self.ports.openai}/v1"
+        return f"{self.ports.openai_root(_HOST)}/v1"
 
     @property
     def pid(self) -> int:
@@ -140,6 +141,7 @@ class _Plan:
     def start(self, stack: contextlib.ExitStack) -> RunningServer:
         for attempt in range(_ATTEMPTS):
             ports = stack.enter_context(lease_ports())
+            ports = checks.with_tls(ports, self.repository, {**os.environ, **self.env})
             running = RunningServer(self._spawn(ports), ports)
             try:
                 self._await_ready(running)

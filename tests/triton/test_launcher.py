@@ -18,7 +18,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from openai_bls.__main__ import main
+from openai_bls.commands.main import main
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free, lease_ports

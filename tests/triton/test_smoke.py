@@ -16,6 +16,7 @@ from openai_bls.api.registry import ENDPOINTS
 from openai_bls.launcher.smoke.command import CHECKS
 from openai_bls.launcher.smoke.session import QUESTION
 from openai_bls.launcher.testing import RunningServer
+from tests.certificates import Authority
 from tests.triton.conftest import ROOT
 
 pytestmark = pytest.mark.triton
@@ -62,14 +63,18 @@ def test_for_machines_and_for_one_model(server: RunningServer) -> None:
     assert by_name(wrong)["chat/completions"]["detail"].startswith("HTTP 404: The model 'another' does not exist")
 
 
-def test_a_server_of_its_own_whose_engine_fails(server: RunningServer, repository: Path) -> None:
+def test_a_server_of_its_own_whose_engine_fails(server: RunningServer, repository: Path, tmp_path: Path) -> None:
+    """Over HTTPS."""
+    authority = Authority(tmp_path)
     tokens = httpx.post(f"{server.openai_url}/tokenize", json={"prompt": QUESTION}).json()["tokens"]
     environment = {
         "OPENAI_BLS_ENGINE": "null",
         "OPENAI_BLS_ENGINE_NULL_FAIL_ON_TOKEN_ID": str(tokens[-1]),
         "OPENAI_BLS_API_KEY": "secret",
+        **{f"OPENAI_BLS_{name.upper()}": path for name, path in authority.settings().items()},
     }
-    done = smoke("--model-repository", str(repository), "--json", **environment)
+    files = ["--model-repository", str(repository), "--ca-file", str(authority.file)]
+    done = smoke(*files, "--json", **environment)
     assert done.returncode == 1, done.stdout + done.stderr
     checks = by_name(done)
     for name in ("chat/completions", "chat/completions, streamed", "generate", "ensemble, whole and streamed"):

@@ -147,7 +147,9 @@ def _bad_json(session: Session) -> str:
     headers = {**session.v1.auth_headers, "content-type": "application/json"}
     url = f"{session.target.openai_url}/chat/completions"
     # The openai package sends no broken JSON.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=session.tls)
+    )
     try:
         opener.open(urllib.request.Request(url, b'{"messages": [', headers), timeout=session.target.timeout)
     except urllib.error.HTTPError as error:

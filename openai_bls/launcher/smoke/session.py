@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -42,6 +44,8 @@ class Target:
     """A served name; None takes the first one listed."""
     timeout: float = 120.0
     """Seconds that the server may be silent in one check."""
+    ca_file: Path | None = None
+    """CAs of the server's certificate, PEM; None takes the usual ones."""
 
 
 class Session:
@@ -54,8 +58,13 @@ class Session:
 
     def _client(self, url: str, api_key: str = "") -> openai.OpenAI:
         # The server is named by its address: no proxy of the environment stands between.
-        http_client = openai.DefaultHttpxClient(trust_env=False, timeout=self.target.timeout)
+        http_client = openai.DefaultHttpxClient(trust_env=False, timeout=self.target.timeout, verify=self.tls)
         return openai.OpenAI(base_url=url, api_key=api_key or "none", max_retries=0, http_client=http_client)
+
+    @functools.cached_property
+    def tls(self) -> ssl.SSLContext:
+        """What https URLs are verified by."""
+        return ssl.create_default_context(cafile=self.target.ca_file)
 
     @functools.cached_property
     def triton(self) -> openai.OpenAI:

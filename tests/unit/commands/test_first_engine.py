@@ -1,0 +1,101 @@
+"""The engine of `serve --model`: when it is built, when what is there will do, when neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from openai_bls.commands import first_engine
+from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, write_manifest
+from openai_bls.launcher import workspace
+from openai_bls.launcher.errors import LaunchError
+
+MANIFEST = Manifest(
+    engine="transformers",
+    model_name="first",
+    max_model_len=8,
+    max_batch_size=1,
+    created=1,
+    builder={"model": "someone/first"},
+)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models that are built, in the place of builds."""
+    models: list[str] = []
+    monkeypatch.setattr(first_engine, "_build", lambda _, model: models.append(model))
+    return models
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own workspace, which is not there yet."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return workspace.own_workspace({"XDG_DATA_HOME": str(tmp_path)})
+
+
+def ensure(repository: Path, model: str | None) -> str:
+    said: list[str] = []
+    first_engine.ensure_engine(repository, model, said.append)
+    return "\n".join(said)
+
+
+def put(repository: Path, manifest: Manifest = MANIFEST) -> None:
+    workspace.update(repository, print)
+    write_manifest(repository / "tensorrt_llm" / "1", manifest)
+
+
+def test_without_an_engine(repository: Path, built: list[str]) -> None:
+    assert "serves the demo: a toy" in ensure(repository, None)
+    assert workspace.is_current(repository)
+    assert "there is no engine yet: building someone/first" in ensure(repository, "someone/first")
+    assert built == [str(workspace.demo_checkpoint()), "someone/first"]
+
+
+def test_with_the_engine(repository: Path, built: list[str]) -> None:
+    put(repository)
+    assert ensure(repository, None) == ""
+    assert ensure(repository, "someone/first") == "the engine first is there: nothing to build"
+    # Of a release that did not say what it built from.
+    put(repository, msgspec.structs.replace(MANIFEST, builder={}))
+    assert ensure(repository, "another/first") == "the engine first is there: nothing to build"
+    assert not built
+
+
+def test_with_another_engine(repository: Path, built: list[str]) -> None:
+    put(repository)
+    assert ensure(repository, "another/first") == "building another/first in the place of first"
+    assert built == ["another/first"]
+    record = TensorRtLlmRecord(version="1.2.1")
+    put(repository, msgspec.structs.replace(MANIFEST, engine="tensorrt_llm", tensorrt_llm=record))
+    with pytest.raises(LaunchError, match=r"is first, which TensorRT-LLM built, and not x/y: .*build --model x/y`"):
+        ensure(repository, "x/y")
+    assert built == ["another/first"]
+
+
+def test_a_local_checkpoint_is_the_same_from_every_folder(
+    repository: Path, built: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    put(repository, msgspec.structs.replace(MANIFEST, builder={"model": str(tmp_path / "mine")}))
+    monkeypatch.chdir(tmp_path)
+    assert "nothing to build" in ensure(repository, "mine")
+    assert not built
+
+
+def test_a_workspace_of_an_older_release_is_updated(repository: Path, built: list[str]) -> None:
+    put(repository)
+    record = repository / workspace.RECORD_NAME
+    record.write_text(record.read_text().replace('"complete": true', '"complete": false'))
+    assert ensure(repository, None) == f"model repository: {repository}"
+    assert workspace.is_current(repository)
+
+
+def test_a_build_that_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A real one, in a process of its own, whose sentence is seen."""
+    with pytest.raises(LaunchError, match=r"nothing could not be built \(see above\), so nothing is served"):
+        first_engine._build(tmp_path / "repository", str(tmp_path / "nothing"))
+    assert capfd.readouterr().err.startswith("openai-bls serve: there is no ")

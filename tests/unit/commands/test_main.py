@@ -1,0 +1,174 @@
+"""The main program: the table, what it takes for --help, and how a command ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from openai_bls.commands import main as cli
+from openai_bls.commands.completion import SHELLS
+from openai_bls.commands.table import COMMANDS
+from openai_bls.launcher.doctor import Report
+
+HEAVY = {"msgspec", "numpy", "torch", "transformers", "starlette", "grpc", "logging", "openai_bls.core"}
+
+
+def program(*words: str, code: str = "") -> list[str]:
+    """`openai-bls`, after `code` in the same process."""
+    run = f"{code}\nimport sys; from openai_bls.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-c", run, *words]
+
+
+def run(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(program(*words, code=code), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["serv"]])
+def test_without_a_command_nothing_else_is_imported(words: Sequence[str]) -> None:
+    code = "import atexit, json, sys; atexit.register(lambda: print(json.dumps([*sys.modules])))"
+    done = run(*words, code=code)
+    assert not HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
+    assert done.returncode == (2 if words == ["serv"] else 0)
+
+
+def test_every_command_has_options_and_help() -> None:
+    assert len({command.name for command in COMMANDS}) == len(COMMANDS)
+    described = cli.build_parser(complete=True).format_help()
+    for command in COMMANDS:
+        assert command.name in described
+        module = command.load()
+        assert callable(module.run)
+
+
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
+def test_help_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: openai-bls {name}")
+
+
+def test_python_m_is_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "openai_bls", "serve", "--speed"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith("openai-bls serve: error: unrecognized arguments: --speed\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["doctor"], 128 + signal.SIGPIPE),
+        (["completion", "bash"], 128 + signal.SIGPIPE),
+        # argparse takes no notice.
+        (["--help"], 0),
+    ],
+)
+def test_a_closed_pipe(words: Sequence[str], status: int) -> None:
+    """The reader is gone before anything is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(program(*words), stdout=writer, stderr=subprocess.PIPE, text=True) as process:
+        os.close(writer)
+        _, said = process.communicate()
+    assert (process.returncode, said) == (status, "")
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_a_bug() -> None:
+    done = run(
+        "key", "alice", code="import openai_bls.commands.key as k\ndef broken(_): raise BrokenPipeError\nk.run = broken"
+    )
+    assert "BrokenPipeError" in done.stderr
+
+
+def test_ctrl_c() -> None:
+    done = run(
+        "key", "alice", code="import openai_bls.commands.key as k\ndef stop(_): raise KeyboardInterrupt\nk.run = stop"
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "remedy"),
+    [
+        (["doctor"], "msgspec", "."),
+        (["smoke"], "openai", "'.[smoke]'"),
+        (["completion", "bash"], "shtab", "."),
+    ],
+)
+def test_a_missing_package(words: Sequence[str], package: str, remedy: str) -> None:
+    done = run(*words, code=f"import sys; sys.modules[{package!r}] = None")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"does not have the package {package}: run `pip install -e {remedy}` in the source tree" in done.stderr
+
+
+def test_the_remedy_outside_a_source_tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "openai_bls" / "commands" / "main.py"))
+    assert cli._remedy("torch") == "run `pip install 'openai_bls[engine]'`"
+    assert cli._remedy("msgspec") == "run `pip install 'openai_bls'`"
+
+
+@pytest.mark.parametrize(
+    "words", [["completion", "zsh"], ["smoke", "--help"], ["build", "--help"], ["serve", "--help"]]
+)
+def test_help_and_completion_need_no_extra(words: Sequence[str]) -> None:
+    done = run(
+        *words, code="import sys; sys.modules.update(dict.fromkeys(('openai', 'torch', 'transformers', 'gguf')))"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:
+    done = run("key", "alice", code="import sys; sys.modules['openai_bls.core.api_keys'] = None")
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("openai-bls", "serve", "install-server", "world-size", "orchestrator"):
+        assert word in script
+
+
+def test_bash_completes(tmp_path: Path) -> None:
+    """In a real bash: commands, options, and the values of an option."""
+    script = tmp_path / "completion"
+    script.write_text(run("completion", "bash").stdout)
+    code = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+$(complete -p openai-bls | sed -n 's/.* -F \\([^ ]*\\) .*/\\1/p') openai-bls "${@: -1}" "${@: -2:1}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+    def completed(*words: str) -> list[str]:
+        done = subprocess.run(
+            ["bash", "-c", code, "bash", str(script), *words], capture_output=True, text=True, check=False
+        )
+        return done.stdout.split()
+
+    assert {"reload", "render"} == set(completed("openai-bls", "re"))
+    assert "--world-size" in completed("openai-bls", "serve", "--wor")
+    assert {"leader", "orchestrator"} <= set(completed("openai-bls", "serve", "--mode", ""))
+
+
+def test_doctors_document() -> None:
+    """One JSON document of a declared form, whatever is found."""
+    done = run("doctor", "--json", "--model-repository", "/nowhere", "--http-port", "9000")
+    report = msgspec.json.decode(done.stdout, type=Report, strict=True)
+    assert done.returncode == 1
+    found = {finding.name: finding.status for finding in report.checks}
+    assert report.failed == list(found.values()).count("failed")
+    assert (found["model repository"], found["ports"]) == ("failed", "failed")
+    assert {"platform", "server", "torch"} <= found.keys()

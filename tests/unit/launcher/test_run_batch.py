@@ -1,0 +1,127 @@
+"""`run-batch` against a small server: results, faults of the file, interruptions, and a server that is full."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_bls.launcher import run_batch
+from openai_bls.launcher.errors import LaunchError
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by the prompt: "bad" is a 400, "full" a 503 at first; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str | None, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server: Any = self.server
+        prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["prompt"]
+        times = sum(asked == prompt for _, _, asked in server.asked)
+        server.asked.append((self.path, self.headers.get("authorization"), prompt))
+        status = 400 if prompt == "bad" else 503 if prompt == "full" and not times else 200
+        body = b"oops" if status == 503 else json.dumps({"echo": prompt}).encode()
+        self.send_response(status)
+        self.send_header("x-request-id", "req_1")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_batch, "_RETRY_S", (0.001, 0.002))
+
+
+def options(folder: Path, url: str, *prompts: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    run_batch.add_arguments(parser)
+    lines = [
+        {"custom_id": f"{at}", "method": "POST", "url": "/v1/completions", "body": {"prompt": prompt}}
+        for at, prompt in enumerate(prompts)
+    ]
+    (folder / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return parser.parse_args(["-i", f"{folder}/in.jsonl", "-o", f"{folder}/out.jsonl", "--url", url])
+
+
+def results(folder: Path) -> dict[str, Any]:
+    found = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert len({line["custom_id"] for line in found}) == len(found)
+    return {line["custom_id"]: line["response"] for line in found}
+
+
+def test_results(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BLS_API_KEY", "secret")
+    assert run_batch.run(options(tmp_path, f"{server.url}/v1", "a", "full", "bad")) == 1
+    found = results(tmp_path)
+    assert {key: answer["status_code"] for key, answer in found.items()} == {"0": 200, "1": 200, "2": 400}
+    assert found["0"] == {"status_code": 200, "request_id": "req_1", "body": {"echo": "a"}}
+    assert {(path, key) for path, key, _ in server.asked} == {("/v1/completions", "Bearer secret")}
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_interrupted_run_goes_on(server: Server, tmp_path: Path) -> None:
+    asked = options(tmp_path, server.url, "a", "b", "c")
+    partial = tmp_path / "out.jsonl.partial"
+    partial.write_text('{"id": "x", "custom_id": "1", "response": null, "error": null}\n{"id": "y", "cus')
+    assert run_batch.run(asked) == 0
+    assert set(results(tmp_path)) == {"0", "1", "2"}
+    assert sorted(prompt for _, _, prompt in server.asked) == ["a", "c"]
+
+
+def test_a_server_that_is_full_for_good(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
+    assert run_batch.run(options(tmp_path, server.url, "full")) == 1
+    (answer,) = results(tmp_path).values()
+    assert (answer["status_code"], answer["body"]["error"]["message"]) == (503, "oops")
+
+
+def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
+    asked = options(tmp_path, "http://127.0.0.1:1", "a")
+    with pytest.raises(LaunchError, match="cannot be reached"):
+        run_batch.run(asked)
+    source = tmp_path / "in.jsonl"
+    source.write_text(f"{source.read_text()}\n{source.read_text()}")
+    for text, says in (
+        (source.read_text(), "line 2: another line has"),
+        ("{", "line 1: This line is not"),
+        ("", "no requests"),
+    ):
+        source.write_text(text)
+        with pytest.raises(LaunchError, match=says):
+            run_batch.run(asked)
+    source.unlink()
+    with pytest.raises(LaunchError, match="No such file"):
+        run_batch.run(asked)
+    asked.url = "localhost"
+    with pytest.raises(LaunchError, match="no URL"):
+        run_batch.run(asked)

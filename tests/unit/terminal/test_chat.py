@@ -1,0 +1,177 @@
+"""`chat`: one question, the commands, and a session on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openai_bls.commands import main as cli
+from openai_bls.launcher.errors import LaunchError
+from openai_bls.terminal.answer import Answer, Asker
+from openai_bls.terminal.chat import Chat
+from openai_bls.terminal.connection import Connection
+from openai_bls.terminal.conversation import Conversation
+from tests.unit.terminal.support import FakeServer
+
+TOOLS = [{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}]
+BRACKETED_PASTE = b"\x1b[?2004h"
+"""What a terminal is told when the chat waits for a line."""
+CALL = {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "get_time", "arguments": "{}"}}]}
+
+
+def ask(fake: FakeServer, monkeypatch: pytest.MonkeyPatch, *words: str, said: str = "Hi\n") -> int:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(said))
+    return cli.main(["chat", "--url", fake.url, *words])
+
+
+@pytest.fixture
+def chat(fake: FakeServer) -> Iterator[Chat]:
+    server = Connection(fake.url, "", 10)
+    asker = Asker(server)
+    yield Chat(server, asker, "small", Conversation(), {"temperature": 0.5})
+    asker.close()
+
+
+def test_one_question(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fake.key = "right"
+    (tmp_path / "key").write_text("right\n")
+    fake.deltas.insert(0, {"reasoning_content": "Let me see."})
+    words = ["--system", "Be kind.", "--temperature", "0", "--api-key-file", str(tmp_path / "key")]
+    assert ask(fake, monkeypatch, *words) == 0
+    assert capsys.readouterr().out == "Hello **you**\n"
+    (body,) = fake.asked
+    assert (body["model"], body["temperature"]) == ("small", 0)
+    assert body["messages"] == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "said"),
+    [
+        (["--model", "other"], "", "has no model 'other'; it serves small, large"),
+        ([], "right", "wants a key"),
+        (["--url", "http://127.0.0.1:9/v1"], "", "no server answers at http://127.0.0.1:9/v1"),
+        (["--api-key-file", "/no/such"], "", "the key in /no/such cannot be read"),
+        (["--tools", "/no/such"], "", "/no/such cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    fake: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    key: str,
+    said: str,
+) -> None:
+    fake.key = key
+    assert ask(fake, monkeypatch, *words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_an_error_leaves_no_question_behind(fake: FakeServer, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.refuses = 503
+    assert chat.take("Hi")
+    assert "the server answers 503: it is too much" in capsys.readouterr().out
+    assert chat.conversation.messages == []
+
+
+def test_commands(fake: FakeServer, chat: Chat, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved, page = tmp_path / "chat.json", tmp_path / "chat.md"
+    for line in ("/system Be kind.", "Hi", "/retry", f"/save {saved}", f"/save {page}", "/model large", "/clear"):
+        assert chat.take(line)
+    assert [len(body["messages"]) for body in fake.asked] == [2, 2]
+    assert chat.conversation.messages == [{"role": "system", "content": "Be kind."}]
+    assert page.read_text() == "## System\n\nBe kind.\n\n## User\n\nHi\n\n## Assistant\n\nHello **you**\n"
+    assert chat.take("/system -")
+    assert chat.take(f"/load {saved}")
+    assert json.loads(saved.read_text()) == {"model": "small", "messages": chat.conversation.messages}
+    assert [message["role"] for message in chat.conversation.messages] == ["system", "user", "assistant"]
+    assert chat.take("And you?")
+    assert (fake.asked[-1]["model"], len(fake.asked[-1]["messages"])) == ("large", 4)
+    capsys.readouterr()
+    for line in ("/no", "/save", "/load /no/such", "/model other", "/help"):
+        assert chat.take(line)
+    said = capsys.readouterr().out
+    for piece in ("there is no command /no", "a file's name", "/no/such cannot be read", "has no model 'other'"):
+        assert piece in said
+    assert not chat.take("/quit")
+
+
+def test_tools_are_carried_out_by_the_user(fake: FakeServer, chat: Chat, tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    fake.deltas = [CALL]
+    assert chat.take(f"/tools {tmp_path / 'tools.json'}")
+
+    def result(name: str) -> str:
+        fake.deltas = [{"content": "It is noon."}]
+        return f"{name} says 12:00"
+
+    chat.read_result = result
+    assert chat.take("What time is it?")
+    assert fake.asked[0]["tools"] == TOOLS
+    assert fake.asked[1]["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "get_time says 12:00"},
+    ]
+    assert chat.conversation.messages[-1] == {"role": "assistant", "content": "It is noon."}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"messages": [{"role": "cook"}]}'])
+def test_a_file_that_is_no_conversation(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "chat.json"
+    path.write_text(text)
+    with pytest.raises(LaunchError, match=r"is no (JSON|conversation)"):
+        Conversation().load(path)
+
+
+def test_the_summary_of_an_answer() -> None:
+    answer = Answer(tokens=11, first_s=0.5, total_s=1.5, finish_reason="length")
+    assert answer.summary() == "11 tokens, 10.0 tokens/s, first token after 0.50 s, cut off at the limit of tokens"
+
+
+def test_a_session_on_a_terminal(fake: FakeServer, tmp_path: Path) -> None:
+    """Ctrl-C stops the answer and not the program, Ctrl-D leaves; what was typed is kept."""
+    fake.hold = threading.Event()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(XDG_STATE_HOME=str(tmp_path), TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1")
+        os.execv(sys.executable, [sys.executable, "-m", "openai_bls", "chat", "--url", fake.url])
+    seen = b""
+    try:
+        while BRACKETED_PASTE not in seen:
+            seen += os.read(terminal, 4096)
+        os.write(terminal, b"Hi\r")
+        assert fake.holding.wait(20)
+        while b"you" not in seen.partition(b"Hello")[2]:
+            seen += os.read(terminal, 4096)
+        os.kill(pid, signal.SIGINT)
+        while b"stopped" not in seen:
+            seen += os.read(terminal, 4096)
+        fake.hold.set()
+        while BRACKETED_PASTE not in seen.partition(b"stopped")[2]:
+            seen += os.read(terminal, 4096)
+        os.write(terminal, b"\x04")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        pid = 0
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(terminal)
+    assert "+Hi" in (tmp_path / "openai_bls" / "chat_history").read_text()
