@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -53,12 +51,16 @@ EVERYTHING: Values = {
     "settings": {"max_request_bytes": 33554432, "trust_chat_template": False, "keep_alive_interval_s": 2.5},
     "engineOptions": {"max_batch_size": 16},
     "apiKey": {"existingSecret": "key"},
+    "apiKeysFile": {"existingSecret": "named-keys", "key": "clients.txt"},
+    "tls": {"existingSecret": "certificate", "clientCaSecret": "clients"},
     "huggingFace": {"existingSecret": "hub", "endpoint": "https://hub.example.com"},
     "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     "serviceAccount": {"annotations": {"a": "b"}},
     "autoscaling": {"enabled": True, "runningSequences": 64, "kvCacheUsagePercent": 85},
     "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "grafanaDashboard": {"enabled": True, "annotations": {"grafana_folder": "LLM"}},
     "podDisruptionBudget": {"enabled": True},
     "networkPolicy": {
         "enabled": True,
@@ -192,13 +194,3 @@ def complaints(manifest: Manifest, version: str) -> list[str]:
     """What Kubernetes of this version, or the custom resource's own definition, has against a manifest."""
     validator = _validator(manifest["kind"], manifest["apiVersion"], version)
     return [f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(manifest)]
-
-
-def build_script() -> ModuleType:
-    """build/engine.py, which is no module of a package."""
-    spec = importlib.util.spec_from_file_location("build_engine", ROOT / "build" / "engine.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

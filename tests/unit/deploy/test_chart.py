@@ -258,6 +258,45 @@ def test_secrets_go_only_where_they_are_needed() -> None:
                 assert names == expected.get(container["name"], set()), component
 
 
+def test_secrets_that_are_files() -> None:
+    """Whole folders in the server alone: the kubelet brings no single file up to date."""
+    expected = {
+        "OPENAI_BLS_API_KEYS_FILE": ("named-keys", "clients.txt"),
+        "OPENAI_BLS_SSL_CERTFILE": ("certificate", "tls.crt"),
+        "OPENAI_BLS_SSL_KEYFILE": ("certificate", "tls.key"),
+        "OPENAI_BLS_SSL_CA_CERTS": ("clients", "ca.crt"),
+    }
+    for values in (EVERYTHING, merged(GROUP, {key: EVERYTHING[key] for key in ("tls", "apiKeysFile")})):
+        for component, template in pods(render(values)).items():
+            volumes = {volume["name"]: volume["secret"] for volume in template["spec"]["volumes"] if "secret" in volume}
+            for container in containers(template):
+                places = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+                found = {}
+                for name, path in environment(container).items():
+                    if name in expected:
+                        folder, _, file = path.rpartition("/")
+                        secret = volumes[places[folder]["name"]]
+                        assert places[folder]["readOnly"]
+                        assert "subPath" not in places[folder]
+                        assert {"key": file, "path": file} in secret["items"]
+                        assert secret["defaultMode"] == 0o440
+                        found[name] = (secret["secretName"], file)
+                assert found == (expected if container["name"] == "server" else {}), component
+            if component != "server":
+                assert not volumes.keys() & {"keys", "tls", "client-ca"}
+
+
+def test_probes_and_scrapes_speak_as_v1_does() -> None:
+    for values, scheme in ((EVERYTHING, "HTTPS"), (BUILD, "HTTP")):
+        manifests = render({**values, "podMonitor": {"enabled": True}})
+        (server,) = pods(manifests)["server"]["spec"]["containers"]
+        assert server["readinessProbe"]["httpGet"]["scheme"] == scheme
+        (monitor,) = of_kind(manifests, "PodMonitor")
+        v1, triton = monitor["spec"]["podMetricsEndpoints"]
+        assert v1.get("scheme", "http") == scheme.lower()
+        assert "scheme" not in server["startupProbe"]["httpGet"] | triton
+
+
 def test_engines_that_lie_ready() -> None:
     claim = {"engine": {"source": "claim", "path": "/qwen/"}, "storage": {"existingClaim": "engines"}}
     server = pods(render(claim))["server"]
@@ -312,6 +351,8 @@ def test_nobody_is_let_in_unless_named() -> None:
         (merged(BUILD, {"replica": 2}), "replica"),
         (merged(BUILD, {"settings": {"max_concurent_requests": 2}}), "max_concurent_requests"),
         (merged(BUILD, {"settings": {"api_key": "x"}}), "api_key"),
+        (merged(BUILD, {"settings": {"ssl_certfile": "x"}}), "ssl_certfile"),
+        (merged(BUILD, {"tls": {"clientCaSecret": "x"}}), "tls.clientCaSecret needs tls.existingSecret"),
         (merged(BUILD, {"engine": {"build": {"options": {"model-repository": "/x"}}}}), "model-repository"),
         (merged(BUILD, {"ports": {"openai": 0}}), "openai"),
         (merged(BUILD, {"multinode": {"size": 1}}), "size"),

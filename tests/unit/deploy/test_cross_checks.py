@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from openai_bls import __version__
-from openai_bls.__main__ import build_parser
+from openai_bls.commands import build
+from openai_bls.commands.main import parse
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.settings import (
     OpenAiBlsSettings,
@@ -21,7 +21,6 @@ from openai_bls.core.settings import (
 )  # fmt: skip
 from openai_bls.engines.registry import parse_options
 from openai_bls.launcher.ports import Ports
-from openai_bls.transport.ipc.link import PartState
 from tests.unit.core_support import Bench
 from tests.unit.deploy.support import (
     CASES,
@@ -32,7 +31,6 @@ from tests.unit.deploy.support import (
     Manifest,
     Values,
     all_cases,
-    build_script,
     chart,
     containers,
     environment,
@@ -68,10 +66,9 @@ def leader_script() -> str:
 @pytest.mark.parametrize("container", [*SERVING.values(), KSERVE_CONTAINER], ids=[*SERVING, "kserve"])
 def test_the_launcher_knows_the_options(container: Manifest) -> None:
     arguments = serve_arguments(container)
-    known = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    options = build_parser().parse_args(known)
+    assert arguments.pop(0) == "serve"
+    options = parse("serve", arguments)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert options.command == "serve"
     assert options.host == "0.0.0.0"
     assert options.openai_port == ports.get("openai", ports.get("http1"))
     for name in {"http", "grpc", "metrics"} & set(ports):
@@ -90,15 +87,15 @@ def test_the_build_knows_the_options(values: Values) -> None:
     for builder in builders:
         command, *arguments = builder["args"]
         assert command == "build"
-        build_script().parse(["--model-repository", environment(builder)["OPENAI_BLS_MODEL_REPOSITORY"], *arguments])
+        build.wanted(parse("build", arguments))
 
 
 def test_settings_are_those_of_the_models() -> None:
     allowed = chart().schema
     assert allowed is not None
     names = {name for settings in SETTINGS for name in settings.__struct_fields__}
-    # The launcher and `apiKey` set these.
-    ours = {"http_host", "http_port", "api_key"}
+    # The launcher, `apiKey`, `apiKeysFile` and `tls` set these.
+    ours = {"http_host", "http_port", "api_key", "api_keys_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"}
     assert set(allowed["properties"]["settings"]["propertyNames"]["enum"]) == names - ours
 
 
@@ -181,20 +178,3 @@ def test_values_that_the_docs_name_exist() -> None:
     named = set(re.findall(rf"`((?:{sections})(?:\.[A-Za-z]+)+)`", DOCS))
     assert named
     assert named | set(re.findall(r"--set ([\w.]+)=", DOCS)) <= known
-
-
-class Up:
-    async def check(self, timeout_s: float) -> PartState:
-        return "up"
-
-
-async def test_alerts_are_about_metrics_that_there_are() -> None:
-    bench = Bench()
-    bench.service.readiness.add("preprocessing", Up())
-    scraped = {line.partition("{")[0] for line in (await bench.service.metrics.scrape()).decode().splitlines()}
-    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())
-    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
-    assert {"alert", "expr", "for", "labels", "annotations"} == set().union(*alerts)
-    named = {name for alert in alerts for name in re.findall(r"openai_bls_\w+", alert["expr"])}
-    assert named == {"openai_bls_model_up", "openai_bls_engine_up"}
-    assert named <= scraped

@@ -15,6 +15,8 @@ from openai_bls.api.http.uvicorn_server import HttpServer
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import OverloadedError
+from tests.certificates import Authority
+from tests.unit.api.http_support import over_socket
 from tests.unit.core_support import WAIT_S, Bench, free_port
 from tests.unit.deploy.support import CHART
 
@@ -24,10 +26,11 @@ SCRIPT = CHART / "files" / "liveness.py"
 class Probed:
     """A server, and the probe on it; the engine answers requests as `answer` says."""
 
-    def __init__(self, bench: Bench, port: int, state: Path) -> None:
+    def __init__(self, bench: Bench, port: int, state: Path, **environment: str) -> None:
         self.bench = bench
         self.port = port
         self.state = state
+        self.environment = environment
 
     def worked(self, steps: int) -> None:
         """The engine has made so many steps since it was loaded."""
@@ -39,7 +42,7 @@ class Probed:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-I", "-S", str(SCRIPT), str(self.port), timeout, str(self.state)),
-            env={"OPENAI_BLS_API_KEY": key} if key else {},
+            env=({"OPENAI_BLS_API_KEY": key} if key else {}) | self.environment,
             stderr=asyncio.subprocess.PIPE,
         )
         ended = asyncio.ensure_future(process.communicate())
@@ -104,6 +107,13 @@ async def test_the_key(server: Probed) -> None:
     """It is the server's; a wrong one is no reason to start the server again."""
     assert await server.probe(key="") == (0, "", 0)
     assert await server.probe(key="secret") == (0, "", 1)
+
+
+async def test_https(tmp_path: Path) -> None:
+    settings = Authority(tmp_path).settings()
+    async with over_socket(**settings) as (bench, port):
+        certificate = {"OPENAI_BLS_SSL_CERTFILE": settings["ssl_certfile"]}
+        assert await Probed(bench, port, tmp_path / "state.json", **certificate).probe() == (0, "", 1)
 
 
 async def test_a_state_that_cannot_be_read_counts_as_none(server: Probed) -> None:

@@ -129,6 +129,9 @@ app.kubernetes.io/component: server
 {{- fail "kind LeaderWorkerSet needs gpus: there is a rank for each" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.tls.clientCaSecret (not .Values.tls.existingSecret) -}}
+{{- fail "tls.clientCaSecret needs tls.existingSecret, the server's own certificate" -}}
+{{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
 {{- fail "ingress.hosts: give at least one" -}}
 {{- end -}}

@@ -269,6 +269,9 @@ spec:
               key: {{ .key }}
         {{- end }}
         {{- end }}
+        {{- with include "openai-bls.secretEnv" . | trim }}
+        {{- . | nindent 8 }}
+        {{- end }}
         {{- include "openai-bls.serverEnv" . | nindent 8 }}
       ports:
         - name: openai
@@ -293,6 +296,7 @@ spec:
         httpGet:
           path: /health
           port: openai
+          scheme: {{ include "openai-bls.scheme" . }}
         periodSeconds: {{ .Values.probes.readiness.periodSeconds }}
         timeoutSeconds: {{ .Values.probes.readiness.timeoutSeconds }}
         failureThreshold: {{ .Values.probes.readiness.failureThreshold }}
@@ -318,8 +322,14 @@ spec:
         {{- toYaml .Values.securityContext | nindent 8 }}
       volumeMounts:
         {{- include "openai-bls.serverMounts" . | nindent 8 }}
+        {{- with include "openai-bls.secretMounts" . | trim }}
+        {{- . | nindent 8 }}
+        {{- end }}
   volumes:
     {{- include "openai-bls.volumes" . | nindent 4 }}
+    {{- with include "openai-bls.secretVolumes" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{- /* A worker's pod: its GPUs and an sshd; the leader's mpirun starts the ranks in it. */ -}}
