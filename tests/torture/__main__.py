@@ -1,0 +1,77 @@
+"""Command line of the torture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from openai_bls.launcher.ports import lease_ports
+from tests.torture.cases import replayed
+from tests.torture.doors import Doors
+from tests.torture.record import Record
+from tests.torture.report import page
+from tests.torture.run import Options, Run
+from tests.torture.server import Server
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    """Run it; 0 if nothing was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600, help="of cases and faults (600)")
+    parser.add_argument("--cases", type=int, default=0, help="go on until there were so many, too")
+    parser.add_argument("--seed", type=int, default=None, help="of a run that is to be repeated")
+    parser.add_argument("--without-faults", action="store_true", help="break nothing")
+    parser.add_argument("--faults", default="", help="those whose names have these words, such as 'kill -9'")
+    parser.add_argument("--repository", type=Path, default=ROOT / "model_repository", help="with the demo engine")
+    parser.add_argument("--report", type=Path, default=Path("torture.md"), help="file of the report (torture.md)")
+    parser.add_argument("--findings", type=Path, default=Path("torture-findings"), help="folder for what was wrong")
+    parser.add_argument("--replay", type=Path, help="send the case of a finding once more, and print the answer")
+    arguments = parser.parse_args()
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(31)
+    options = Options(
+        arguments.seconds,
+        arguments.cases,
+        seed,
+        with_faults=not arguments.without_faults,
+        faults=arguments.faults,
+    )
+    # gRPC and asyncio have words of their own for connections that are cut.
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="openai_bls-torture-") as folder, lease_ports() as ports:
+        server = Server(arguments.repository.absolute(), ports, Path(folder))
+        if arguments.replay is not None:
+            return _replay(server, arguments.replay)
+        print(f"seed {seed}; the console of the server: {server.console_path}", flush=True)
+        run = Run(server, options, Record(arguments.findings), lambda line: print(line, flush=True))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda _number, _frame: run.interrupt())
+        run.run()
+    report = page(run, options)
+    arguments.report.write_text(report)
+    print(report)
+    return 1 if run.record.findings else 0
+
+
+def _replay(server: Server, finding: Path) -> int:
+    case = replayed(json.loads(finding.read_text())["case"])
+    try:
+        server.start()
+        doors = Doors(server.ports)
+        answer = doors.ask(case)
+        doors.close()
+    finally:
+        server.kill()
+    print(case.door, case.path, case.body, answer.status, answer.text, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Report of a run: one page of Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+
+from tests.torture.record import Broken
+from tests.torture.run import Options, Run
+from tests.torture.samples import History
+
+_MOST_FINDINGS = 30
+
+
+def page(run: Run, options: Options) -> str:
+    """The report."""
+    record = run.record
+    streams = sum(sum(counts.values()) for counts in record.streams.values())
+    lines = [
+        "# Torture",
+        "",
+        f"{f'FAILED: {len(record.findings)} findings' if record.findings else 'Passed'}. Seed {options.seed}, "
+        f"{run.seconds:.0f} s, {record.cases:,} cases ({record.cases / max(run.seconds, 1):.0f}/s), {streams:,} known "
+        f"streams, {len(record.faults)} faults.",
+        "",
+    ]
+    if not run.has_disks:
+        lines += ["Nobody may mount here: a full disk and a full /dev/shm were left out.", ""]
+    if record.findings:
+        lines += ["## Findings", ""]
+        lines += [f"- {count} × {head}" for head, count in record.heads.most_common(_MOST_FINDINGS)]
+        lines += [""]
+    lines += _table("Cases", ["door", "cases", "answers", "slowest with nothing broken"], [
+        [door, f"{sum(counts.values()):,}", _counts(counts), f"{record.slowest.get(door, 0):.2f} s"]
+        for door, counts in sorted(record.statuses.items())
+    ])  # fmt: skip
+    lines += _table("Known streams", ["door", "asked", "ended"], [
+        [door, f"{sum(counts.values()):,}", _counts(counts)] for door, counts in sorted(record.streams.items())
+    ])  # fmt: skip
+    lines += _table("Clients that behave badly", ["client", "times", "ended"], [
+        [name, f"{sum(counts.values()):,}", _counts(counts)] for name, counts in sorted(record.antics.items())
+    ])  # fmt: skip
+    lines += _table(
+        "Faults",
+        [
+            "fault",
+            "times",
+            "how it ended",
+            "recovery, median",
+            "max",
+            "of it back-off, max",
+            "known streams that met it",
+        ],
+        _faults(record.faults),
+    )
+    lines += _table(
+        "Processes",
+        ["process", "lived", "MB first", "MB last", "MB peak of all", "MB/min", "files", "files/min"],
+        [_process(history, run.samples.peak_mb(history.name)) for history in run.samples.longest()],
+    )
+    return "\n".join(lines)
+
+
+def _process(history: History, peak_mb: float) -> list[str]:
+    slopes = history.slopes()
+    memory, files = (f"{slope:+.2f}" for slope in slopes) if slopes else ("", "")
+    return [
+        *(history.name, f"{history.lifetime:.0f} s", f"{history.resident_mb[0]:.0f}", f"{history.resident_mb[-1]:.0f}"),
+        *(f"{peak_mb:.0f}", memory, f"{history.files[0]} → {history.files[-1]}", files),
+    ]
+
+
+def _counts(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.most_common())
+
+
+def _table(title: str, head: list[str], rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+    texts = [head, ["---"] * len(head), *rows]
+    return [f"## {title}", "", *(f"| {' | '.join(row)} |" for row in texts), ""]
+
+
+def _faults(faults: list[Broken]) -> list[list[str]]:
+    by_name: defaultdict[str, list[Broken]] = defaultdict(list)
+    for fault in faults:
+        by_name[fault.name].append(fault)
+    rows = []
+    for name, same in by_name.items():
+        times = [fault.recovery for fault in same if fault.recovery is not None]
+        streams = sum((fault.streams for fault in same), Counter[str]())
+        rows.append([
+            name,
+            str(len(same)),
+            _counts(Counter(fault.outcome for fault in same)),
+            f"{statistics.median(times):.1f} s" if times else "never",
+            f"{max(times):.1f} s" if times else "never",
+            f"{max(fault.waited for fault in same):.0f} s",
+            _counts(streams),
+        ])  # fmt: skip
+    return rows

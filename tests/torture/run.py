@@ -1,0 +1,369 @@
+"""Run: cases, known streams and bad clients at the same time, while one thing after another is broken."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import httpx
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from prometheus_client.parser import text_string_to_metric_families
+
+from openai_bls.triton_models.tensors import MODELS
+from tests.torture import clients, faults
+from tests.torture.cases import DOORS, Case
+from tests.torture.doors import HOST, Doors
+from tests.torture.record import Broken, Record
+from tests.torture.samples import Samples
+from tests.torture.server import Server
+from tests.torture.streams import (
+    WAYS,
+    BrokenOffError,
+    GivenUpError,
+    KnownStreams,
+    LateError,
+    SaidError,
+    WrongError,
+)
+from tests.torture.verdicts import fault_of, status_of
+
+_ROUND = 40
+"""Cases of one door in a row."""
+_RECOVERY_SECONDS = 300.0
+_QUIET_SECONDS = 3.0
+"""Between two faults."""
+_PROBE_SECONDS = 15.0
+_RETRY_SECONDS = 0.5
+"""Pause of a client that got nothing."""
+_GRACE_SECONDS = 3.0
+"""Time for what a dead model had to end by itself."""
+_SETTLE_SECONDS = 60.0
+_TELL_SECONDS = 60.0
+_MOST_RESIDENT_MB = {"tensorrt_llm": 2000.0}
+_MOST_RESIDENT_MB_OF_OTHERS = 700.0
+_MOST_FURTHER_FILES = 200
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a run."""
+
+    seconds: float = 600.0
+    cases: int = 0
+    """Goes on until there were so many, too."""
+    seed: int = 0
+    fuzzers: int = 3
+    askers: int = 3
+    with_faults: bool = True
+    faults: str = ""
+    """Words in the names of those that are wanted."""
+
+
+class Run:
+    """A run against one server.
+
+    Args:
+        server: not started.
+        options: of the run.
+        record: takes what is seen.
+        tell: takes a line about its progress, once a minute.
+    """
+
+    def __init__(
+        self, server: Server, options: Options, record: Record, tell: Callable[[str], object] = lambda line: None
+    ) -> None:
+        self._tell = tell
+        self._server = server
+        self._options = options
+        self.record = record
+        self.samples = Samples()
+        self.seconds = 0.0
+        self.has_disks = server.has_disks
+        self._token_ids: dict[str, tuple[list[int], list[int]]] = {}
+        self._stopping = threading.Event()
+        self._interrupted = threading.Event()
+        self._askers: list[KnownStreams] = []
+        self._fuzzers: list[Doors] = []
+
+    def run(self) -> None:
+        """Start the server, torture it, and stop it."""
+        server, options = self._server, self._options
+        try:
+            server.start()
+            self._learn()
+            threads = [
+                *(self._thread(f"fuzzer-{at}", self._fuzz, at) for at in range(options.fuzzers)),
+                *(self._thread(f"asker-{at}", self._ask, at) for at in range(options.askers)),
+                self._thread("clients", self._antics, 0),
+                self._thread("watch", self._watch, 0),
+            ]
+            begun = time.monotonic()
+            try:
+                self._break_things(begun)
+            finally:
+                self._stopping.set()
+                for thread in threads:
+                    thread.join()
+                self.seconds = time.monotonic() - begun
+            self._look_at_the_end()
+        finally:
+            server.kill()
+
+    def _thread(self, name: str, work: Callable[[int], None], number: int) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work(number)
+            except Exception as error:
+                self.record.found(f"the torture itself: {error!r}")
+                raise
+
+        thread = threading.Thread(target=guarded, name=name)
+        thread.start()
+        return thread
+
+    def interrupt(self) -> None:
+        """End it as if its time were over."""
+        self._interrupted.set()
+
+    def _over(self, begun: float) -> bool:
+        if self._interrupted.is_set():
+            return True
+        enough = self.record.cases >= self._options.cases
+        return not self._server.running() or (enough and time.monotonic() - begun >= self._options.seconds)
+
+    # --- what is asked ---
+
+    def _learn(self) -> None:
+        streams = KnownStreams(self._server.ports, self._token_ids)
+        streams.learn()
+        streams.close()
+
+    def _fuzz(self, number: int) -> None:
+        doors = Doors(self._server.ports)
+        self._fuzzers.append(doors)
+        rng = random.Random(f"{self._options.seed}/fuzzer/{number}")
+        names = sorted(DOORS)
+
+        def ask(case: Case) -> None:
+            if not self._stopping.is_set():
+                self._judge(doors, case)
+
+        while not self._stopping.is_set():
+            rng.shuffle(names)
+            for name in names:
+                tested = given(DOORS[name])(ask)
+                tested = seed(rng.getrandbits(64))(tested)
+                settings(
+                    max_examples=_ROUND,
+                    database=None,
+                    deadline=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                )(tested)()
+        doors.close()
+
+    def _judge(self, doors: Doors, case: Case) -> None:
+        while True:
+            answer = doors.ask(case)
+            disturbed = bool(self.record.met(answer.begun, answer.ended))
+            if (
+                answer.status not in ("no connection", "UNAVAILABLE")
+                or not disturbed
+                or self._stopping.wait(_RETRY_SECONDS)
+            ):
+                break
+        wrong = fault_of(case, answer, disturbed=disturbed)
+        with self.record.lock:
+            self.record.statuses[case.door][status_of(case, answer)] += 1
+            if not disturbed:
+                slowest = self.record.slowest.get(case.door, 0.0)
+                self.record.slowest[case.door] = max(slowest, answer.ended - answer.begun)
+        if wrong is not None:
+            self.record.found(f"{case.door}: {wrong}", status=answer.status, text=answer.text, case=case.saved())
+
+    def _ask(self, number: int) -> None:
+        streams = KnownStreams(self._server.ports, self._token_ids)
+        self._askers.append(streams)
+        rng = random.Random(f"{self._options.seed}/asker/{number}")
+        while not self._stopping.is_set():
+            door = rng.choice(sorted(WAYS))
+            golden = rng.choice(WAYS[door][2])
+            begun = time.monotonic()
+            end, detail = _end_of(partial(streams.check, door, golden))
+            self._note(self.record.streams[door].update, door, end, detail, begun)
+            if end != "exact":
+                self._stopping.wait(_RETRY_SECONDS)
+        streams.close()
+
+    def _antics(self, number: int) -> None:
+        rng = random.Random(f"{self._options.seed}/clients/{number}")
+        names = sorted(clients.ANTICS)
+        while not self._stopping.is_set():
+            # Most take a moment; this one takes all the time that the server gives it.
+            name = rng.choice(names if rng.random() < 0.1 else [n for n in names if n != "half-open connections"])
+            begun = time.monotonic()
+            end, detail = _end_of(partial(clients.ANTICS[name], self._server.ports, rng))
+            self._note(self.record.antics[name].update, name, end, detail, begun)
+            if end != "exact":
+                self._stopping.wait(_RETRY_SECONDS)
+
+    def _note(self, count: Callable[[list[str]], None], name: str, end: str, detail: str, begun: float) -> None:
+        met = self.record.met(begun, time.monotonic())
+        if end == "late":
+            end = "never ended" if met and not name.startswith("/v1") else "wrong"
+        with self.record.lock:
+            count([end])
+            for fault in met:
+                fault.streams[end] += 1
+        if end == "wrong" or (end != "exact" and not met):
+            # What was given up is told of the fault that caused it.
+            self.record.found(f"{name}: {end}", detail=detail, during=[fault.name for fault in met])
+
+    # --- what is broken ---
+
+    def _break_things(self, begun: float) -> None:
+        sequence = faults.order(random.Random(f"{self._options.seed}/faults"), self._options.faults)
+        told = begun
+        while not self._over(begun):
+            if time.monotonic() - told > _TELL_SECONDS:
+                told = time.monotonic()
+                self._tell(
+                    f"{told - begun:.0f} s: {self.record.cases:,} cases, {len(self.record.faults)} faults, "
+                    f"{len(self.record.findings)} findings"
+                )
+            time.sleep(_QUIET_SECONDS)
+            fault = next(sequence)
+            if not self._options.with_faults or (fault.disk and not self._server.has_disks) or self._over(begun):
+                continue
+            with self.record.fault(fault.name) as broken:
+                self._break(fault, broken)
+        if not self._server.running():
+            self.record.found("the launcher has ended", console=self._server.console()[-5000:])
+
+    def _break(self, fault: faults.Fault, broken: Broken) -> None:
+        said = len(self._server.console())
+        try:
+            broken.outcome = fault.inject(self._server)
+        except Exception as error:
+            broken.outcome = repr(error)[:80]
+            self.record.found(
+                f"{fault.name}: {repr(error)[:80]}", detail=str(error), console=self._server.console()[said:]
+            )
+            return
+        since = time.monotonic() if fault.lasting else broken.begun
+        recovered = self._recovered()
+        now = time.monotonic()
+        self._give_up_lost(now)
+        if recovered:
+            broken.recovery = now - since
+        else:
+            self.record.found(f"{fault.name}: not recovered", console=self._server.console()[said:])
+        broken.waited = self._server.waited_seconds(said)
+
+    def _recovered(self) -> bool:
+        """Wait until every model has a process and every door answers."""
+        deadline = time.monotonic() + _RECOVERY_SECONDS
+        probe = KnownStreams(self._server.ports, self._token_ids, _PROBE_SECONDS)
+        stubs = {name for name, model in MODELS.items() if not model.steps}
+        try:
+            while time.monotonic() < deadline and self._server.running():
+                if stubs <= self._server.stubs().keys() and self._server.healthy():
+                    doors = ("/v1/chat/completions", "generate tensorrt_llm_bls", "generate ensemble")
+                    ends = [_end_of(partial(probe.check, door, WAYS[door][2][0]))[0] for door in doors]
+                    if ends == ["exact"] * len(doors):
+                        return True
+                time.sleep(0.1)
+        finally:
+            probe.close()
+        return False
+
+    def _give_up_lost(self, before: float) -> None:
+        """End requests on Triton's ports that began before the recovery and do not end by themselves."""
+        if not self._server.crippled:
+            return
+        self._stopping.wait(_GRACE_SECONDS)
+        for pending in [client.pending for client in self._askers] + [client.pending for client in self._fuzzers]:
+            if pending is not None and pending.port != "openai" and pending.begun < before:
+                pending.given_up = True
+                pending.give_up()
+
+    # --- what is seen ---
+
+    def _watch(self, _number: int) -> None:
+        begin = 0
+        server = 0
+        while not self._stopping.wait(1.0):
+            family = self._server.family()
+            self.samples.take(family)
+            now = self._server.tritonserver()
+            if now != server:
+                server, begin = now, 0
+            begun = time.monotonic() - 1.0
+            try:
+                text = self._server.log_tail(begin)
+            except OSError:
+                # There is no server at the moment.
+                continue
+            begin += len(text.encode(errors="replace"))
+            if "Traceback" in text and not self.record.met(begun, time.monotonic()):
+                at = text.index("Traceback")
+                self.record.found("a traceback in the log", log=text[max(0, at - 500) : at + 3000])
+
+    def _look_at_the_end(self) -> None:
+        """Nothing is left behind: no request, no memory, no file, no process."""
+        server, record = self._server, self.record
+        if not server.running():
+            return
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while (busy := _busy(server)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if busy:
+            record.found(f"left behind in the server: {busy}")
+        self.samples.take(server.family())
+        for history in self.samples.histories.values():
+            peak, most = max(history.resident_mb), _MOST_RESIDENT_MB.get(history.name, _MOST_RESIDENT_MB_OF_OTHERS)
+            if peak > most:
+                record.found(f"{history.name} took {peak:.0f} MB")
+            if history.files[-1] > history.files[0] + _MOST_FURTHER_FILES:
+                record.found(f"{history.name} has {history.files[-1]} open files, {history.files[0]} at first")
+        crippled = server.crippled
+        code = server.stop(at_once=crippled)
+        if code is None or (code != 0 and not crippled):
+            record.found(f"the last stop: exit code {code}", log=server.last_words[-5000:])
+        if left := server.family():
+            record.found(f"processes left behind: {left}")
+
+
+_ENDS: dict[type[Exception], str] = {
+    SaidError: "said error",
+    BrokenOffError: "broken off",
+    OSError: "broken off",
+    GivenUpError: "never ended",
+    LateError: "late",
+    WrongError: "wrong",
+}
+
+
+def _end_of(work: Callable[[], None]) -> tuple[str, str]:
+    """How something with a known answer ended, and the sentence about it."""
+    try:
+        work()
+    except tuple(_ENDS) as error:
+        return next(end for kind, end in _ENDS.items() if isinstance(error, kind)), str(error) or repr(error)
+    return "exact", ""
+
+
+def _busy(server: Server) -> dict[str, float]:
+    """Gauges of requests and sequences that are above zero."""
+    page = httpx.get(f"http://{HOST}:{server.ports.openai}/metrics", timeout=60).text
+    wanted = ("requests_in_progress", "engine_sequences_running", "engine_sequences_waiting")
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name.removeprefix("openai_bls_") in wanted and sample.value
+    }

@@ -1,0 +1,163 @@
+"""The torture finds what it is there to find: each wrong answer, given by a server of canned bytes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from openai_bls.core.errors import RequestDeadlineError
+from openai_bls.launcher.ports import Ports
+from tests.torture.cases import Case, replayed
+from tests.torture.doors import HOST, Answer, Doors
+from tests.torture.streams import WAYS, BrokenOffError, KnownStreams, SaidError, WrongError
+from tests.torture.verdicts import fault_of, status_of
+
+V1 = Case("POST /v1/chat/completions", "openai", "/v1/chat/completions", b'{"messages": "/tmp/x"}')
+GENERATE = Case("generate ensemble", "http", "/v2/models/ensemble/generate", b"{")
+GRPC = Case("gRPC ensemble", "grpc", "ModelStreamInfer", b"")
+HURRIED = Case(V1.door, "openai", V1.path, b"{}", headers=(("x-request-timeout", "0.1"),))
+ERROR = json.dumps({"error": {"message": "no"}})
+LATE = json.dumps(RequestDeadlineError(0.1, waited=True).body())
+
+
+def fault(case: Case, status: str, text: str, *, disturbed: bool = False) -> str | None:
+    return fault_of(case, Answer(status, text, 0.0, 1.0), disturbed=disturbed)
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "text"),
+    [
+        (V1, "500", ERROR),
+        (V1, "503", ERROR),
+        (V1, "504", LATE),
+        (HURRIED, "504", ERROR),
+        (GENERATE, "500", LATE),
+        (V1, "late", ""),
+        (V1, "broken off", ""),
+        (V1, "400", "{}"),
+        (V1, "400", "no"),
+        (V1, "200", ""),
+        (V1, "200", '{"a": NaN}'),
+        (V1, "400", json.dumps({"error": {"message": "/model_repository/x"}})),
+        (V1, "400", json.dumps({"error": {"message": "Traceback (most recent call last)"}})),
+        (V1, "200", 'data: {"choices": []}\n\n'),
+        (V1, "200", "data: {\n\ndata: [DONE]\n\n"),
+        (GENERATE, "500", '{"error":"stub process is not healthy"}'),
+        (GENERATE, "400", '{"error":"ValueError: x"}'),
+        (GRPC, "INTERNAL", ""),
+        (GRPC, "OK", "KeyError: 'x'"),
+    ],
+)
+def test_what_is_wrong(case: Case, status: str, text: str) -> None:
+    assert fault(case, status, text) is not None
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "text"),
+    [
+        (V1, "400", ERROR),
+        (V1, "429", ERROR),
+        (HURRIED, "504", LATE),
+        (replace(GENERATE, body=b'{"timeout": 0.1}'), "500", LATE),
+        (V1, "400", json.dumps({"error": {"message": "not /tmp/x"}})),
+        (V1, "200", 'data: {"choices": []}\n\ndata: [DONE]\n\n'),
+        (GENERATE, "400", '{"error":"no"}'),
+        (GENERATE, "500", '{"error":"failed to parse the request JSON buffer: Invalid value. at 0"}'),
+        (GRPC, "OK", "no"),
+    ],
+)
+def test_what_is_right(case: Case, status: str, text: str) -> None:
+    assert fault(case, status, text) is None
+
+
+def test_a_fault_excuses_no_text_and_no_500() -> None:
+    assert fault(V1, "503", ERROR, disturbed=True) is None
+    assert fault(V1, "broken off", "", disturbed=True) is None
+    assert fault(V1, "500", ERROR, disturbed=True) == "500"
+    assert fault(V1, "503", "Traceback (most recent call last)", disturbed=True) is not None
+
+
+def test_triton_speaks_for_itself() -> None:
+    answer = Answer("500", '{"error":"failed to parse the request JSON buffer: x"}', 0.0, 1.0)
+    assert status_of(GENERATE, answer) == "500 of Triton itself"
+    assert status_of(V1, answer) == "500"
+
+
+def test_a_saved_case_is_the_same() -> None:
+    assert replayed(json.loads(json.dumps(V1.saved()))) == V1
+
+
+@contextmanager
+def canned(answer: bytes) -> Iterator[Ports]:
+    """A server that gives everybody the same answer and hangs up."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            received = b""
+            while b"}" not in received:
+                received += connection.recv(65536)
+            connection.sendall(answer)
+
+    with socket.create_server((HOST, 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listener.getsockname()[1]
+        yield Ports(port, port, port, port)
+        thread.join()
+
+
+DOOR = "/v1/chat/completions stream"
+GOLDEN = WAYS[DOOR][2][0]
+
+
+def stream(*texts: str, reason: str | None = "stop", done: bool = True, ended: bool = True) -> bytes:
+    """A chunked answer of chat chunks."""
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"delta": {"content": text}, "finish_reason": None}]} for text in texts
+    ]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": reason}]})
+    events = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n" * done
+    body = events.encode()
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(body), body) + (
+        b"0\r\n\r\n" * ended
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (stream(GOLDEN.answer), None),
+        (stream(GOLDEN.answer[:5]), WrongError),
+        (stream(GOLDEN.answer[:5], reason=None), WrongError),
+        (stream(GOLDEN.answer, done=False), WrongError),
+        (stream("x" + GOLDEN.answer), WrongError),
+        (stream(GOLDEN.answer[:5], ended=False), BrokenOffError),
+        (b"", BrokenOffError),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\nno", SaidError),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\ndata: {"error": "no"}', SaidError),
+    ],
+)
+def test_known_streams(answer: bytes, error: type[Exception] | None) -> None:
+    with canned(answer) as ports:
+        streams = KnownStreams(ports, {})
+        if error is None:
+            streams.check(DOOR, GOLDEN)
+        else:
+            with pytest.raises(error):
+                streams.check(DOOR, GOLDEN)
+        streams.close()
+
+
+def test_an_answer_that_breaks_off() -> None:
+    with canned(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}") as ports:
+        doors = Doors(ports)
+        assert doors.ask(V1).status == "broken off"
+        doors.close()

@@ -1,0 +1,33 @@
+"""A minute of `make torture`: generated requests on every door, known streams, bad clients, and faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openai_bls.launcher.ports import lease_ports
+from tests.torture.cases import DOORS
+from tests.torture.record import Record
+from tests.torture.report import page
+from tests.torture.run import Options, Run
+from tests.torture.server import Server
+from tests.torture.streams import WAYS
+
+pytestmark = pytest.mark.triton
+
+
+# What it waits for is bounded by itself, for machines that are a lot busier than most.
+@pytest.mark.timeout(900)
+def test_torture(repository: Path, tmp_path: Path) -> None:
+    """Nothing is found: no 5xx, no wrong text, no stream without an end, nothing left behind."""
+    # The seed is fixed: another one is for `make torture`, which says what it was.
+    options = Options(seconds=35, seed=1)
+    with lease_ports() as ports:
+        run = Run(Server(repository, ports, tmp_path), options, Record(tmp_path / "findings"))
+        run.run()
+    report = page(run, options)
+    assert run.record.findings == [], report
+    assert run.record.faults[0].outcome == "exit code 0", report
+    assert run.record.statuses.keys() <= DOORS.keys()
+    assert sum(run.record.streams[door]["exact"] for door in WAYS) > 0, report
