@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from openai_bls import __main__ as cli
+from openai_bls.commands import build as build_command
+from openai_bls.commands import serve as serve_command
+from openai_bls.commands.main import parse
+from openai_bls.commands.table import COMMANDS
 from openai_bls.core.settings import ENV_PREFIX, OpenAiBlsSettings
-from openai_bls.launcher.serve import ServeOptions, triton_flags
-from openai_bls.launcher.smoke.command import build_parser as smoke_parser
+from openai_bls.launcher.serve import triton_flags
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.render_configs import configure
 from openai_bls.triton_models.tensors import MODELS
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-# Commands of the image that run programs of build/, by docker/start.py; the others are openai_bls's.
-IMAGE_COMMANDS = {"build": "build/engine.py", "verify": "build/verify.py"}
+PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
+# Scripts of build/, and the commands that they are.
+SCRIPTS = {"build/engine.py": "build", "build/verify.py": "verify", "build/smoke.py": "smoke"}
 # Those that take no option of ours.
-NOT_OURS = ("prepare", "tritonserver", "bash")
+NOT_OURS = ("tritonserver", "bash")
 
 
 class Row(NamedTuple):
@@ -105,31 +105,20 @@ def program(line: str) -> tuple[str, list[str]] | None:
         return None
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name = words.pop(0).partition("=")[0]
-        assert is_variable(name) or name == "MODEL", name
+        assert is_variable(name) or name == "MODEL" or name.startswith("OTEL_"), name
     for number, word in enumerate(words):
         after = [part for part in words[number + 1 :] if part != "..."]
         if re.fullmatch(r"build/\w+\.py", word) and words[number - 1].rpartition("/")[2].startswith("python"):
             return word, after
         if word == "-m" and after and re.match(r"openai_bls$|benchmarks\.load", after[0]):
             return after[0], after[1:]
+        if number == 0 and re.fullmatch(r"(.*bin/)?openai-bls", word) and after:
+            return "openai_bls", after
         image = re.fullmatch(r"openai_bls:[\w.]+", word) or word == "build-engine"
         if image and words[0] == "docker" and "run" in words[:3]:
             command, *rest = ["build", *after] if word == "build-engine" else (after or ["serve"])
-            if command in IMAGE_COMMANDS:
-                return IMAGE_COMMANDS[command], rest
             return None if command in NOT_OURS else ("openai_bls", [command, *rest])
     return None
-
-
-@cache
-def script(path: str) -> ModuleType:
-    """A program of build/, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"documented_{Path(path).stem}", ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
@@ -138,13 +127,12 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 @cache
 def build_options() -> set[str]:
-    return options_of(script("build/engine.py")._parser())
+    return options_of(parse("build", []).parser)
 
 
 @cache
 def serve_options() -> set[str]:
-    subcommands = next(item for item in cli.build_parser()._actions if isinstance(item, argparse._SubParsersAction))
-    return options_of(subcommands.choices["serve"])
+    return options_of(parse("serve", []).parser)
 
 
 def is_variable(name: str) -> bool:
@@ -162,48 +150,39 @@ def make_paths(folder: Path) -> None:
 
 
 def take_build(arguments: list[str], folder: Path) -> None:
-    """Read the options of build/engine.py, for TensorRT-LLM where they name no engine."""
+    """Read the options of a build, for TensorRT-LLM where they name no engine."""
     if "--model" in arguments and (arguments[-1] == "--model" or arguments[arguments.index("--model") + 1][0] == "-"):
         arguments.insert(arguments.index("--model") + 1, "MODEL")  # `--model ...` has lost its dots
     here = [re.sub(r"/path/to\b", str(folder), word) for word in arguments]
-    script("build/engine.py").parse(here if {"--engine", "--remove"} & {*here} else [*here, "--engine", "tensorrt_llm"])
+    words = here if {"--engine", "--remove"} & {*here} else [*here, "--engine", "tensorrt_llm"]
+    build_command.wanted(parse("build", words))
 
 
 def take(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read a command line as its program does: everything but the start of a server.
+    """Read a command line as its program does, and run nothing but the rendering of settings.
 
     Args:
         command: a line with a program of ours.
         folder: what `make_paths` made.
-        monkeypatch: to keep `serve` from starting a server.
+        monkeypatch: for the current folder.
     """
     found = program(command)
     assert found is not None, f"no program of ours: {command}"
     name, arguments = found
-    started: list[ServeOptions] = []
-
-    def serve(options: ServeOptions) -> int:
-        started.append(options)
-        return 0
-
-    def take_launcher(words: list[str]) -> None:
-        monkeypatch.setattr(cli, "serve", serve)
-        monkeypatch.setattr(cli, "doctor", lambda *_: 0)
-        monkeypatch.setattr(cli, "_reload", lambda *_: 0)
-        monkeypatch.chdir(folder)
-        monkeypatch.delenv("OPENAI_BLS_MODEL_REPOSITORY", raising=False)
-        if words[0] == "render":
-            configure(folder / "model_repository", cli.build_parser().parse_args(words).changes)
-        else:
-            assert cli.main(words) == 0
-
-    parsers: dict[str, Any] = {
-        "build/engine.py": lambda words: take_build(words, folder),
-        "build/smoke.py": smoke_parser(folder).parse_args,
-        "openai_bls": take_launcher,
-    }
     if name.startswith("benchmarks."):
-        parsers[name] = importlib.import_module(name)._parser().parse_args
-    parsers.get(name, lambda words: script(name).parse(words))(arguments)
-    for options in started:
-        triton_flags(options)
+        importlib.import_module(name)._parser().parse_args(arguments)
+        return
+    words = [SCRIPTS[name], *arguments] if name in SCRIPTS else arguments
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("OPENAI_BLS_MODEL_REPOSITORY", raising=False)
+    if words == ["--version"]:
+        return
+    assert words[0] in {entry.name for entry in COMMANDS}, words[0]
+    if words[0] == "build":
+        take_build(words[1:], folder)
+        return
+    options = parse(words[0], words[1:])
+    if words[0] == "serve":
+        triton_flags(serve_command.serve_options(options))
+    elif words[0] == "render":
+        configure(folder / "model_repository", options.changes)

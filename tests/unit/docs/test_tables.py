@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 
 from openai_bls.api.chat import schema
-from openai_bls.api.embeddings.schema import EmbeddingsBody
 from openai_bls.api.http.app import create_app
-from openai_bls.api.messages.schema import MessagesRequest
 from openai_bls.api.registry import ENDPOINTS
-from openai_bls.api.responses.schema import CreateRequest
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.settings import ENV_PREFIX, SettingsError, TensorRtLlmSettings
@@ -27,6 +24,7 @@ from openai_bls.triton_models.tensors import ENSEMBLE, MODELS, TENSORRT_LLM_BLS
 from tests.contracts.tables import NEWEST, VERSIONS, OfficialModel, official
 from tests.unit.core_support import Bench, engine_info
 from tests.unit.docs import pages
+from tests.unit.docs.api_tables import TABLES, rewritten
 from tests.unit.docs.pages import Row, build_options, code, rows, rows_of, serve_options
 
 API, MIGRATE = "docs/api.md", "docs/migrate.md"
@@ -34,20 +32,17 @@ API, MIGRATE = "docs/api.md", "docs/migrate.md"
 # --- docs/api.md
 
 
-@pytest.mark.parametrize(
-    ("sections", "request_type"),
-    [
-        (["Both", "Chat completions only"], schema.ChatCompletionRequest),
-        (["Both", "Completions only"], schema.CompletionRequest),
-        (["Responses"], CreateRequest),
-        (["Messages"], MessagesRequest),
-        (["Embeddings"], EmbeddingsBody),
-    ],
-)
-def test_every_field_has_its_row(sections: list[str], request_type: Any) -> None:
-    listed = [name for row in rows_of(API, *sections) for name in row.names if re.fullmatch("[a-z_]+", name)]
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(request_type.__struct_fields__)
+@pytest.mark.parametrize("sections", TABLES, ids=" + ".join)
+def test_every_field_has_its_row(sections: tuple[str, ...]) -> None:
+    listed = [name for row in rows_of(API, *sections) for name in row.names if re.fullmatch("[a-z_0-9]+", name)]
+    fields = [name for cls in TABLES[sections] for name in cls.__struct_fields__]
+    assert set(listed) == set(fields)
+    assert len(TABLES[sections]) > 1 or len(listed) == len(set(listed))
+
+
+def test_rows_say_what_the_fields_say() -> None:
+    """`python -m tests.unit.docs.api_tables` writes them anew."""
+    assert rewritten(pages.text(API)) == pages.text(API)
 
 
 def test_every_endpoint_has_its_row() -> None:
@@ -69,15 +64,6 @@ def test_every_metric_has_its_row() -> None:
     assert set(listed) == {family.name + "_total" * (family.type == "counter") for family in families}
 
 
-def test_verdicts_on_fields() -> None:
-    for row in rows_of(API, "Both", "Chat completions only", "Completions only"):
-        for name in row.names:
-            if re.fullmatch("[a-z_]+", name):
-                assert row.verdict.startswith("harmless") == (name in schema.Harmless.__struct_fields__), name
-                assert row.verdict.startswith(("neutral", "refused")) == (name in schema.UNSUPPORTED), name
-                assert not row.verdict.startswith("refused") or schema.UNSUPPORTED[name].values == (), name
-
-
 # --- docs/migrate.md: the first column is another project's, the last is ours
 
 TEMPLATES: dict[str, tuple[OfficialModel, ...]] = {
@@ -87,6 +73,7 @@ TEMPLATES: dict[str, tuple[OfficialModel, ...]] = {
 QUEUE = {"max_queue_delay_microseconds", "max_queue_size"}
 # Pieces of code in our columns that are nothing of ours: of NVIDIA's client, of requests, and plain words.
 FOREIGN = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
     "--streaming", "400", "501", "generate", "generate_stream", "infer", "true", "false", "[batch, beams]",
 }  # fmt: skip
 OPTION_ROWS = [row for row in rows(MIGRATE) if any(name.startswith("--") for name in row.names)]
@@ -99,7 +86,7 @@ IN_TABLES = [(row.header[-1], piece) for row in rows(MIGRATE) for piece in code(
 @cache
 def routes() -> set[str]:
     """Of the /v1 application; nothing is asked of it."""
-    return {cast(Any, route).path for route in create_app(cast(Any, None), cast(Any, None)).routes}
+    return {cast(Any, route).path for route in create_app(Bench().service, cast(Any, None)).routes}
 
 
 def is_setting(piece: str, folder: Path) -> bool:

@@ -1,0 +1,84 @@
+"""Tables of fields in docs/api.md, made from what is said of the fields where they are declared.
+
+The order of the fields is the page's. `python -m tests.unit.docs.api_tables` writes the rest anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec.inspect as mi
+
+from openai_bls.api.chat.schema import ChatCompletionRequest, CompletionRequest
+from openai_bls.api.embeddings.schema import EmbeddingsBody
+from openai_bls.api.lora.endpoints import LoadBody, UnloadBody
+from openai_bls.api.messages.schema import MessagesRequest
+from openai_bls.api.moderations.schema import ModerationsBody
+from openai_bls.api.openapi.field_docs import field_docs
+from openai_bls.api.openapi.json_schema import is_passed_on, verdict
+from openai_bls.api.registry import ENDPOINTS
+from openai_bls.api.rerank.schema import RerankBody, ScoreBody
+from openai_bls.api.responses.schema import CreateRequest
+from tests.unit.docs.pages import ROOT, code
+
+PAGE = ROOT / "docs" / "api.md"
+TABLES: dict[tuple[str, ...], tuple[Any, ...]] = {
+    ("Both", "Chat completions only"): (ChatCompletionRequest,),
+    ("Both", "Completions only"): (CompletionRequest,),
+    ("Responses",): (CreateRequest,),
+    ("Messages",): (MessagesRequest,),
+    ("Embeddings",): (EmbeddingsBody,),
+    ("Rerank and score",): (RerankBody, ScoreBody),
+    ("Moderations",): (ModerationsBody,),
+    ("Adapters",): (LoadBody, UnloadBody),
+}
+"""Sections → the bodies whose fields their tables list."""
+
+REFUSALS = {cls: fields for e in ENDPOINTS for cls, fields in e.operation.unsupported.items()}
+
+
+def rewritten(text: str) -> str:
+    """The page with these tables made from the code: fields of one row that differ get rows of their own."""
+    sections: dict[str, tuple[Any, ...]] = {}
+    for titled, bodies in TABLES.items():
+        for name in titled:
+            sections[name] = sections.get(name, ()) + bodies
+    lines, section, titles = [], "", set(re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    for line in text.split("\n"):
+        if line.startswith("#"):
+            section = line.lstrip("# ")
+        row = re.fullmatch(r"\| (`.*?) \| .* \|", line)
+        if row is None or section not in sections:
+            lines.append(line)
+            continue
+        names = code(row[1])
+        cls = next(cls for cls in sections[section] if set(names) <= set(cls.__struct_encode_fields__))
+        rows: dict[str, list[str]] = {}
+        for name in names:
+            rows.setdefault(_cell(name, cls, titles), []).append(f"`{name}`")
+        lines += [f"| {', '.join(fields)} | {cell} |" for cell, fields in rows.items()]
+    return "\n".join(lines)
+
+
+def _cell(name: str, cls: Any, titles: set[str]) -> str:
+    judged = verdict(cls, name, REFUSALS)
+    if judged == "neutral":
+        return "neutral: " + ", ".join(f"`{json.dumps(value)}`" for value in REFUSALS[cls][name].values)
+    if judged == "refused":
+        return "refused"
+    info: Any = mi.type_info(cls)
+    if cls is not ChatCompletionRequest and any(f.encode_name == name and is_passed_on(f) for f in info.fields):
+        return "as on chat completions"
+    said = re.sub(r"^Harmless(\.|: )", "", field_docs(cls).get(name, ""))
+    cell = f"{judged}. {said[0].upper()}{said[1:]}" if said else judged
+    return re.sub(r'"([^"]+)"', lambda m: _link(m[1]) if m[1] in titles else m[0], cell).replace("|", "\\|")
+
+
+def _link(title: str) -> str:
+    return f"[{title}](#{title.lower().replace(' ', '-')})"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
