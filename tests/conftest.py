@@ -39,7 +39,7 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         files = {path: path.read_text(encoding="utf-8") for path in TRITON.glob("test_*.py")}
         own = {f"tests/triton/{path.name}" for path, text in files.items() if "run_server" in text}
-        self._own = own | {"tests/triton/test_contenders.py", "tests/triton/test_ranks.py"}
+        self._own = own | {f"tests/triton/test_{name}.py" for name in ("contenders", "ranks", "torture")}
 
     def _split_scope(self, nodeid: str) -> str:
         path = super()._split_scope(nodeid)

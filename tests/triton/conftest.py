@@ -17,6 +17,7 @@ from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.launcher.testing import RunningServer, copy_models, run_server
 from tests.triton import reference as transformers_model
+from tests.triton.browser import Browser, started_browser
 from tests.triton.conversations import QUESTION
 from tests.triton.reference import Reference, load_reference
 
@@ -83,9 +84,10 @@ def two_instances(repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(repository: Path) -> Iterator[RunningServer]:
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The one server that most tests talk to; started as `tritonserver` starts by default."""
-    with run_server(repository, auto_complete=True) as running:
+    batches = {"OPENAI_BLS_BATCHES_DIR": str(tmp_path_factory.mktemp("batches"))}
+    with run_server(repository, batches, auto_complete=True) as running:
         yield running
 
 
@@ -94,6 +96,16 @@ def client(server: RunningServer) -> Iterator[openai.OpenAI]:
     """The official SDK, unmodified."""
     with openai.OpenAI(base_url=server.openai_url, api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's own browser, without a window.
+
+    For one module: as long as it is there an event loop runs in this thread, and `asyncio.run` of other tests fails.
+    """
+    with started_browser() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

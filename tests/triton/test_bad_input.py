@@ -196,6 +196,22 @@ def _text(path: Path) -> str:
         return ""
 
 
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        ("openai_bls", b'{"prompt": "x", "\x80": 1}'),
+        ("tensorrt_llm_bls", b'{"text_input": "x", "max_tokens": 2, "\x80": 1}'),
+        ("tensorrt_llm", b'{"input_ids": [1], "request_output_len": 2, "\x80": 1}'),
+        ("preprocessing", b'{"QUERY": "x", "\x80": 1}'),
+    ],
+)
+def test_a_parameter_that_is_not_utf_8(server: RunningServer, model: str, body: bytes) -> None:
+    """Triton passes it on; the model's log has nothing of it, as the last test of this file sees."""
+    response = httpx.post(f"{server.http_url}/v2/models/{model}/generate", content=body, timeout=60)
+    assert response.status_code == 400
+    assert "not valid UTF-8" in response.text
+
+
 @pytest.mark.parametrize("model", ["openai_bls", "ensemble"])
 def test_a_request_too_large_for_tritons_endpoints(server: RunningServer, model: str) -> None:
     field = "prompt" if model == "openai_bls" else "text_input"

@@ -21,6 +21,8 @@ from openai_bls.launcher.smoke.session import Session, Target
 from openai_bls.launcher.testing import RunningServer, run_server
 from openai_bls.triton_models.openai_bls.model_index import GrpcModelIndex, HttpModelIndex
 from tests.triton.conftest import ROOT
+from tests.triton.page_shell import Shell
+from tests.unit.docs.blocks import all_blocks
 
 pytestmark = pytest.mark.triton
 
@@ -212,6 +214,16 @@ def test_smoke_checks_find_their_models(example_server: RunningServer) -> None:
     outcomes = list(run(checks, Session(Target(example_server.openai_url, example_server.http_url))))
     assert len(outcomes) == 2 * len(of_tasks) > 0
     assert [outcome.line() for outcome in outcomes if outcome.status != "ok"] == []
+
+
+def test_blocks_of_the_pages(example_server: RunningServer, repository: Path, tmp_path: Path) -> None:
+    """Those that say that they need these models."""
+    shell = Shell(tmp_path, repository, example_server)
+    blocks = [block for block in all_blocks() if block.needs == ("the examples",)]
+    assert blocks
+    for block in blocks:
+        done = shell.run(block.language, block.code)
+        assert done.returncode == 0, block.name + done.stdout + done.stderr
 
 
 def test_refusals(sdk: openai.OpenAI, example_server: RunningServer) -> None:

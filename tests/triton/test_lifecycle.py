@@ -21,8 +21,8 @@ import numpy as np
 import openai
 import pytest
 
-from openai_bls.__main__ import main
-from openai_bls.launcher.key_headers import forwarded_keys
+from openai_bls.commands.main import main
+from openai_bls.launcher.forwarded_headers import forwarded_headers
 from openai_bls.launcher.ports import lease_ports
 from openai_bls.launcher.stub_watch import stubs
 from openai_bls.launcher.testing import RunningServer, run_server
@@ -361,14 +361,14 @@ def check_keys_on_tritons_endpoints(server: RunningServer) -> None:
 
 
 def test_api_keys_and_concurrency_limit(repository: Path, tmp_path: Path) -> None:
-    """One request more than allowed is a 503 that OpenAI clients know to retry."""
+    """One request more than allowed is a 429 that OpenAI clients know to retry."""
     keys = tmp_path / "keys"
     keys.write_text("alice: a1\n")
     env = {**SLOW_NULL, "OPENAI_BLS_MAX_CONCURRENT_REQUESTS": "1", "OPENAI_BLS_API_KEY": "secret"}
     env["OPENAI_BLS_API_KEYS_FILE"] = str(keys)
     options: dict[str, Any] = {"model": "openai_bls", "messages": HELLO, "max_tokens": 2}
     with (
-        run_server(repository, env=env, args=forwarded_keys(repository, [], env)) as server,
+        run_server(repository, env=env, args=forwarded_headers(repository, [], env)) as server,
         openai.OpenAI(base_url=server.openai_url, api_key="wrong", max_retries=0) as stranger,
         openai.OpenAI(base_url=server.openai_url, api_key="secret", max_retries=0) as client,
     ):
@@ -379,9 +379,9 @@ def test_api_keys_and_concurrency_limit(repository: Path, tmp_path: Path) -> Non
             **{**options, "max_tokens": 150, "extra_body": {"ignore_eos": True}}, stream=True
         )
         next(stream)
-        with pytest.raises(openai.InternalServerError) as caught:
+        with pytest.raises(openai.RateLimitError) as caught:
             client.chat.completions.create(**options)
-        assert (caught.value.status_code, caught.value.code) == (503, "server_overloaded")
+        assert (caught.value.type, caught.value.code) == ("requests", "rate_limit_exceeded")
         assert caught.value.response.headers["retry-after"]
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
         assert client.chat.completions.create(**options).usage

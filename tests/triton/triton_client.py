@@ -108,14 +108,16 @@ class GrpcStream:
         inputs: list[grpcclient.InferInput],
         parameters: dict[str, Any] | None = None,
         request_id: str = "",
+        timeout_us: int | None = None,
     ) -> None:
-        """Send one request."""
+        """Send one request; `timeout_us` is Triton's own timeout, in microseconds."""
         self._outstanding += 1
         self._client.async_stream_infer(
             model,
             inputs,
             request_id=request_id,
             parameters=parameters,
+            timeout=timeout_us,
             enable_empty_final_response=True,
         )
 
