@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from openai_bls.core.settings import ENV_PREFIX
 from openai_bls.launcher import checks, progress
+from openai_bls.launcher.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.console import Console, fail
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.examples import examples
@@ -26,7 +27,7 @@ from openai_bls.launcher.ranks import RankOptions, orchestrator_flags, plan_rank
 from openai_bls.launcher.readiness import expected_models, not_ready, served_models, serves_openai
 from openai_bls.launcher.server import Server, flag_values, has_flag, prepare
 from openai_bls.launcher.server_release import closed_shared_memory, exposure_warning, model_control
-from openai_bls.launcher.stub_watch import StubWatch
+from openai_bls.launcher.stub_watch import StubWatch, stubs
 from openai_bls.launcher.supervisor import DEFAULT_RESTARTS, WINDOW_SECONDS, Backoff
 from openai_bls.pipeline.restarts import SERVER, VARIABLE, RestartCounts
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.1
 _REMIND_SECONDS = 15.0
+_LOOK_SECONDS = 1.0
 _KEEP_LOG_BYTES = 16 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -170,7 +172,7 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
     # A container shows everything, for months, and nobody reads the file that it passes through.
     log = LogFollower(log_path, _KEEP_LOG_BYTES if options.verbose and options.log_file is None else None)
     backoff = Backoff(options.restarts)
-    # A server that has never been ready would not be the next time.
+    # A server that has never been ready would mostly not be the next time.
     served = False
     code = 1
     with _stop_requests() as stops:
@@ -183,7 +185,8 @@ def _run(options: ServeOptions, start: Start, console: Console, log_path: Path) 
                 finally:
                     # Reached with a live server only by an exception, such as a closed standard output.
                     code = process.stop()
-                served = served or foreground.served
+                # A load that the server gave up for want of CPU time has every chance at the next start.
+                served = served or foreground.served or foreground.gave_up
                 if counts is None or not served or not foreground.failed or not _wait(console, backoff, stops):
                     return code
                 counts.add(SERVER)
@@ -280,6 +283,10 @@ class _Foreground:
         self.ready = False
         self.failed = False
         """It has ended with an error, and nobody has asked for its end."""
+        self.gave_up = False
+        """It has given up the process of a model that was loading, and would have waited for its end for ever."""
+        self._abandoned = AbandonedStubs()
+        self._looked = 0.0
         self._stopping = 0
         self._last_news = console.elapsed
         self._bar = progress.Bar("loading", 0)
@@ -302,6 +309,7 @@ class _Foreground:
             self._pass_stops_on()
             if not self.ready and not self._stopping:
                 self._look_for_readiness()
+                self._look_for_abandoned_stubs()
             time.sleep(_POLL_SECONDS)
 
     @property
@@ -345,6 +353,18 @@ class _Foreground:
         elif self._console.elapsed - self._last_news > _REMIND_SECONDS:
             waiting = self._watcher.waiting or missing
             self._news(f"still waiting for {', '.join(waiting)}")
+
+    def _look_for_abandoned_stubs(self) -> None:
+        if self._console.elapsed - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = self._console.elapsed
+        server = self._process.pid
+        models = {stub.pid: model for model, loading in stubs(server).items() for stub in loading}
+        for pid in self._abandoned.look(server, models):
+            self.gave_up = True
+            self._news(f"tritonserver has given up {models[pid]}, which had no CPU time for a second; killing it")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _announce(self) -> None:
         host, ports = self._options.host, self._options.ports

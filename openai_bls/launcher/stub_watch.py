@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from openai_bls.launcher.abandoned_stubs import AbandonedStubs
 from openai_bls.launcher.checks import OPENAI_MODEL
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.readiness import ask
@@ -71,6 +72,7 @@ class StubWatch:
         self._tell = tell
         self._restarted = restarted
         self._supervisor = Supervisor(limit)
+        self._abandoned = AbandonedStubs()
         self._ended: SimpleQueue[tuple[str, str | None]] = SimpleQueue()
         self._closing = threading.Event()
         # Daemons: what the server does not answer must not keep the launcher.
@@ -94,6 +96,11 @@ class StubWatch:
         """The server as it is; None if it does not tell."""
         # The index comes last: a model that is being unloaded is not ready before its stubs end.
         silent, seen = self._silent(), stubs(self._server)
+        models = {stub.pid: model for model, found in seen.items() for stub in found}
+        for pid in self._abandoned.look(self._server, models):
+            self._tell(f"tritonserver waits for the end of a process of {models[pid]}; killing it")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         status, body = ask(*self._http, "POST", "/v2/repository/index", control_headers(self._server, "http"))
         if status != 200:
             return None

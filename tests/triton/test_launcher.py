@@ -19,6 +19,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from openai_bls.commands.main import main
+from openai_bls.launcher.abandoned_stubs import awaited_children
 from openai_bls.launcher.checks import check_repository
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.launcher.ports import is_free, lease_ports
@@ -68,6 +69,24 @@ class TritonPythonModel:
                     time.sleep(0.02)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("out", text.as_numpy())]))
         return responses
+"""
+
+# Is paused in its first load, in the folder of the model.
+PAUSED = """
+import pathlib
+import time
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = pathlib.Path(args["model_repository"])
+        if not (folder / "paused").exists():
+            (folder / "begun").touch()
+            while not (folder / "paused").exists():
+                time.sleep(0.02)
+
+    def execute(self, requests):
+        return []
 """
 
 BROKEN = """
@@ -401,3 +420,22 @@ def test_serve_restarts_what_dies(
     assert launcher.finish() == 128 + signal.SIGKILL
     assert "no further restart: that was the last one within 10 minutes (--restarts)" in launcher.output
     assert launcher.family() == []
+
+
+def test_serve_starts_again_when_the_server_gives_up_a_process_that_lives(
+    start: Callable[..., Launcher], repository: Path
+) -> None:
+    """A process that is not given a second of CPU time while it loads: the server would wait for its end for ever."""
+    add_model(repository, "paused", PAUSED)
+    launcher = start()
+    wait_until((repository / "paused" / "begun").exists)
+    server = launcher.tritonserver()
+    (stub,) = stubs(server)["paused"]
+    os.kill(stub.pid, signal.SIGSTOP)
+    wait_until(lambda: stub.pid in awaited_children(server))
+    os.kill(stub.pid, signal.SIGCONT)
+    (repository / "paused" / "paused").touch()
+    launcher.read_until(
+        r"tritonserver has given up paused.*\n(.*\n)*.*starting the server again\n(.*\n)*.*Listening: .*\n"
+    )
+    assert launcher.tritonserver() != server
