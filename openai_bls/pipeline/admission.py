@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -152,6 +153,8 @@ class Admission:
         self._share = math.inf
         """Sequences that this instance may have in an engine that others fill, too."""
         self._starting = False
+        self._running_of: Counter[str] = Counter()
+        """Requests that the engine has, by the name of their API key."""
         self.running = 0
         """Sequences that the engine has from here."""
 
@@ -183,16 +186,18 @@ class Admission:
         """
         if self._queue.count:
             self._check_bounds(key, prompt_tokens)
-        if deadline is None:
+        own = self._queue.of(key)
+        if deadline is None or not (self._running_of[key] or (own is not None and own.items)):
+            # However wrong the estimates are, they keep nobody out who has nothing here.
             return
         wait_s = needed_s = 0.0
         if self._queue.count or self.running >= self._most():
             wait_s = self.wait_s(key) or 0.0
-            needed_s = wait_s + self._service.most_s(max_tokens)
+            needed_s = wait_s + self._service.most_s(key, max_tokens)
         elif self.running >= self._capacity() * _ALWAYS:
-            # It has its whole time still, as those that come after it would: it is refused only if the engine is so full
-            # already that a usual answer would be late.
-            needed_s = self._service.usual_s(self.running + 1, max_tokens)
+            # It has its whole time still, as those that come after it would: it is refused only if the engine is so
+            # full already that a usual answer would be late.
+            needed_s = self._service.usual_s(key, self.running + 1, max_tokens)
         if self._late(deadline, needed_s):
             raise RateLimitError(
                 f"The engine is busy: the answer would come after the timeout of {deadline.timeout_s:g} s.",
@@ -216,7 +221,7 @@ class Admission:
             RateLimitError: it is refused, as by `check`.
         """
         self.check(key, deadline, max_tokens=max_tokens, prompt_tokens=prompt_tokens)
-        cost_tokens = max(1, prompt_tokens + int(sequences * min(max_tokens, self._service.expected_tokens)))
+        cost_tokens = max(1, prompt_tokens + int(sequences * min(max_tokens, self._service.expected_tokens(key))))
         return Ticket(self, key, prompt_tokens, cost_tokens, max_tokens, sequences, deadline)
 
     def _check_bounds(self, key: str, prompt_tokens: int) -> None:
@@ -302,12 +307,13 @@ class Admission:
                 if not self._queue.count:
                     self._drain.moved(self._clock(), 0, more=False)
             return
+        self._running_of[ticket.key] -= 1
         among = (ticket.among + self.running) / 2
         self.running -= ticket.running
         ticket.running = 0
         first_s = None if first_token_at is None else first_token_at - ticket.started_at
         seconds, tokens = self._clock() - ticket.started_at, output_tokens / ticket.sequences
-        self._service.add(among, first_s, seconds, tokens, done=done)
+        self._service.add(ticket.key, among, first_s, seconds, tokens, done=done)
         if self._queue.count:
             self._queue.charge(ticket.key, ticket.prompt_tokens + output_tokens - ticket.cost_tokens)
             self._start_next()
@@ -333,7 +339,8 @@ class Admission:
                 self._on_waiting(-1, -ticket.prompt_tokens)
                 now = self._clock()
                 deadline = ticket.deadline
-                late = deadline is not None and self._late(deadline, self._service.most_s(ticket.max_tokens))
+                needed_s = self._service.most_s(ticket.key, ticket.max_tokens) if self._running_of[ticket.key] else 0.0
+                late = deadline is not None and self._late(deadline, needed_s)
                 self._drain.moved(now, 0 if late else ticket.cost_tokens, more=bool(self._queue.count))
                 if deadline is not None and late:
                     assert ticket.job is not None
@@ -348,6 +355,7 @@ class Admission:
         ticket.running = ticket.sequences
         self.running += ticket.sequences
         ticket.among = self.running
+        self._running_of[ticket.key] += 1
         assert ticket.job is not None
         if not self._starting:
             ticket.job.submit()
@@ -362,11 +370,8 @@ class Admission:
     def _most(self) -> float:
         """Sequences that the engine may have from here."""
         capacity = self._capacity()
-        step_s = self._service.token_s(self.running + 1) + WAY_S
-        seconds = self._service.usual_s(self.running + 1)
         # What ends in the step in which the next ones are on their way, on average.
-        share = step_s / max(seconds, step_s) if seconds else 1 / 8
-        ahead = max(1, round(capacity * share))
+        ahead = max(1, round(capacity * self._service.share_per_step(self.running + 1, WAY_S)))
         if self._instances > 1:
             self._look_at_stats(capacity, ahead)
         return min(capacity, self._share) + ahead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 MEMORY_S = 10.0
 """Seconds of waiting after which a measurement counts 1/e of a new one."""
@@ -15,6 +16,8 @@ _TREND_SPREAD = 0.05
 """Share of their mean by which points must differ to tell a slope."""
 _EXPECTED_TOKENS = 64
 """Tokens that an answer is expected to have as long as none has been seen."""
+_SHARE_PER_STEP = 1 / 8
+"""Share of the sequences that is expected to end in a step as long as none has."""
 
 
 class DrainRate:
@@ -118,18 +121,26 @@ class ServiceTime:
         """Seconds per token after the first, by the sequences that run."""
         self._token_s = Quantile(_MOST)
         self._first_s = (Quantile(_USUAL), Quantile(_MOST))
-        self._tokens = (Quantile(_USUAL), Quantile(_MOST))
+        self._seconds = Quantile(_USUAL)
+        self._tokens: defaultdict[str, tuple[Quantile, Quantile]] = defaultdict(
+            lambda: (Quantile(_USUAL), Quantile(_MOST))
+        )
+        """Per sequence, by the name of the API key: how long answers are is a matter of who asks."""
 
-    def add(self, running: float, first_s: float | None, seconds: float, tokens: float, *, done: bool) -> None:
+    def add(
+        self, key: str, running: float, first_s: float | None, seconds: float, tokens: float, *, done: bool
+    ) -> None:
         """Count a request that the engine has had.
 
         Args:
-            running: sequences that it had meanwhile.
+            key: name of its API key.
+            running: sequences that the engine had meanwhile.
             first_s: to the first token; None if there was none.
-            seconds: that it had the request.
+            seconds: that the engine had it.
             tokens: per sequence.
-            done: the request was answered in full.
+            done: it was answered in full.
         """
+        self._seconds.add(seconds, whole=done)
         for first in self._first_s:
             first.add(seconds if first_s is None else first_s, whole=done or first_s is not None)
         if first_s is not None and tokens > 1:
@@ -137,22 +148,23 @@ class ServiceTime:
             self._token_s.add(token_s)
             self._pace.add(running, token_s)
         if tokens:
-            for total in self._tokens:
+            for total in self._tokens[key]:
                 total.add(tokens, whole=done)
 
-    @property
-    def expected_tokens(self) -> float:
-        """Tokens that a sequence is expected to generate, if it may."""
-        return self._tokens[0].value or _EXPECTED_TOKENS
+    def expected_tokens(self, key: str) -> float:
+        """Tokens that a sequence of a key is expected to generate, if it may."""
+        return self._tokens[key][0].value or _EXPECTED_TOKENS
 
-    def token_s(self, running: float) -> float:
-        """Seconds per token while so many sequences run; 0 if that is not known."""
-        return self._pace.at(running)
+    def usual_s(self, key: str, running: float, max_tokens: float) -> float:
+        """Seconds for a usual request of a key while so many sequences run; 0 if that is not known."""
+        return self._first_s[0].value + self._pace.at(running) * min(max_tokens, self._tokens[key][0].value)
 
-    def usual_s(self, running: float, max_tokens: float = math.inf) -> float:
-        """Seconds for a usual request while so many sequences run; 0 if that is not known."""
-        return self._first_s[0].value + self._pace.at(running) * min(max_tokens, self._tokens[0].value)
+    def most_s(self, key: str, max_tokens: float) -> float:
+        """Seconds that are enough for most requests of a key; 0 if that is not known."""
+        return self._first_s[1].value + self._token_s.value * min(max_tokens, self._tokens[key][1].value)
 
-    def most_s(self, max_tokens: float) -> float:
-        """Seconds that are enough for most requests; 0 if that is not known."""
-        return self._first_s[1].value + self._token_s.value * min(max_tokens, self._tokens[1].value)
+    def share_per_step(self, running: float, way_s: float) -> float:
+        """Share of the sequences that ends, on average, in one step and so many seconds more."""
+        seconds = self._seconds.value
+        step_s = self._pace.at(running) + way_s
+        return step_s / max(seconds, step_s) if seconds else _SHARE_PER_STEP

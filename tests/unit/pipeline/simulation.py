@@ -217,8 +217,7 @@ class World:
         try:
             ticket = self.admission.ticket(need.key, need.prompt_tokens, need.max_tokens, 1, deadline)
         except RateLimitError as error:
-            assert error.retry_after_s is not None
-            ended(error.reason, None, error.retry_after_s)
+            ended(error.reason, None, error.retry_after_s or 0.0)
         else:
             Attempt(self, need, ticket, ended)
 
