@@ -25,8 +25,20 @@ def lognormal(world: World, mean: float, sigma: float, most: int) -> int:
     return max(1, min(most, int(world.random.lognormvariate(math.log(mean) - sigma**2 / 2, sigma))))
 
 
+def constant(rate: float) -> Callable[[float], float]:
+    return lambda now: rate
+
+
+def always(need: Need) -> Needs:
+    return lambda world: need
+
+
 def fixed(timeout_s: float) -> Needs:
-    return lambda world: Need(timeout_s=timeout_s)
+    return always(Need(timeout_s=timeout_s))
+
+
+def stream(key: str) -> Needs:
+    return lambda world: Need(key, 500, world.random.randint(32, 96), 96)
 
 
 def varied(timeout_s: float, sigma: float = 0.8, prompt: float = 200) -> Needs:
@@ -75,8 +87,7 @@ def world_of(name: str, factor: float = 0) -> World:
     pace, need = SCENARIOS[name]
     world = World(pace, STOOD_STILL if name == "a minute of standing still" else WINDOW)
     if factor:
-        rate = factor * capacity(name)
-        world.arrivals(need, lambda now: rate)
+        world.arrivals(need, constant(factor * capacity(name)))
     return world
 
 
@@ -123,7 +134,7 @@ def test_tight_and_loose_deadlines_of_keys_with_weights() -> None:
             Need("patient", 300, 96, 128, timeout_s=20),
             Need("batch", 1000, 128, 128),
         ):
-            world.arrivals(lambda world, need=need: need, lambda now, rate=4.0 * factor: rate)
+            world.arrivals(always(need), constant(4.0 * factor))
         world.run()
         tokens[factor] = sum(seen.tokens for seen in world.seen.values())
         shares = {key: world.seen[key].tokens / limits[key].weight for key in limits}
@@ -139,7 +150,7 @@ def test_500_streams_of_one_key_do_not_double_the_time_to_first_token_of_another
         world = World(Pace(batch, lambda now, running: 0.03, prefill_s=0, first_s=0.1), (20, 120))
         for key, count in (("many", streams), ("one", 1)):
             for _ in range(count):
-                world.client(lambda world, key=key: Need(key, 500, world.random.randint(32, 96), 96))
+                world.client(stream(key))
         times.append(world.run().seen["one"].first_s)
     alone, beside = times
     for of in (statistics.median, lambda seconds: statistics.quantiles(seconds, n=10)[-1]):
@@ -150,7 +161,7 @@ def test_nothing_starves() -> None:
     world = World(STEADY, WINDOW)
     rates = {"one": 1.0, "two": 0.2, "flood": 300.0}
     for key, rate in rates.items():
-        world.arrivals(lambda world, key=key: Need(key, 200), lambda now, rate=rate: rate)
+        world.arrivals(always(Need(key, 200)), constant(rate))
     world.run()
     for key in ("one", "two"):
         assert set(world.seen[key].outcomes) == {"answered"}
