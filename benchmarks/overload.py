@@ -2,16 +2,16 @@
 
 The engine is the null engine at a pace, with a delay of first tokens, as prompts would be. Goodput:
 requests arrive at random (open loop, no retries) at the rate that the server was measured to have and at ten times
-that rate, each with a timeout; what counts are answers in time. Fairness: the time to first token of a key, alone and
-beside many streams of another key, and, for comparison, of one more request of that other key. Ratios are of the same
-run. Prints tables in Markdown.
+that rate, each with a timeout; what counts are answers in time, by the server's clock and by the client's. Fairness:
+the time to first token of a key, alone and beside many streams of another key, and, for comparison, of one more request
+of that other key. Each ratio is of one round, what is concluded of the median of the rounds: a machine that is busy for
+a while spoils a round, and where it spoils more the tables say so. Prints them in Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import random
 import statistics
 import sys
@@ -29,9 +29,10 @@ from benchmarks.contenders.servers import prepare
 from benchmarks.driver import exit_on_sigterm
 from benchmarks.machine import conditions
 from benchmarks.options import positive
+from benchmarks.processes import CpuSample, cpu_used, sample_cpu
 from benchmarks.report import markdown_table
 from openai_bls.launcher.errors import LaunchError
-from openai_bls.launcher.testing import run_server
+from openai_bls.launcher.testing import RunningServer, run_server
 
 _ROOT = Path(__file__).resolve().parent.parent
 KEYS = "alone: alone\nmany: many\n"
@@ -42,9 +43,11 @@ _ANSWER_TOKENS = (32, 96)
 """Fewest and most tokens of an answer, equally likely between, where fairness is measured."""
 _GOODPUT_TOKENS = (64, 64)
 """The same for goodput: an engine does more answers in a second if the long ones are refused."""
+_PROBE_TOKENS = (2, 2)
+"""The same for requests of which the first token counts."""
 _TIMEOUT_S = 3.0
 """Of each request, where goodput is measured: about four times what the engine takes for one."""
-_SETTLE_S = 4.0
+_SETTLE_S = 2.5
 """Seconds at a new load that do not count."""
 
 
@@ -66,6 +69,10 @@ class Load:
     rate: float
     seconds: float
     answers: list[Answer] = field(default_factory=list)
+    lag_s: float = 0.0
+    """Seconds by which the median request was sent later than it was due."""
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of the window, of `openai_bls` and of the client."""
 
     @property
     def goodput(self) -> float:
@@ -73,9 +80,38 @@ class Load:
         return self.statuses[200] / self.seconds
 
     @property
+    def clients_goodput(self) -> float:
+        """The same by the client's clock, from the time at which a request was due: what waits for a processor before
+        the server reads it, or after it has answered, is not in the server's."""
+        in_time = [a for a in self.answers if a.status == 200 and a.ended_at - a.began_at <= _TIMEOUT_S]
+        return len(in_time) / self.seconds
+
+    @property
     def statuses(self) -> Counter[int]:
         """Number of answers by status."""
         return Counter(answer.status for answer in self.answers)
+
+
+@dataclass
+class Round:
+    """Loads that were measured after each other."""
+
+    capacity: float
+    """Answers per second while there is always one more, without timeouts."""
+    usual: Load
+    heavy: Load
+
+    @property
+    def share(self) -> float:
+        """Goodput under the heavy load, of the highest measured."""
+        return self.heavy.goodput / max(self.capacity, self.usual.goodput, self.heavy.goodput, 1e-9)
+
+    @property
+    def refusal_us(self) -> float:
+        """CPU microseconds of `openai_bls` for each 429: what it had to do more than under the usual load."""
+        refused = self.heavy.statuses[429] / self.heavy.seconds
+        more = self.heavy.cpu_s["openai_bls"] / self.heavy.seconds - self.usual.cpu_s["openai_bls"] / self.usual.seconds
+        return more / refused * 1e6 if refused else 0.0
 
 
 class Client:
@@ -92,8 +128,10 @@ class Client:
         self.random = random.Random(1)
         self._tokens = tokens
 
-    async def ask(self, key: str, *, stream: bool, timeout_s: float | None = None) -> Answer:
-        """One completion."""
+    async def ask(
+        self, key: str, *, stream: bool, timeout_s: float | None = None, due_at: float | None = None
+    ) -> Answer:
+        """One completion, which was to be asked for at `due_at`."""
         body = msgspec.json.encode(
             {"prompt": "one two three", "max_tokens": self.random.randint(*self._tokens), "stream": stream,
              "ignore_eos": True, "timeout": timeout_s}
@@ -102,7 +140,7 @@ class Client:
             f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        answer = Answer(time.monotonic())
+        answer = Answer(time.monotonic() if due_at is None else due_at)
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
             writer.write(head.encode() + body)
@@ -136,26 +174,35 @@ async def saturated_rate(client: Client, batch: int, seconds: float) -> float:
     return ended / seconds
 
 
-async def at_rate(client: Client, rate: float, seconds: float) -> Load:
-    """Requests that arrive at random, `rate` in a second."""
+async def at_rate(client: Client, rate: float, seconds: float, pid: int) -> Load:
+    """Requests that arrive at random, `rate` in a second; `pid` is the server's."""
     answers: list[Answer] = []
+    lags: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
+    before: tuple[CpuSample, float] | None = None
 
-    async def ask() -> None:
-        answers.append(await client.ask("alone", stream=False, timeout_s=_TIMEOUT_S))
+    async def ask(due_at: float) -> None:
+        lags.append(time.monotonic() - due_at)
+        answers.append(await client.ask("alone", stream=False, timeout_s=_TIMEOUT_S, due_at=due_at))
 
     began = due = time.monotonic()
     while due - began < _SETTLE_S + seconds:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
-        task = asyncio.create_task(ask())
+        if before is None and due - began >= _SETTLE_S:
+            before = sample_cpu(pid), time.process_time()
+        task = asyncio.create_task(ask(due))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         due += client.random.expovariate(rate)
     # A busy machine may be late with its arrivals.
     ended = time.monotonic()
+    cpu_s: dict[str, float] = {"openai_bls": 0.0}
+    if before is not None:
+        cpu_s |= cpu_used(before[0], sample_cpu(pid)) | {"client": time.process_time() - before[1]}
     await asyncio.gather(*tasks)
     window = began + _SETTLE_S
-    return Load(rate, ended - window, [answer for answer in answers if window <= answer.ended_at < ended])
+    kept = [answer for answer in answers if window <= answer.ended_at < ended]
+    return Load(rate, ended - window, kept, statistics.median(lags), cpu_s)
 
 
 async def first_tokens(client: Client, key: str, count: int) -> list[float]:
@@ -175,18 +222,20 @@ async def first_tokens(client: Client, key: str, count: int) -> list[float]:
     return times
 
 
-async def beside(client: Client, streams: int, count: int) -> dict[str, list[float]]:
-    """Milliseconds to the first token, alone and beside streams of another key."""
+async def beside(url: str, streams: int, count: int, *, same: bool) -> dict[str, list[float]]:
+    """Milliseconds to the first token, alone and beside streams of another key, and, if asked for, of the same one."""
+    client, probe = Client(url, _ANSWER_TOKENS), Client(url, _PROBE_TOKENS)
 
     async def ask_on() -> None:
         while True:
             await client.ask("many", stream=True)
 
-    times = {"alone": await first_tokens(client, "alone", count)}
+    times = {"alone": await first_tokens(probe, "alone", count)}
     tasks = [asyncio.create_task(ask_on()) for _ in range(streams)]
     await asyncio.sleep(_SETTLE_S)
-    times["beside"] = await first_tokens(client, "alone", count)
-    times["of the same key"] = await first_tokens(client, "many", 2)
+    times["beside"] = await first_tokens(probe, "alone", count)
+    if same:
+        times["of the same key"] = await first_tokens(probe, "many", 1)
     await cancel(tasks)
     return times
 
@@ -199,50 +248,74 @@ async def cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.sleep(1)
 
 
-async def fairness(url: str, options: argparse.Namespace) -> str:
+async def fairness(server: RunningServer, options: argparse.Namespace) -> str:
     """Times to first tokens, as a table."""
-    client = Client(url, _ANSWER_TOKENS)
-    times: dict[str, list[float]] = {}
-    for _ in range(options.rounds):
-        for name, values in (await beside(client, options.streams, options.requests)).items():
-            times.setdefault(name, []).extend(values)
-    return fairness_table(times)
+    return fairness_table(
+        [
+            await beside(server.openai_url, options.streams, options.requests, same=not index)
+            for index in range(options.rounds)
+        ]
+    )
 
 
-async def goodput(url: str, options: argparse.Namespace) -> str:
+async def goodput(server: RunningServer, options: argparse.Namespace) -> str:
     """Answers in time at each load, as a table."""
-    client = Client(url, _GOODPUT_TOKENS)
-    capacity = await saturated_rate(client, options.goodput_batch, options.seconds)
-    loads = [
-        await at_rate(client, capacity * factor, options.seconds)
-        for factor in itertools.chain.from_iterable(itertools.repeat((1, options.factor), options.rounds))
-    ]
-    return goodput_table(capacity, loads, options.factor)
+    client = Client(server.openai_url, _GOODPUT_TOKENS)
+    rounds: list[Round] = []
+    for _ in range(options.rounds):
+        capacity = await saturated_rate(client, options.goodput_batch, options.seconds)
+        loads = [await at_rate(client, capacity * times, options.seconds, server.pid) for times in (1, options.factor)]
+        rounds.append(Round(capacity, *loads))
+    return goodput_table(rounds, options.factor)
 
 
-def fairness_table(times: dict[str, list[float]]) -> str:
-    """One row per situation, alone first."""
-    base = statistics.median(times["alone"])
+def fairness_table(rounds: Sequence[dict[str, list[float]]]) -> str:
+    """One row per situation and round, and the median of the rounds' ratios."""
+    rows, ratios = [], []
+    for number, times in enumerate(rounds, 1):
+        base = statistics.median(times["alone"])
+        ratios.append(statistics.median(times["beside"]) / base)
+        rows += [
+            (str(number), name, f"{statistics.median(values):,.0f}", f"{max(values):,.0f}",
+             f"{statistics.median(values) / base:.2f}")
+            for name, values in times.items()
+        ]  # fmt: skip
+    table = markdown_table(("round", "time to first token", "ms p50", "ms most", "times alone"), rows)
+    return f"{table}\n\nTime to first token beside the other key's streams: {_median(ratios)} times that alone."
+
+
+def goodput_table(rounds: Sequence[Round], factor: int) -> str:
+    """One row per load, in the order of the measurements, and the median of the rounds' ratios."""
     rows = [
-        (name, f"{statistics.median(values):,.0f}", f"{statistics.quantiles(values, n=10)[-1]:,.0f}",
-         f"{statistics.median(values) / base:.2f}")
-        for name, values in times.items()
+        (str(number), f"{load.rate:,.0f}", f"{load.goodput:,.1f}", f"{load.clients_goodput:,.1f}",
+         ", ".join(f"{count} × {status}" for status, count in sorted(load.statuses.items())),
+         f"{load.lag_s * 1000:,.0f}", f"{sum(load.cpu_s.values()) / load.seconds:.2f}")
+        for number, measured in enumerate(rounds, 1)
+        for load in (measured.usual, measured.heavy)
     ]  # fmt: skip
-    return markdown_table(("time to first token", "ms p50", "ms p90", "times alone"), rows)
+    table = markdown_table(
+        (
+            "round",
+            "arrivals/s",
+            "in time/s, server's clock",
+            "client's clock",
+            "statuses",
+            "sent late by ms p50",
+            "CPUs",
+        ),
+        rows,
+    )
+    capacity = statistics.median(measured.capacity for measured in rounds)
+    refusal_us = statistics.median(measured.refusal_us for measured in rounds)
+    return (
+        f"{table}\n\nCapacity {capacity:,.1f} answers/s. Goodput at {factor} times that is "
+        f"{_median([measured.share for measured in rounds])} of the peak. A 429 costs `openai_bls` "
+        f"{refusal_us:,.0f} µs of CPU time."
+    )
 
 
-def goodput_table(capacity: float, loads: Sequence[Load], factor: int) -> str:
-    """One row per load, in the order of the measurements, and the ratio of the medians."""
-    rows = [
-        (f"{load.rate:,.0f}", f"{load.rate / capacity:.0f}", f"{load.goodput:,.1f}",
-         ", ".join(f"{count} × {status}" for status, count in sorted(load.statuses.items())))
-        for load in loads
-    ]  # fmt: skip
-    table = markdown_table(("arrivals/s", "times capacity", "answers in time/s", "statuses"), rows)
-    heavy = statistics.median(load.goodput for load in loads if load.rate > capacity * 1.5)
-    peak = max(capacity, statistics.median(load.goodput for load in loads if load.rate <= capacity * 1.5))
-    share = f"goodput at {factor} times that is {heavy / peak:.2f} of the peak"
-    return f"{table}\n\nCapacity {capacity:,.1f} answers/s; {share}."
+def _median(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} rounds)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -258,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--streams", type=positive, default=500, help="of the other key (default %(default)s)")
     parser.add_argument("--requests", type=positive, default=20, help="to a first token (default %(default)s)")
-    parser.add_argument("--seconds", type=positive, default=10, help="at each rate (default %(default)s)")
+    parser.add_argument("--seconds", type=positive, default=6, help="at each rate (default %(default)s)")
     parser.add_argument("--factor", type=positive, default=10, help="of the overload (default %(default)s)")
     parser.add_argument("--rounds", type=positive, default=3, help="(default %(default)s)")
     options = parser.parse_args(arguments)
@@ -280,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "OPENAI_BLS_API_KEYS_FILE": str(keys),
             }
             with run_server(repository, environment) as server:
-                print("\n" + asyncio.run(measure(server.openai_url, options)), flush=True)
+                print("\n" + asyncio.run(measure(server, options)), flush=True)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextvars import ContextVar
 from typing import Annotated, Any, NamedTuple
@@ -14,6 +15,10 @@ from openai_bls.core.errors import InvalidRequestError
 MAX_TIMEOUT_S = 24 * 3600
 Timeout = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_S)]
 """Seconds in which a request must be answered, from its arrival on."""
+
+TIMEOUT_HEADER = "x-request-timeout"
+"""Header with the seconds in which a request must be answered."""
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 request_timeout_s: ContextVar[float | None] = ContextVar("request_timeout_s", default=None)
 """Timeout that came beside the body of the request that is being answered: in a header, or as Triton's own."""
@@ -30,6 +35,17 @@ def checked_timeout(seconds: object, name: str) -> float:
         return float(seconds)
     raise InvalidRequestError(
         f"'{name}' must be a number of seconds above 0 and at most {MAX_TIMEOUT_S}, not {seconds!r}.", param=name
+    )
+
+
+def header_timeout(value: object) -> float:
+    """Timeout of the header `x-request-timeout`.
+
+    Raises:
+        InvalidRequestError: it is no number, or out of range.
+    """
+    return checked_timeout(
+        float(value) if isinstance(value, str) and _SECONDS.fullmatch(value) else value, TIMEOUT_HEADER
     )
 
 

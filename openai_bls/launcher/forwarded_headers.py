@@ -1,9 +1,10 @@
-"""Headers that Triton forwards to its models: those with an API key, where the models ask for one, and with a trace."""
+"""Headers that Triton forwards to its models: with a timeout, an API key where the models ask for one, and a trace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from openai_bls.core.request import TIMEOUT_HEADER
 from openai_bls.core.settings import SettingsError
 from openai_bls.launcher.checks import OPENAI_MODEL
 from openai_bls.launcher.server import has_flag
@@ -18,8 +19,8 @@ _FLAGS = ("--http-header-forward-pattern", "--grpc-header-forward-pattern")
 
 
 def forwarded_headers(repository: Path, extra: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Flags that have headers forwarded as request parameters: `authorization` if `openai_bls` asks for a key, those of
-    W3C if it makes traces.
+    """Flags that have headers forwarded as request parameters: `x-request-timeout`, `authorization` if `openai_bls`
+    asks for a key, those of W3C if it makes traces.
 
     Args:
         repository: the model repository.
@@ -31,10 +32,10 @@ def forwarded_headers(repository: Path, extra: Sequence[str], environ: Mapping[s
     except (OSError, ValueError, SettingsError):
         # The server itself says what is wrong with it.
         return []
-    names: list[str] = []
+    names = [TIMEOUT_HEADER]
     if settings.triton_requires_key and (settings.api_key or settings.api_keys_file):
         names.append("authorization")
     if settings.tracing:
         names += sorted(TRACE_PARAMETERS)
     pattern = "|".join(names)
-    return [f"{flag}=(?i)({pattern})" for flag in _FLAGS if not has_flag(extra, flag)] if names else []
+    return [f"{flag}=(?i)({pattern})" for flag in _FLAGS if not has_flag(extra, flag)]

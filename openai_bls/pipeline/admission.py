@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -19,7 +20,7 @@ from openai_bls.core.key_limits import NO_LIMITS, KeyLimits
 from openai_bls.core.request import Deadline
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.fair_queue import FairQueue
-from openai_bls.pipeline.throughput import DrainRate, Mean
+from openai_bls.pipeline.throughput import DrainRate, ServiceTime
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ WAY_S = 0.003
 """Seconds from the end of a sequence to the arrival of the next one in the engine."""
 _MARGIN = 1.1
 """Factor of estimates that are held against a deadline: work that ends just too late is lost."""
-_EXPECTED_OUTPUT_TOKENS = 64
-"""Tokens that an answer is expected to have as long as none has been seen."""
+_ALWAYS = 0.75
+"""Share of an engine's places that are filled whatever the estimates say, so that wrong ones are put right."""
 
 
 class Job(Protocol):
@@ -58,6 +59,7 @@ class Ticket:
 
     __slots__ = (
         "_admission",
+        "among",
         "cost_tokens",
         "deadline",
         "job",
@@ -89,6 +91,8 @@ class Ticket:
         self.job: Job | None = None
         self.running = 0
         """Sequences that the engine has."""
+        self.among = 0
+        """Sequences that the engine had when it got it, with these."""
         self.started_at: float | None = None
         """`time.monotonic()` when the engine got it; None while it waits."""
 
@@ -101,14 +105,15 @@ class Ticket:
         """The engine has one of its sequences less."""
         self._admission.sequence_ended(self)
 
-    def leave(self, output_tokens: int, *, done: bool) -> None:
+    def leave(self, output_tokens: int, first_token_at: float | None = None, *, done: bool) -> None:
         """It has ended, wherever it was.
 
         Args:
             output_tokens: that it has generated.
+            first_token_at: `time.monotonic()` of the first of them.
             done: it has been answered in full.
         """
-        self._admission.leave(self, output_tokens, done=done)
+        self._admission.leave(self, output_tokens, first_token_at, done=done)
 
 
 class Admission:
@@ -143,16 +148,13 @@ class Admission:
         self._clock = clock
         self._queue: FairQueue[Ticket] = FairQueue(lambda key: limits(key).weight)
         self._drain = DrainRate()
-        self._output_tokens = Mean()
-        """Of a sequence."""
-        self._seconds_per_token = Mean()
-        """Of a request's time in the engine, by the tokens of its sequences."""
-        self._seconds = Mean()
-        """That a request is in the engine."""
+        self._service = ServiceTime()
         self._seen: EngineStats | None = None
         self._share = math.inf
         """Sequences that this instance may have in an engine that others fill, too."""
         self._starting = False
+        self._running_of: Counter[str] = Counter()
+        """Requests that the engine has, by the name of their API key."""
         self.running = 0
         """Sequences that the engine has from here."""
 
@@ -182,9 +184,49 @@ class Admission:
         Raises:
             RateLimitError: it is refused.
         """
-        queue, settings = self._queue, self._settings
-        if not queue.count:
+        if self._queue.count:
+            self._check_bounds(key, prompt_tokens)
+        own = self._queue.of(key)
+        if deadline is None or not (self._running_of[key] or (own is not None and own.items)):
+            # However wrong the estimates are, they keep nobody out who has nothing here.
             return
+        wait_s = needed_s = 0.0
+        if self._queue.count or self.running >= self._most():
+            wait_s = self.wait_s(key) or 0.0
+            needed_s = wait_s + self._service.most_s(key, max_tokens)
+        elif self.running >= self._capacity() * _ALWAYS:
+            # It has its whole time still, as those that come after it would: it is refused only if the engine is so
+            # full already that a usual answer would be late.
+            needed_s = self._service.usual_s(key, self.running + 1, max_tokens)
+        if self._late(deadline, needed_s):
+            raise RateLimitError(
+                f"The engine is busy: the answer would come after the timeout of {deadline.timeout_s:g} s.",
+                reason="too_late",
+                retry_after_s=wait_s,
+            )
+
+    def ticket(
+        self, key: str, prompt_tokens: int, max_tokens: int, sequences: int, deadline: Deadline | None = None
+    ) -> Ticket:
+        """Place of a request that is ready for the engine.
+
+        Args:
+            key: name of its API key.
+            prompt_tokens: of all its prompts.
+            max_tokens: that each sequence may generate.
+            sequences: number of them.
+            deadline: None if it has none.
+
+        Raises:
+            RateLimitError: it is refused, as by `check`.
+        """
+        self.check(key, deadline, max_tokens=max_tokens, prompt_tokens=prompt_tokens)
+        cost_tokens = max(1, prompt_tokens + int(sequences * min(max_tokens, self._service.expected_tokens(key))))
+        return Ticket(self, key, prompt_tokens, cost_tokens, max_tokens, sequences, deadline)
+
+    def _check_bounds(self, key: str, prompt_tokens: int) -> None:
+        """Refuse what the bounds of the queue, or those of its key, do not allow to wait."""
+        queue, settings = self._queue, self._settings
         self._check_room(
             key,
             "",
@@ -204,33 +246,6 @@ class Admission:
                 limits.max_waiting_requests or settings.max_waiting_requests_per_key,
                 limits.max_waiting_tokens or settings.max_waiting_tokens_per_key,
             )
-        if deadline is not None:
-            wait_s = self.wait_s(key)
-            if wait_s is not None and self._late(deadline, wait_s + self._service_s(max_tokens)):
-                raise RateLimitError(
-                    f"The engine is busy: the answer would come after the timeout of {deadline.timeout_s:g} s.",
-                    reason="too_late",
-                    retry_after_s=wait_s,
-                )
-
-    def ticket(
-        self, key: str, prompt_tokens: int, max_tokens: int, sequences: int, deadline: Deadline | None = None
-    ) -> Ticket:
-        """Place of a request that is ready for the engine.
-
-        Args:
-            key: name of its API key.
-            prompt_tokens: of all its prompts.
-            max_tokens: that each sequence may generate.
-            sequences: number of them.
-            deadline: None if it has none.
-
-        Raises:
-            RateLimitError: it is refused, as by `check`.
-        """
-        self.check(key, deadline, max_tokens=max_tokens, prompt_tokens=prompt_tokens)
-        cost_tokens = max(1, prompt_tokens + int(sequences * min(max_tokens, self._expected_tokens)))
-        return Ticket(self, key, prompt_tokens, cost_tokens, max_tokens, sequences, deadline)
 
     def _check_room(self, key: str, whose: str, count: int, tokens: int, most: int, most_tokens: int) -> None:
         kind: Literal["requests", "tokens"]
@@ -259,18 +274,8 @@ class Admission:
         return min(tokens, own_tokens * (weight + others) / weight) / rate
 
     def _late(self, deadline: Deadline, needed_s: float) -> bool:
-        """Whether what needs so many seconds from now on would probably be too late."""
+        """Whether what needs so many seconds from now on would be too late."""
         return self._clock() + needed_s * _MARGIN > deadline.at
-
-    def _service_s(self, max_tokens: float) -> float:
-        """Seconds that the engine is expected to take for a request; 0 if that is not known."""
-        return (self._seconds_per_token.value or 0.0) * min(max_tokens, self._expected_tokens)
-
-    @property
-    def _expected_tokens(self) -> float:
-        """Tokens that a sequence is expected to generate, if it may."""
-        mean = self._output_tokens.value
-        return _EXPECTED_OUTPUT_TOKENS if mean is None else mean
 
     # --- the way through ---
 
@@ -294,7 +299,7 @@ class Admission:
             if self._queue.count:
                 self._start_next()
 
-    def leave(self, ticket: Ticket, output_tokens: int, *, done: bool) -> None:
+    def leave(self, ticket: Ticket, output_tokens: int, first_token_at: float | None, *, done: bool) -> None:
         """See `Ticket`."""
         if ticket.started_at is None:
             if self._queue.remove(ticket):
@@ -302,14 +307,13 @@ class Admission:
                 if not self._queue.count:
                     self._drain.moved(self._clock(), 0, more=False)
             return
+        self._running_of[ticket.key] -= 1
+        among = (ticket.among + self.running) / 2
         self.running -= ticket.running
         ticket.running = 0
-        if done:
-            seconds = self._clock() - ticket.started_at
-            per_sequence = output_tokens / ticket.sequences
-            self._output_tokens.add(per_sequence)
-            self._seconds.add(seconds)
-            self._seconds_per_token.add(seconds / max(1.0, per_sequence))
+        first_s = None if first_token_at is None else first_token_at - ticket.started_at
+        seconds, tokens = self._clock() - ticket.started_at, output_tokens / ticket.sequences
+        self._service.add(ticket.key, among, first_s, seconds, tokens, done=done)
         if self._queue.count:
             self._queue.charge(ticket.key, ticket.prompt_tokens + output_tokens - ticket.cost_tokens)
             self._start_next()
@@ -335,7 +339,8 @@ class Admission:
                 self._on_waiting(-1, -ticket.prompt_tokens)
                 now = self._clock()
                 deadline = ticket.deadline
-                late = deadline is not None and self._late(deadline, self._service_s(ticket.max_tokens))
+                needed_s = self._service.most_s(ticket.key, ticket.max_tokens) if self._running_of[ticket.key] else 0.0
+                late = deadline is not None and self._late(deadline, needed_s)
                 self._drain.moved(now, 0 if late else ticket.cost_tokens, more=bool(self._queue.count))
                 if deadline is not None and late:
                     assert ticket.job is not None
@@ -349,6 +354,8 @@ class Admission:
         ticket.started_at = self._clock()
         ticket.running = ticket.sequences
         self.running += ticket.sequences
+        ticket.among = self.running
+        self._running_of[ticket.key] += 1
         assert ticket.job is not None
         if not self._starting:
             ticket.job.submit()
@@ -363,10 +370,8 @@ class Admission:
     def _most(self) -> float:
         """Sequences that the engine may have from here."""
         capacity = self._capacity()
-        seconds, step_s = self._seconds.value, self._seconds_per_token.value
         # What ends in the step in which the next ones are on their way, on average.
-        share = 1 / 8 if seconds is None or step_s is None else (step_s + WAY_S) / max(seconds, step_s + WAY_S)
-        ahead = max(1, math.ceil(capacity * share))
+        ahead = max(1, round(capacity * self._service.share_per_step(self.running + 1, WAY_S)))
         if self._instances > 1:
             self._look_at_stats(capacity, ahead)
         return min(capacity, self._share) + ahead

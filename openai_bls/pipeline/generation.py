@@ -161,7 +161,8 @@ class Generation:
     def _leave(self, *, done: bool) -> None:
         """Make room for others."""
         if self._ticket is not None:
-            self._ticket.leave(sum(sequence.completion_tokens for sequence in self._sequences), done=done)
+            tokens = sum(sequence.completion_tokens for sequence in self._sequences)
+            self._ticket.leave(tokens, self.first_token_at, done=done)
 
     def _overdue(self, timeout_s: float) -> None:
         assert self._ticket is not None

@@ -25,7 +25,7 @@ from openai_bls.core.errors import (
     RateLimitError,
 )
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
-from openai_bls.triton_models.request_keys import KEY_PARAMETERS, TRACE_PARAMETERS
+from openai_bls.triton_models.request_keys import HEADER_PARAMETERS
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +122,8 @@ def inputs(request: Any) -> Arrays:
 _TRITONS_OWN = {
     # `generate` leaves the request's id among the parameters.
     *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
-    *TRACE_PARAMETERS,
     # Models that ask for no key take it from clients that give one to all.
-    *KEY_PARAMETERS,
+    *HEADER_PARAMETERS,
 }
 
 

@@ -1,4 +1,4 @@
-"""API key of a request on Triton's endpoints: a request parameter, or a header that the server forwards as one."""
+"""API key and timeout of a request on Triton's endpoints: request parameters, or headers forwarded as such."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_bls.core.api_keys import ApiKeys, bearer
+from openai_bls.core.request import TIMEOUT_HEADER, header_timeout
 
 KEY_PARAMETERS = frozenset({"api_key", "authorization"})
 """Request parameters that hold a key; the case of a header's name is the client's. Never fields of a request."""
 
 TRACE_PARAMETERS = frozenset({"traceparent", "tracestate", "baggage"})
 """Request parameters that hold the context of a trace, as W3C's headers do. Never fields of a request."""
+
+HEADER_PARAMETERS = KEY_PARAMETERS | TRACE_PARAMETERS | {TIMEOUT_HEADER}
+"""Request parameters that are no fields of a request."""
 
 _REMEDY = "give it as the request parameter 'api_key' or, over gRPC, as the header 'authorization: Bearer <key>'."
 
@@ -24,3 +28,15 @@ def check_key(api_keys: ApiKeys, parameters: Mapping[str, Any]) -> str:
     """
     given = {name.lower(): value for name, value in parameters.items() if isinstance(value, str)}
     return api_keys.check(given.get("api_key") or bearer(given.get("authorization", "")), _REMEDY)
+
+
+def timeout_s(parameters: Mapping[str, Any]) -> float | None:
+    """Seconds of the header `x-request-timeout`; None if a request with these parameters has none.
+
+    Raises:
+        InvalidRequestError: it is no number, or out of range.
+    """
+    for name, value in parameters.items():
+        if name.lower() == TIMEOUT_HEADER:
+            return header_timeout(value)
+    return None

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
+from openai_bls.launcher.forwarded_headers import forwarded_headers
 from openai_bls.launcher.testing import RunningServer, run_server
 from tests.triton import triton_client
 from tests.triton.metrics import find, scrape
@@ -50,7 +52,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(repository: Path, keys: Path) -> Iterator[RunningServer]:
     env = {**SLOW, "OPENAI_BLS_API_KEYS_FILE": str(keys)}
-    with run_server(repository, env=env) as running:
+    with run_server(repository, env=env, args=forwarded_headers(repository, [], env)) as running:
         yield running
 
 
@@ -278,6 +280,22 @@ async def test_a_deadline_while_a_request_is_answered(server: RunningServer, cli
         )
         with pytest.raises(TritonError, match="deadline_exceeded"):
             list(grpc.responses())
+    # Over gRPC the header of /v1 counts as well.
+    messages = [infer_input("messages", [json.dumps(HELLO)], "BYTES")]
+    texts = [
+        infer_input("text_input", [[b"Hello"]], "BYTES"),
+        infer_input("max_tokens", np.array([[2000]], np.int32), "INT32"),
+        infer_input("end_id", np.array([[-1]], np.int32), "INT32"),
+    ]
+    for model, inputs, parameters in (
+        ("openai_bls", messages, {"max_tokens": 2000, "ignore_eos": True}),
+        ("tensorrt_llm_bls", texts, {}),
+    ):
+        for value, message in (("0.3", "deadline_exceeded|has passed"), ("soon", "'x-request-timeout' must be")):
+            with triton_client.GrpcStream(server.grpc_url, {"x-request-timeout": value}) as grpc:
+                grpc.send(model, inputs, {**parameters, "api_key": "other"})
+                with pytest.raises(TritonError, match=message):
+                    list(grpc.responses())
     # The engine is free again.
     await until(server, lambda samples: find(samples, "requests_in_progress") == 0)
     assert find(scrape(server), "deadlines_missed_total", stage="generating", key="other") >= 3

@@ -25,7 +25,7 @@ from openai_bls.api.http.stream_connection import EXTENSION
 from openai_bls.api.http.write_batcher import WriteBatcher
 from openai_bls.core.api_keys import ApiKeys, bearer, key_name
 from openai_bls.core.errors import ApiError, AuthenticationError, EngineError, InvalidRequestError, TooLargeError
-from openai_bls.core.request import checked_timeout, request_timeout_s
+from openai_bls.core.request import TIMEOUT_HEADER, header_timeout, request_timeout_s
 from openai_bls.pipeline.guards import GuardedRequest, guarded_request
 from openai_bls.pipeline.observed_request import observe
 from openai_bls.pipeline.service import Service
@@ -38,10 +38,6 @@ Handler = Callable[[Request], Awaitable[Response]]
 ErrorAnswer = Callable[[ApiError, Request], Response]
 """Response to a failed request, in an API's own form."""
 
-TIMEOUT_HEADER = "x-request-timeout"
-"""Header with the seconds in which a request must be answered."""
-
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 # In the scope of a request that the server makes itself: the name of the key for which.
 _KEY = "openai_bls.key"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -164,7 +160,8 @@ class Api:
                     _require_certificate(request)
                 _authenticate(request, self.service.api_keys)
                 _check_origin(request)
-                request_timeout_s.set(_timeout(request))
+                timeout = request.headers.get(TIMEOUT_HEADER)
+                request_timeout_s.set(None if timeout is None else header_timeout(timeout))
                 with nullcontext() if uploads else self._body_reserved(request):
                     return await handler(request)
             except ApiError as error:
@@ -299,18 +296,6 @@ def _check_origin(request: Request) -> None:
         error = InvalidRequestError("A request of a web page ('Origin') must have the content type 'application/json'.")
         error.status = 415
         raise error
-
-
-def _timeout(request: Request) -> float | None:
-    """Seconds in which a request is to be answered, by its header.
-
-    Raises:
-        InvalidRequestError: it is not a number, or out of range.
-    """
-    text = request.headers.get(TIMEOUT_HEADER)
-    if text is None:
-        return None
-    return checked_timeout(float(text) if _SECONDS.fullmatch(text) else text, TIMEOUT_HEADER)
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

@@ -16,7 +16,7 @@ from openai_bls.api.common.bodies import fault
 from openai_bls.api.common.faults import decoded
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.triton_models.request_keys import KEY_PARAMETERS, TRACE_PARAMETERS
+from openai_bls.triton_models.request_keys import HEADER_PARAMETERS
 from openai_bls.triton_models.tensors import JSON_INPUTS
 
 # JSON text in these may also be a plain word, as OpenAI allows: tool_choice "auto".
@@ -28,7 +28,7 @@ _STRING_ARRAYS = {"bad_words"}
 # Triton's own: its front ends pass `id` on as a parameter too, and headers if told to, and add some under these
 # prefixes.
 _TRITON_PREFIXES = ("triton_", "binary_data")
-_NO_FIELDS = {"id", *KEY_PARAMETERS, *TRACE_PARAMETERS}
+_NO_FIELDS = {"id", *HEADER_PARAMETERS}
 
 _ANY = msgspec.json.Decoder()
 

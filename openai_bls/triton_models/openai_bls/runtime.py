@@ -33,6 +33,7 @@ from openai_bls.pipeline.observer import Observer
 from openai_bls.pipeline.service import Service
 from openai_bls.transport.ipc.frames import address
 from openai_bls.transport.ipc.ping import PingClient
+from openai_bls.triton_models import request_keys
 from openai_bls.triton_models.observed import observed_on_triton
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.drain import DrainGuard, triton_http_address
@@ -45,7 +46,6 @@ from openai_bls.triton_models.openai_bls.response_sender import Reply, ResponseS
 from openai_bls.triton_models.openai_bls.server_process import front_ends, listening_ports, shows_metrics
 from openai_bls.triton_models.openai_bls.task_discovery import TaskDiscovery
 from openai_bls.triton_models.repository import POSTPROCESSING, TENSORRT_LLM_BLS, Backend
-from openai_bls.triton_models.request_keys import check_key
 
 logger = logging.getLogger(__name__)
 
@@ -274,9 +274,11 @@ class Runtime:
         endpoint = ""
         try:
             if self._settings.triton_requires_key:
-                key_name.set(check_key(self._api_keys, parameters))
+                key_name.set(request_keys.check_key(self._api_keys, parameters))
+            request_timeout_s.set(request_keys.timeout_s(parameters))
             if timeout_s is not None:
-                request_timeout_s.set(checked_timeout(timeout_s, "timeout"))
+                seconds = checked_timeout(timeout_s, "timeout")
+                request_timeout_s.set(min(seconds, request_timeout_s.get() or seconds))
             limit = self._settings.max_request_bytes
             texts = [value for value in parameters.values() if isinstance(value, str)]
             if sum(map(len, texts)) + sum(len(item) for values in tensors.values() for item in values) > limit:

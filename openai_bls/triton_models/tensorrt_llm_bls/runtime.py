@@ -20,7 +20,7 @@ import uvloop
 from openai_bls.core.api_keys import ApiKeys, key_name
 from openai_bls.core.engine_types import EngineInfo
 from openai_bls.core.errors import ApiError, EngineError, OverloadedError
-from openai_bls.core.request import Deadline, checked_timeout
+from openai_bls.core.request import Deadline, checked_timeout, request_timeout_s
 from openai_bls.core.request_record import Outcome, RequestRecord
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.detokenizer import factory
@@ -34,6 +34,7 @@ from openai_bls.pipeline.sequence import Echo, Sequence
 from openai_bls.pipeline.service import within
 from openai_bls.transport.ipc.client import ExchangeClient
 from openai_bls.transport.ipc.frames import address
+from openai_bls.triton_models import request_keys
 from openai_bls.triton_models.observed import observed_on_triton
 from openai_bls.triton_models.openai_bls.bls import BlockingCall, BlsCalls
 from openai_bls.triton_models.openai_bls.engine_connection import prompt_client
@@ -190,16 +191,18 @@ class Runtime:
         key_name.set(key)
         with observed_on_triton(self._observer, TENSORRT_LLM_BLS, parameters):
             observe(endpoint=_ENDPOINT)
-            await self._answer(arrays, key, timeout, sender)
+            await self._answer(arrays, parameters, key, timeout, sender)
 
     async def _answer(
         self,
         arrays: Mapping[str, np.ndarray[Any, Any]],
+        parameters: Mapping[str, Any],
         key: str,
         timeout: object,
         sender: ResponseSender[Outputs],
     ) -> None:
         try:
+            request_timeout_s.set(request_keys.timeout_s(parameters))
             timeout_s = None if timeout is None else checked_timeout(timeout, "timeout")
             deadline = Deadline.of(timeout_s, time.monotonic())
             self._admission.check(key, deadline)

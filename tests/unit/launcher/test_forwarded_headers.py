@@ -8,18 +8,18 @@ import pytest
 
 from openai_bls.launcher.forwarded_headers import forwarded_headers
 
-HTTP = "--http-header-forward-pattern=(?i)(authorization)"
+HTTP = "--http-header-forward-pattern=(?i)(x-request-timeout|authorization)"
 TRACE = "baggage|traceparent|tracestate"
-GRPC = "--grpc-header-forward-pattern=(?i)(authorization)"
+GRPC = "--grpc-header-forward-pattern=(?i)(x-request-timeout|authorization)"
 
 
 @pytest.mark.parametrize(
     ("environ", "extra", "flags"),
     [
-        ({}, [], []),
+        ({}, [], [flag.replace("|authorization", "") for flag in (HTTP, GRPC)]),
         ({"API_KEY": "k"}, [], [HTTP, GRPC]),
         ({"API_KEYS_FILE": "/keys"}, ["--grpc-header-forward-pattern", "x-.*"], [HTTP]),
-        ({"API_KEY": "k", "TRITON_REQUIRES_KEY": "false"}, [], []),
+        ({"API_KEY": "k", "TRITON_REQUIRES_KEY": "false"}, [HTTP], [GRPC.replace("|authorization", "")]),
         ({"TRACING": "true"}, [], [flag.replace("authorization", TRACE) for flag in (HTTP, GRPC)]),
         ({"TRACING": "1", "API_KEY": "k"}, [HTTP], [GRPC.replace("tion)", f"tion|{TRACE})")]),
         ({"API_KEY": "k", "HTTP_PORT": "no number"}, [], []),
