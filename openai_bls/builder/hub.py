@@ -71,15 +71,15 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
 def _snapshot(model: str, patterns: list[str], revision: str) -> Path:
     """A repository of the hub, in the hub's cache: its files that match `patterns`."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
     bars: list[Any] = []
 
-    class Bar(tqdm):  # type: ignore[misc]  # untyped
+    class Bar(tqdm):
         """Bar that vanishes. The hub leaves some of its own open, and the next lines are written into them."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "leave": False})
+            super().__init__(*args, **{**options, "leave": False})  # type: ignore[no-untyped-call]
             bars.append(self)
 
     try:
