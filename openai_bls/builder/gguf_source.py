@@ -53,6 +53,7 @@ def describe(file: Path, folder: Path, dtype: Dtype, report: Callable[[str], Non
     if parts := _PART.search(file.name):
         raise EngineLoadError(f"{file} is one of {int(parts[1])} parts: join them with llama-gguf-split --merge first")
     read_header(file)
+    report(f"reading {file.name}")
     import transformers
 
     try:

@@ -53,21 +53,40 @@ def find_source(model: str, report: Callable[[str], None], revision: str = "") -
         _require_hub_id(model)
     report(f"downloading {model}" + (f" at {revision}" if revision else ""))
     try:
-        from huggingface_hub import hf_hub_download, snapshot_download
+        from huggingface_hub import hf_hub_download
 
         if inside:
             return Path(hf_hub_download(inside[1], inside[2], revision=revision or None))
-        folder = Path(snapshot_download(model, allow_patterns=_FILES, revision=revision or None))
+        folder = _snapshot(model, _FILES, revision)
         if not any(folder.glob("*.safetensors")):
-            folder = Path(
-                snapshot_download(model, allow_patterns=[*_FILES, *_PYTORCH_FILES], revision=revision or None)
-            )
+            folder = _snapshot(model, [*_FILES, *_PYTORCH_FILES], revision)
     except Exception as error:  # the hub's own errors, the network's, and the file system's
         raise _unreachable(model, error, revision) from None
     require_no_adapter(folder)
     if not (folder / "config.json").is_file():
         raise EngineLoadError(f"{model} has no config.json; if it has GGUF files, give one of them: {model}/NAME.gguf")
     return folder
+
+
+def _snapshot(model: str, patterns: list[str], revision: str) -> Path:
+    """A repository of the hub, in the hub's cache: its files that match `patterns`."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import tqdm
+
+    bars: list[Any] = []
+
+    class Bar(tqdm):
+        """Bar that vanishes. The hub leaves some of its own open, and the next lines are written into them."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{**options, "leave": False})  # type: ignore[no-untyped-call]
+            bars.append(self)
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=patterns, revision=revision or None, tqdm_class=Bar))
+    finally:
+        for bar in reversed(bars):
+            bar.close()
 
 
 def commit_of(source: Path) -> str:
@@ -125,12 +144,8 @@ def fetch_config(model: str, revision: str = "") -> dict[str, Any]:
         return read_config(folder)
     _require_hub_id(model)
     try:
-        from huggingface_hub import snapshot_download
-
         # hf_quant_config.json is ModelOpt's, and not everywhere.
-        folder = Path(
-            snapshot_download(model, allow_patterns=["config.json", "hf_quant_config.json"], revision=revision or None)
-        )
+        folder = _snapshot(model, ["config.json", "hf_quant_config.json"], revision)
     except Exception as error:  # as above
         raise _unreachable(model, error, revision) from None
     return read_config(folder)

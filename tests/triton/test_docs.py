@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 import subprocess
 import sys
@@ -25,8 +24,6 @@ pytestmark = pytest.mark.triton
 BLOCKS = [block for block in all_blocks() if may_run(block)]
 ANSWER = "The capital of France is Paris."
 CLIENTS_PYTHON = ROOT / ".venv-clients" / "bin" / "python"
-# Packages that are in neither environment: these programs are compiled alone.
-NOT_INSTALLED = ("llamaindex_chat.py",)
 
 Done = Callable[[str], "subprocess.CompletedProcess[str]"]
 
@@ -42,7 +39,7 @@ def done(shell: Shell) -> Iterator[Done]:
 
     def run_client(path: Path) -> subprocess.CompletedProcess[str]:
         language = {".py": "python", ".sh": "bash", ".mjs": "node"}[path.suffix]
-        theirs = path.name.startswith(("langchain", "litellm"))
+        theirs = path.name.startswith(("langchain", "litellm", "llamaindex"))
         code = path.read_text(encoding="utf-8")
         return shell.run(language, code, CLIENTS_PYTHON if theirs else Path(sys.executable))
 
@@ -53,7 +50,7 @@ def done(shell: Shell) -> Iterator[Done]:
 
 
 def runs_here(path: Path) -> bool:
-    return path.name not in NOT_INSTALLED and (path.suffix != ".mjs" or shutil.which("node") is not None)
+    return path.suffix != ".mjs" or shutil.which("node") is not None
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
@@ -66,10 +63,8 @@ def test_a_block(block: Block, done: Done) -> None:
 
 @pytest.mark.parametrize("path", client_files(), ids=lambda path: path.name)
 def test_a_client(path: Path, done: Done) -> None:
-    if path.suffix == ".py":
-        ast.parse(path.read_text(encoding="utf-8"))
     if not runs_here(path):
-        pytest.skip(f"{path.name} needs what is not installed here")
+        pytest.skip("Node is not installed")
     result = done(path.name)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip().endswith(ANSWER)

@@ -307,12 +307,42 @@ def test_markdown_of_all_kinds(modules: Playground) -> None:
         }""",
         text,
     )
-    for tag in ("<h1>", '<ol start="3">', "<strong>", "<code>", "<blockquote>", "<table>", '<td align="right">'):
+    # Text of any script runs its own way.
+    for tag in ("<h1", '<ol start="3"', "<blockquote", "<table"):
+        assert f'{tag} dir="auto">' in found
+    for tag in ("<strong>", "<code>", '<td align="right">'):
         assert tag in found
     assert any(tag.startswith("<input") and "checked" in tag and "disabled" in tag for tag in found)
     # An image is a link, which somebody must follow.
     links = [tag for tag in found if tag.startswith("<a ")]
     assert [re.findall(r'href="([^"]+)"', tag) for tag in links] == [["https://a.example"], ["https://a.example/i.png"]]
+
+
+def test_a_wide_table_scrolls_and_its_words_stay_whole(modules: Playground) -> None:
+    words = [f"characteristics{number}" for number in range(8)]
+    text = f"|{'|'.join(words)}|\n|{'---|' * len(words)}\n|{'1|' * len(words)}"
+    lines, scrolls = modules.run(
+        """async (text) => {
+            const { rendered } = await import("/static/playground/markdown.js");
+            const box = document.createElement("div");
+            box.className = "prose";
+            box.style.width = "20rem";
+            box.append(rendered(text));
+            document.getElementById("messages").append(box);
+            const lines = [...box.querySelectorAll("th")].map((cell) => {
+                const range = document.createRange();
+                range.selectNodeContents(cell);
+                return range.getClientRects().length;
+            });
+            const frame = box.querySelector(".table");
+            const scrolls = frame.scrollWidth > frame.clientWidth && frame.clientWidth <= box.clientWidth;
+            box.remove();
+            return [lines, scrolls];
+        }""",
+        text,
+    )
+    assert lines == [1] * len(words)
+    assert scrolls
 
 
 # Each would run code, or ask another server, if it became what it wants to be.

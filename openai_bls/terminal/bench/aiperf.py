@@ -23,6 +23,8 @@ def command(path: str, server: Connection, model: str, level: Level, options: Na
     """The command line for one load."""
     words = [path, "profile", "--model", model, "--url", server.url.removesuffix("/v1"), "--endpoint-type", "chat"]
     words += ["--streaming", "--tokenizer", options.tokenizer or model, "--random-seed", str(options.seed)]
+    # A tokenizer alone does not see what the chat template adds.
+    words += ["--use-server-token-count"]
     if level.rate:
         words += ["--request-rate", f"{level.rate:g}", "--arrival-pattern", "poisson"]
     else:

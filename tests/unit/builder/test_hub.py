@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_files(held: tuple[str, ...], fetched: set[str], tmp_path: Path, monkeyp
 
     (tmp_path / "config.json").touch()
 
-    def download(model: str, allow_patterns: list[str], revision: str | None) -> str:
+    def download(model: str, allow_patterns: list[str], revision: str | None, **_: object) -> str:
         assert (model, revision) == ("someone/model", None)
         for name in held:
             if any(fnmatch(name, pattern) for pattern in allow_patterns):
@@ -64,6 +65,25 @@ def test_paths(model: str, said: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert str(caught.value).startswith(said.format(here=tmp_path))
 
 
+def test_no_bar_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's own would be written over by the next lines of the build."""
+    drawn = io.StringIO()
+    bars: list[Any] = []
+
+    def download(model: str, tqdm_class: Callable[..., Any], **_: object) -> str:
+        bars.extend(tqdm_class(desc=f"bar {number}", total=2, disable=False, file=drawn) for number in range(2))
+        return str(tmp_path)
+
+    (tmp_path / "config.json").touch()
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    find_source("someone/model", print)
+    assert "bar 1" in drawn.getvalue()
+    # tqdm disables what it has closed.
+    assert [(bar.disable, bar.leave) for bar in bars] == [(True, False)] * 2
+    assert drawn.getvalue().endswith("\r")
+
+
 def test_an_adapter_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **kwargs: str(tmp_path))
@@ -93,7 +113,7 @@ def test_a_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "model.safetensors").touch()
     asked: list[tuple[str, str | None]] = []
 
-    def download(model: str, allow_patterns: list[str], revision: str | None) -> str:
+    def download(model: str, allow_patterns: list[str], revision: str | None, **_: object) -> str:
         asked.append((model, revision))
         return str(folder)
 

@@ -128,6 +128,7 @@ def test_aiperf_where_it_is_installed(
     printed, ran, *_ = capfd.readouterr().out.splitlines()
     assert printed.startswith(f"{aiperf.program()} profile --model small --url {fake.url.removesuffix('/v1')} ")
     assert "--concurrency 2 --request-count 3 " in printed
+    assert "--use-server-token-count" in printed
     assert "warmup" not in printed
     assert "secret" not in printed
     assert ran.endswith("--api-key secret")

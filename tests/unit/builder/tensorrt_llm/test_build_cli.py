@@ -334,7 +334,7 @@ def test_a_hub_id_needs_its_configuration_only(
 ) -> None:
     asked = []
 
-    def download(model: str, allow_patterns: list[str], revision: str | None) -> str:
+    def download(model: str, allow_patterns: list[str], revision: str | None, **_: object) -> str:
         assert revision is None
         asked.append((model, allow_patterns))
         return str(ROOT / "demo" / "checkpoint")

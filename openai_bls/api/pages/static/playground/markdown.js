@@ -31,6 +31,9 @@ function escaped(text) {
   return text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`);
 }
 
+/** What reads from right to left if its text does. */
+const DIRECTED = "p, h1, h2, h3, h4, h5, h6, ul, ol, blockquote, table";
+
 /** The markdown as a fragment: links open elsewhere and tell nothing of this page, blocks of code have a copy button. */
 export function rendered(text) {
   const fragment = DOMPurify.sanitize(parser.parse(text), ALLOWED);
@@ -48,6 +51,7 @@ export function rendered(text) {
     if (box.type !== "checkbox") box.remove();
     else box.disabled = true;
   }
+  for (const block of fragment.querySelectorAll(DIRECTED)) block.dir = "auto";
   for (const table of fragment.querySelectorAll("table")) {
     const frame = element("div", { className: "table", tabIndex: 0, role: "region", "aria-label": "Table" });
     table.replaceWith(frame);

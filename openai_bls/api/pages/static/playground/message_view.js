@@ -12,7 +12,7 @@ export class MessageView {
   #body = element("div", { className: "message-body" });
   #foot = element("div", { className: "message-foot" });
   #reasoning = element("details", { className: "reasoning" });
-  #reasoningText = element("div", { className: "reasoning-text" });
+  #reasoningText = element("div", { className: "reasoning-text", dir: "auto" });
   #showsTokens = false;
   #frame = 0;
   #notBefore = 0;
@@ -22,6 +22,8 @@ export class MessageView {
     this.#message = message;
     this.#actions = actions;
     const isAnswer = message.role === "assistant";
+    // A question reads as its text does; in an answer each paragraph does.
+    if (!isAnswer) this.#body.dir = "auto";
     this.#reasoning.append(element("summary", { textContent: "Reasoning" }), this.#reasoningText);
     const label = isAnswer ? "Answer" : "You";
     this.node = element("article", { className: `message ${message.role}`, "aria-label": label }, isAnswer ? this.#reasoning : null, this.#body, this.#foot);
