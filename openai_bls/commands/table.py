@@ -46,6 +46,6 @@ COMMANDS = (
     Command(
         "install-server", "put a `tritonserver` command into the environment", "openai_bls.commands.install_server"
     ),
-    Command("run-batch", "have a running server answer a file of requests", "openai_bls.launcher.run_batch"),
+    Command("run-batch", "have a running server answer a file of requests", "openai_bls.commands.run_batch"),
     Command("completion", "print a script for completion in a shell", "openai_bls.commands.completion"),
 )

@@ -134,6 +134,14 @@ class _Response(msgspec.Struct):
     body: _Body
 
 
+class _Status(msgspec.Struct):
+    status_code: int
+
+
+class _Outcome(msgspec.Struct):
+    response: _Status | None
+
+
 class _Named(msgspec.Struct):
     custom_id: str
 
@@ -142,6 +150,7 @@ class _Result(_Named):
     response: _Response | None = None
 
 
+_decode_outcome = msgspec.json.Decoder(_Outcome).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _decode_result = msgspec.json.Decoder(_Result).decode
 
@@ -172,6 +181,13 @@ class Tally(msgspec.Struct):
             self.cached_tokens += of_input.cached_tokens
             self.reasoning_tokens += of_output.reasoning_tokens
         return found.custom_id
+
+
+def failures(path: Path) -> int:
+    """Number of the results in a file that are errors."""
+    with path.open("rb") as file:
+        outcomes = (_decode_outcome(text).response for text in file)
+        return sum(outcome is None or outcome.status_code != 200 for outcome in outcomes)
 
 
 def resume(path: Path, tally: Tally) -> set[str]:
