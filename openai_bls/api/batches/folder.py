@@ -81,7 +81,7 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
 
     @property
     def ended_at(self) -> int | None:
-        """When it ended; None if it has not."""
+        """Unix time of its end; None if it has not ended."""
         return self.completed_at or self.failed_at or self.expired_at or self.cancelled_at
 
     def shown(self) -> dict[str, Any]:

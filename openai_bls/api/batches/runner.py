@@ -150,7 +150,7 @@ class Runner:
         return self._folder
 
     def has_room(self) -> bool:
-        """True if another request of a batch would make nobody wait: nothing waits for an engine, or in one."""
+        """True if nothing waits for an engine, or in one, so that another request of a batch delays nobody."""
         if self._in_flight >= self._settings.batch_concurrency:
             return False
         service = self._api.service
@@ -363,7 +363,7 @@ class _Work:
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """What `work` gives, in a thread. Cancelled, this ends with the thread, so that a lock is held as long as that."""
+    """Result of `work` in a thread. Cancelled, this ends with the thread, so that a lock is held as long as that."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(running)

@@ -107,7 +107,7 @@ class FileList(msgspec.Struct):
 
 
 class BatchErrors(msgspec.Struct):
-    """What was wrong with a batch as a whole."""
+    """Faults of a batch as a whole."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]
