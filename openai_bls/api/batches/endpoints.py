@@ -35,7 +35,7 @@ from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
 from openai_bls.core.api_keys import key_name
-from openai_bls.core.errors import InvalidRequestError, NotFoundError, TooLargeError
+from openai_bls.core.errors import InvalidRequestError, NotFoundError, OverloadedError, TooLargeError
 
 WINDOW_S = 24 * 3600
 """Seconds that a batch has: OpenAI's one completion window."""
@@ -43,6 +43,8 @@ MAX_FILES_FACTOR = 50
 """Bytes of all files together, as a multiple of `max_file_bytes`."""
 MAX_KEPT_FILES = 100_000
 """Files of all keys together."""
+MAX_UPLOADS = 8
+"""Files that are received at a time, each of which takes up to `max_file_bytes` of the folder for temporary files."""
 MAX_UNENDED_BATCHES = 100
 """Batches of one key that have not ended."""
 # Bytes of a form around its file.
@@ -57,6 +59,7 @@ class BatchHandlers:
         self._settings = api.service.settings
         self._folder = Folder(Path(self._settings.batches_dir)) if self._settings.batches_dir else None
         self._runner = Runner(api, self._folder) if self._folder is not None else None
+        self._uploads = 0
 
     async def run(self) -> None:
         """Work on batches, if there are any to be."""
@@ -80,7 +83,15 @@ class BatchHandlers:
 
     async def upload(self, request: Request) -> Response:
         """POST /v1/files."""
-        folder = self.folder
+        if self._uploads >= MAX_UPLOADS:
+            raise OverloadedError(f"{MAX_UPLOADS} files are being uploaded, the most at a time; try again later.")
+        self._uploads += 1
+        try:
+            return await self._upload(request, self.folder)
+        finally:
+            self._uploads -= 1
+
+    async def _upload(self, request: Request, folder: Folder) -> Response:
         form = await self._form(request)
         try:
             fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}

@@ -477,6 +477,29 @@ async def test_what_is_no_upload(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("files/*"))
 
 
+async def test_a_few_uploads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_UPLOADS", 1)
+    async with served(tmp_path) as place:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        whole = place.client.build_request("POST", "/v1/files", files={"file": ("a", b"x")}, data={"purpose": "batch"})
+        content = whole.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield content[:10]
+            begun.set()
+            await may_end.wait()
+            yield content[10:]
+
+        headers = {"content-type": whole.headers["content-type"]}
+        first = asyncio.ensure_future(place.client.post("/v1/files", content=slowly(), headers=headers))
+        await begun.wait()
+        refused = await place.upload(b"y")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        may_end.set()
+        assert (await first).status_code == 200
+        assert (await place.upload(b"y")).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
