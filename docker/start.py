@@ -26,7 +26,7 @@ _COMMANDS = tuple(command.name for command in COMMANDS)
 
 
 def _missing_engine(arguments: list[str]) -> str:
-    """What to mount, or to build, where the command line of `serve` has no engine to serve; else empty."""
+    """Remedy where the command line of `serve` has no engine to serve: what to mount, or to build; else empty."""
     options = parse("serve", arguments)
     folder = repository(options)
     manifest = folder / "tensorrt_llm" / "1" / "engine.json"

@@ -21,7 +21,7 @@ import importlib.metadata
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +29,7 @@ import msgspec
 
 from openai_bls import __version__
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
+from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.gguf_source import describe
 from openai_bls.builder.hub import SOURCE, commit_of, default_name, find_source, no_gguf_for_tensorrt_llm, source_of
 from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
@@ -39,7 +40,6 @@ from openai_bls.builder.tensorrt_llm.building import TensorRtLlmRecipe
 from openai_bls.builder.tensorrt_llm.failures import of_files
 from openai_bls.builder.tensorrt_llm.lengths import DEFAULT_MODEL_LEN
 from openai_bls.builder.weights import place, place_tokenizer, place_weights
-from openai_bls.core import config_pbtxt
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.manifest import (
     ENGINE_FOLDER,
@@ -54,11 +54,10 @@ from openai_bls.core.manifest import (
     record,
     write_manifest,
 )
-from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
+from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.launcher import progress
 from openai_bls.triton_models.cpp_backend import render_configs
-from openai_bls.triton_models.repository import ENGINE, served_names
-from openai_bls.triton_models.start_check import check_engine
+from openai_bls.triton_models.repository import served_names
 
 _HASH_THREADS = 4
 _PACKAGES = ("transformers", "torch", "tokenizers", "tensorrt_llm", "tensorrt", "nvidia-modelopt")
@@ -121,11 +120,13 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         raise EngineLoadError("--max-batch-size must be at least 1")
     recipe = _recipe(options, source, facts, model_name, target, report)
     built_from = _fingerprint(source, recipe, target)
-    wanted = msgspec.structs.replace(recipe.manifest, source=f"{built_from}-{_hash(recipe.configs)}", revision=revision)
+    wanted = msgspec.structs.replace(
+        recipe.manifest, source=f"{built_from}-{settings_hash(recipe.configs)}", revision=revision
+    )
     present = _present(target)
     if present is not None and not options.force:
         if (present.source, present.model_name, present.revision) == (wanted.source, model_name, revision):
-            _report_edited_configs(target, recipe, report)
+            report_edited(target, recipe, report)
             report(f"{target.version_dir} is up to date (--force builds it again)")
             return present
         if present.source.partition("-")[0] == built_from:
@@ -140,7 +141,7 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
             self_test=recipe.manifest.self_test,
             builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},
         )
-        target.commit(manifest, _new_configs(target, recipe, report))
+        target.commit(manifest, new_configs(target, recipe, report))
     finally:
         target.clean()
     report(f"{target.version_dir}: {model_name}, {manifest.engine}, {manifest.max_model_len} tokens")
@@ -237,7 +238,7 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Buil
     manifest = msgspec.structs.replace(
         present, model_name=wanted.model_name, source=wanted.source, revision=wanted.revision
     )
-    configs = _new_configs(target, recipe, report)
+    configs = new_configs(target, recipe, report)
     # While files change the settings are nobody's: if this is cut short, the next run writes them again.
     built_from = wanted.source.partition("-")[0]
     write_manifest(target.version_dir, msgspec.structs.replace(manifest, source=f"{built_from}-"))
@@ -245,71 +246,6 @@ def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: Buil
     write_manifest(target.version_dir, manifest)
     report(f"{target.version_dir}: the engine stays as it is, with new settings (no rebuild)")
     return manifest
-
-
-def _new_configs(target: BuildTarget, recipe: Recipe, report: Report) -> dict[str, str]:
-    """Files config.pbtxt of the recipe that are to be written.
-
-    All of a further engine's, which belong to the build. Of the committed ones those whose settings have changed since
-    the last build: until then a file stays, with whatever somebody wrote into it.
-    """
-    if target.generated:
-        return recipe.configs
-    changed = _last_settings(target, recipe) != _hash(recipe.configs)
-    found = {}
-    for model, path in target.configs.items():
-        present = path.read_text(encoding="utf-8") if path.is_file() else None
-        if present is None or (changed and present != recipe.configs[model]):
-            found[model] = recipe.configs[model]
-            report(f"{path}{' is replaced' if present is not None else ''}")
-    if not changed:
-        _report_edited_configs(target, recipe, report)
-    return found
-
-
-def _report_edited_configs(target: BuildTarget, recipe: Recipe, report: Report) -> None:
-    """Say which config.pbtxt files somebody has changed since the last build: they stay, whatever was asked for.
-
-    Raises:
-        EngineLoadError: the engine would not load with one of them.
-    """
-    for model, path in target.configs.items():
-        if path.is_file() and _statements(path.read_text(encoding="utf-8")) != _statements(recipe.configs[model]):
-            report(
-                f"{path} was changed since the last build and stays as it is, settings included (change them "
-                f"with openai-bls render --set {model}.NAME=VALUE)"
-            )
-            try:
-                config = config_pbtxt.read(path)
-                if model == target.model and config_pbtxt.text(config, "backend") == "python":
-                    check_engine(model, recipe.manifest, config_pbtxt.parameters(config))
-            except (SettingsError, ValueError) as error:
-                raise EngineLoadError(
-                    f"{path}, which somebody changed, does not go with this engine: {error}"
-                ) from None
-
-
-def _statements(config: str) -> list[str]:
-    return [line for line in config.splitlines() if line.strip() and not line.startswith("#")]
-
-
-def _last_settings(target: BuildTarget, recipe: Recipe) -> str:
-    """Hash of the config.pbtxt files that the last build wrote; empty if there was none, or it was cut short."""
-    try:
-        manifest = load_manifest(target.version_dir)
-    except EngineLoadError:
-        return ""
-    _, dash, settings = manifest.source.partition("-")
-    if dash:
-        return settings
-    # Releases that only had the embedded engine wrote none: theirs are those of an engine without settings.
-    suffix = target.model.removeprefix(ENGINE).removeprefix("_")
-    embedded = msgspec.structs.replace(recipe.manifest, tensorrt_llm=None)
-    return _hash(render_configs(embedded, TensorRtLlmSettings(), suffix=suffix))
-
-
-def _hash(configs: Mapping[str, str]) -> str:
-    return hashlib.sha256(repr(sorted(configs.items())).encode()).hexdigest()
 
 
 def _require_free(model_name: str, options: BuildOptions, target: BuildTarget) -> None:

@@ -118,7 +118,7 @@ def _checkpoint(folder: Path) -> Path:
 
 
 def is_gguf(model: str) -> bool:
-    """Whether `model` stands for a GGUF file; nothing is downloaded.
+    """True if `model` stands for a GGUF file; nothing is downloaded.
 
     Raises:
         EngineLoadError: it is a directory with several.
@@ -168,7 +168,7 @@ def local_path(model: str) -> Path:
 
 
 def source_of(model: str) -> str:
-    """What --model names, whatever the current folder is."""
+    """Source that --model names, whatever the current folder is."""
     path = local_path(model)
     return str(path.resolve()) if path.exists() else model
 

@@ -30,7 +30,7 @@ _SKIP = "--no-self-test leaves it to the load"
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What the process found."""
+    """Findings of the process."""
 
     record: SelfTestRecord | None = None
     rejected: list[str] = []

@@ -275,7 +275,7 @@ class NamedTarget:
     def _signed(self, config: str) -> str:
         """A rendered config.pbtxt that says what wrote it."""
         lines = [
-            f"# Rendered by {self._signature}, and anew when that is run with other options.",
+            f"# Rendered by {self._signature}, and again when that is run with other options.",
             *(line for line in config.splitlines() if not line.startswith("#")),
         ]
         return "\n".join(lines) + "\n"

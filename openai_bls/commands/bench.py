@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from openai_bls.commands.options import count
+from openai_bls.terminal.connection import above_zero
 from openai_bls.terminal.connection import add_arguments as add_connection
 
 
@@ -51,9 +51,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--warm-up", type=count, default=2, metavar="N", help="requests before that (default: %(default)s)"
     )
     parser.add_argument(
-        "--goodput-ttft", type=_above_zero, default=1000.0, metavar="MS", help="limit of a good answer's TTFT"
+        "--goodput-ttft", type=above_zero, default=1000.0, metavar="MS", help="limit of a good answer's TTFT"
     )
-    parser.add_argument("--goodput-itl", type=_above_zero, default=50.0, metavar="MS", help="and of its ITL")
+    parser.add_argument("--goodput-itl", type=above_zero, default=50.0, metavar="MS", help="and of its ITL")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of words and arrivals (default: %(default)s)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the results as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot, .svg or .png (needs matplotlib)")
@@ -82,15 +82,5 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(_positive(part.strip()) for part in text.split(","))
 
 
-def _above_zero(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
-
-
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(_above_zero(part) for part in text.split(","))
+    return tuple(above_zero(part) for part in text.split(","))

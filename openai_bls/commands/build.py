@@ -55,7 +55,7 @@ class Build(NamedTuple):
 
 
 def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
-    """What a command line asks for.
+    """Task of a command line.
 
     Raises:
         EngineLoadError: options that have no meaning together.
@@ -118,7 +118,7 @@ def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str
 
 
 def dry_run(wanted: DryRun) -> tuple[str, int]:
-    """What would be built, in words, and the exit status: 1 if it cannot work."""
+    """Plan of a build in words, and the exit status: 1 if it cannot work."""
     from openai_bls.builder.tensorrt_llm import planning
     from openai_bls.builder.tensorrt_llm.building import request_of
     from openai_bls.builder.tensorrt_llm.estimate_text import sentences

@@ -75,7 +75,7 @@ def _present(repository: Path) -> Manifest | None:
     try:
         return load_manifest(repository / ENGINE / "1")
     except EngineLoadError:
-        # Missing, or not to be read: it is built anew.
+        # Missing, or not readable: it is built again.
         return None
 
 

@@ -13,7 +13,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's options."""
     parser.description = (
         "Make a model repository, or bring the code of its models up to this release. Engines stay, and so do the"
-        " values in config.pbtxt files, which are rendered anew only if an older release wrote them."
+        " values in config.pbtxt files, which are rendered again only if an older release wrote them."
     )
     add_repository(parser)
 

@@ -1,4 +1,4 @@
-"""Command `render`: every config.pbtxt of a repository, written anew."""
+"""Command `render`: every config.pbtxt of a repository, rewritten."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openai_bls.launcher.errors import LaunchError
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the command's options."""
     parser.description = (
-        "Write every config.pbtxt of the repository anew from this release's tables, with the values that are in it and"
+        "Rewrite every config.pbtxt of the repository from this release's tables, with the values that are in it and"
         " those given. What it does not know, there or here, is refused, and then nothing is written."
     )
     add_repository(parser)

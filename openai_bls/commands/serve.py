@@ -112,7 +112,7 @@ def _add_rank_options(parser: ArgumentParser) -> None:
 
 
 def serve_options(options: Namespace) -> ServeOptions:
-    """What the launcher is to do."""
+    """Options of the launcher, by a command line."""
     host, ports = address(options)
     return ServeOptions(
         repository=repository(options),

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from openai_bls.commands.options import REPOSITORY_HELP
+from openai_bls.terminal.connection import above_zero
 
 _DESCRIPTION = """\
 Check every endpoint of a server: one it starts for a model repository and stops again, or one that runs.
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     start.add_argument("--log-file", type=Path, metavar="FILE", help="keep the server's log here")
     start.add_argument(
-        "--start-timeout", type=float, default=1800.0, metavar="SECONDS", help="for loading (default: %(default)s)"
+        "--start-timeout", type=above_zero, default=1800.0, metavar="SECONDS", help="for loading (default: %(default)s)"
     )
     running = parser.add_argument_group("a server that runs")
     running.add_argument("--url", type=_openai_url, help="of /v1, such as http://host:9000/v1; nothing is started then")
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--metrics-url", type=_http_url, help="Triton's metrics, such as http://host:8002/metrics")
     parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
     parser.add_argument(
-        "--timeout", type=float, default=120.0, metavar="SECONDS", help="for each answer (default: %(default)s)"
+        "--timeout", type=above_zero, default=120.0, metavar="SECONDS", help="for each answer (default: %(default)s)"
     )
     parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CAs of the certificate of https URLs, PEM")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")

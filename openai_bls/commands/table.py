@@ -39,13 +39,13 @@ COMMANDS = (
     Command("chat", "chat with a running server in the terminal", "openai_bls.commands.chat"),
     Command("bench", "put a running server under load, and measure", "openai_bls.commands.bench"),
     Command("doctor", "check the machine, the environment and the model repository", "openai_bls.commands.doctor"),
-    Command("render", "write every config.pbtxt anew, with new settings or as it is", "openai_bls.commands.render"),
+    Command("render", "rewrite every config.pbtxt, with new settings or the same", "openai_bls.commands.render"),
     Command("reload", "unload models of a running server and load them again", "openai_bls.commands.reload"),
     Command("key", "make an API key, and its line for the file of keys", "openai_bls.commands.key"),
     Command("prepare", "make a model repository, or bring one up to this release", "openai_bls.commands.prepare"),
     Command(
         "install-server", "put a `tritonserver` command into the environment", "openai_bls.commands.install_server"
     ),
-    Command("run-batch", "have a running server answer a file of requests", "openai_bls.launcher.run_batch"),
+    Command("run-batch", "have a running server answer a file of requests", "openai_bls.commands.run_batch"),
     Command("completion", "print a script for completion in a shell", "openai_bls.commands.completion"),
 )

@@ -38,7 +38,7 @@ class ApiKeysError(ValueError):
 
 
 class _File(NamedTuple):
-    """What the file of keys says."""
+    """Content of the file of keys."""
 
     names: dict[str, str]
     """Digest of each key → its name."""
@@ -76,7 +76,7 @@ class ApiKeys:
 
     @property
     def required(self) -> bool:
-        """Whether a request must have a key."""
+        """True if a request must have a key."""
         return bool(self._own or self._file)
 
     def check(self, given: str, remedy: str) -> str:

@@ -75,12 +75,17 @@ class InvalidRequestError(ApiError):
 
 
 class TooLargeError(InvalidRequestError):
-    """413: the request has more bytes than the server reads."""
+    """413: the request has more bytes than the server reads.
+
+    Args:
+        limit: in bytes.
+        setting: that gives it.
+    """
 
     status = 413
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The request is larger than {limit} bytes (max_request_bytes).")
+    def __init__(self, limit: int, setting: str = "max_request_bytes") -> None:
+        super().__init__(f"The request is larger than {limit} bytes ({setting}).")
 
 
 class AuthenticationError(ApiError):

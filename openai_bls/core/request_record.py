@@ -12,7 +12,7 @@ Outcome = Literal["done", "cancelled"] | ApiError
 
 
 class Progress(NamedTuple):
-    """How far a request has come. Times are of `time.monotonic()`, in seconds."""
+    """Progress of a request. Times are of `time.monotonic()`, in seconds."""
 
     finish_reasons: list[FinishReason]
     """One per finished sequence."""

@@ -22,7 +22,7 @@ class WatchedFiles:
         self._looked_at = time.monotonic()
 
     def changed(self) -> bool:
-        """Whether a file has changed, come or gone since the last look; False until a second after that."""
+        """True if a file has changed, come or gone since the last look; False until a second after that."""
         now = time.monotonic()
         if not self._paths or now - self._looked_at < CHECK_INTERVAL_S:
             return False
@@ -35,7 +35,7 @@ class WatchedFiles:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """What changes with the file, links followed; None if there is none."""
+    """Identity of a file's content, links followed; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

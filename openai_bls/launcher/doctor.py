@@ -118,7 +118,7 @@ def installed_torch() -> TorchBuild | None:
 
 
 def torch_finding(torch: TorchBuild | None, gpus: list[str]) -> Finding:
-    """Which build of PyTorch there is, whether it goes with the machine, and how to get the other one."""
+    """Build of PyTorch: the one that is there, whether it suits the machine, and how to get the other one."""
     if torch is None:
         return Finding("torch", "note", "no torch: the embedded engine needs it (pip install 'openai_bls[engine]')")
     wanted = f"torch=={torch.version.partition('+')[0]}"

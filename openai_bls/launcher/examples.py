@@ -36,7 +36,7 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
         url = f"{triton}/models/{OPENAI_MODEL}"
         jq = "jq -r '.response | fromjson | .choices[0].message.content'"
         parts.append(("Triton, one answer", f"{_curl('-s', f'{url}/generate', body)} \\\n  | {jq}"))
-        # The role chunk has no content, and jq shall not wait for the end of its input.
+        # The role chunk has no content, and jq must not wait for the end of its input.
         delta = (
             "sed -un 's/^data: //p' | jq --unbuffered -rj '.response | fromjson | .choices[0].delta.content // empty'"
         )

@@ -224,8 +224,11 @@ def dry_run(start: Start, base: Mapping[str, str]) -> str:
 
 def _log_path(options: ServeOptions) -> Path:
     if options.log_file is not None:
-        options.log_file.parent.mkdir(parents=True, exist_ok=True)
-        options.log_file.write_bytes(b"")
+        try:
+            options.log_file.parent.mkdir(parents=True, exist_ok=True)
+            options.log_file.write_bytes(b"")
+        except OSError as error:
+            raise LaunchError(f"--log-file {options.log_file} cannot be written: {error.strerror}") from None
         return options.log_file
     handle, name = tempfile.mkstemp(prefix="openai_bls-", suffix=".log")
     os.close(handle)

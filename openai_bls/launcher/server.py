@@ -111,7 +111,7 @@ def python_version() -> str:
 
 
 def no_wheel_reason(version: str) -> str:
-    """Why the wheel's server does not run with this `version` of Python, and what to do."""
+    """Reason why the wheel's server does not run with this `version` of Python, and a remedy."""
     return (
         f"the server of the nvidia-pytriton wheel runs with Python {WHEEL_PYTHONS[0]} to {WHEEL_PYTHONS[-1]}, since it"
         f" needs numpy below 2, which later ones do not have; this is {version}: make the environment with one of these"

@@ -119,7 +119,7 @@ class Supervisor:
 
 
 class _Model:
-    """What is known of one model."""
+    """State of one model, as far as it is known."""
 
     def __init__(self, backoff: Backoff) -> None:
         self.backoff = backoff

@@ -2,7 +2,7 @@
 
 The wheel carries each model's model.py (a source tree has them in `model_repository/`), and every config.pbtxt is
 rendered from the tables, so a repository needs no clone. A record in the repository says what was written: a model.py
-that still is what an older release wrote is replaced, one that somebody changed is not. Config files are rendered anew
+that still is what an older release wrote is replaced, one that somebody changed is not. Config files are rendered again
 with the values that they have.
 """
 
@@ -33,7 +33,7 @@ _NOT_A_MODEL = {"lost+found"}
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What a release wrote into a repository."""
+    """Record of what a release wrote into a repository."""
 
     release: str
     tables: str

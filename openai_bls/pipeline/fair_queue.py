@@ -38,7 +38,7 @@ ItemT = TypeVar("ItemT", bound=Queued)
 
 
 class KeyQueue(Generic[ItemT]):
-    """What waits of one key, in order."""
+    """Queue of one key, in order."""
 
     __slots__ = ("cost_tokens", "deficit", "items", "prompt_tokens", "weight")
 
@@ -150,7 +150,7 @@ class FairQueue(Generic[ItemT]):
     def _count(self, queue: KeyQueue[ItemT], item: ItemT, sign: int) -> None:
         self.count += sign
         if not self.count:
-            # What is left of the rounds is of no use to anybody: every key begins anew.
+            # What is left of the rounds is of no use to anybody: every key starts from zero.
             self._queues.clear()
             self._new.clear()
             self._old.clear()

@@ -125,7 +125,7 @@ class Generation:
 
     @property
     def progress(self) -> Progress:
-        """What a record tells of it up to now."""
+        """Progress up to now, for a record."""
         return Progress(
             self.finish_reasons,
             self.usage,

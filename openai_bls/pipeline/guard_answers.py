@@ -23,14 +23,14 @@ class _Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Before(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a guard says of a request: a new body, an error, or nothing."""
+    """Verdict of a guard on a request: a new body, an error, or nothing."""
 
     changed: dict[str, Any] | None = msgspec.field(default=None, name="request")
     error: _Refusal | None = None
 
 
 class _After(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a guard says of an answer: a new one, an error, or nothing."""
+    """Verdict of a guard on an answer: a new one, an error, or nothing."""
 
     changed: dict[str, Any] | None = msgspec.field(default=None, name="answer")
     error: _Refusal | None = None

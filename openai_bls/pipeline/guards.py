@@ -87,7 +87,7 @@ class Guards:
 
     @property
     def has_after(self) -> bool:
-        """Whether answers are guarded."""
+        """True if answers are guarded."""
         return bool(self._models["after"])
 
     async def admit(self, endpoint: str, body: bytes, request_id: str) -> GuardedRequest:
@@ -111,7 +111,7 @@ class Guards:
         return request
 
     async def ask(self, hook: Hook, question: dict[str, Any]) -> bytes | None:
-        """What the guard puts in the place of what it is shown, as JSON text; None if nothing.
+        """Replacement that the guard gives for what it is shown, as JSON text; None if it gives none.
 
         Raises:
             RefusedByGuardError: it refuses.
@@ -210,7 +210,7 @@ class GuardedRequest:
         self._shown = False
 
     def question(self, hook: Hook) -> dict[str, Any]:
-        """What a guard is told of the request itself."""
+        """Question to a guard, as far as it is of the request itself."""
         return {
             "hook": hook,
             "endpoint": self._endpoint,
@@ -221,7 +221,7 @@ class GuardedRequest:
 
     @property
     def wants_answers(self) -> bool:
-        """Whether a streamed answer is to be kept for the guard."""
+        """True if a streamed answer is to be kept for the guard."""
         return self._guards.has_after
 
     def streams(self, make_answer: Callable[[Usage], Any]) -> None:
@@ -270,7 +270,7 @@ class GuardedRequest:
         return self._answered(whole)
 
     def _answered(self, answer: Any) -> dict[str, Any]:
-        """What a guard is told of an answer."""
+        """Question to a guard about an answer."""
         record = self._record
         outcome = "done" if record is None else record.outcome
         failure = outcome if isinstance(outcome, ApiError) else None

@@ -31,7 +31,7 @@ class Bucket:
         self._at = now
 
     def level(self, now: float) -> float:
-        """What it holds; below 0 it owes."""
+        """Amount that it holds; below 0 it owes."""
         self._level = min(self.per_minute, self._level + (now - self._at) * self.per_minute / _MINUTE_S)
         self._at = now
         return self._level
@@ -71,7 +71,7 @@ class KeyBudget:
 
 
 class Lease:
-    """What one request has of its key's budget.
+    """Part of a key's budget that one request holds.
 
     Args:
         budget: None if its key has no limits.

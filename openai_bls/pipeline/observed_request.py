@@ -134,12 +134,12 @@ class ObservedRequest:
 
     @property
     def queued_at(self) -> float | None:
-        """When something of it was first ready for an engine."""
+        """Time at which a part of it was first ready for an engine."""
         return min((record.queued_at for record in self.records if record.queued_at is not None), default=None)
 
     @property
     def submitted_at(self) -> float | None:
-        """When the engine was first given something of it."""
+        """Time at which the engine was first given a part of it."""
         return min((record.submitted_at for record in self.records if record.submitted_at is not None), default=None)
 
     @property
@@ -149,7 +149,7 @@ class ObservedRequest:
 
     @property
     def first_token_at(self) -> float | None:
-        """When its first token came."""
+        """Time of its first token."""
         return min((r.first_token_at for r in self.records if r.first_token_at is not None), default=None)
 
 

@@ -29,7 +29,7 @@ class Observer:
 
     @classmethod
     def of(cls, settings: OpenAiBlsSettings) -> Observer:
-        """What the settings ask for.
+        """Observer that the settings ask for.
 
         Raises:
             TracingError: tracing cannot be set up.
@@ -39,7 +39,7 @@ class Observer:
 
     @property
     def active(self) -> bool:
-        """Whether requests are to be observed at all."""
+        """True if requests are to be observed at all."""
         return self._log is not None or self._tracer is not None
 
     def begin(self, method: str, path: str, context: Mapping[str, str] | None = None) -> ObservedRequest:

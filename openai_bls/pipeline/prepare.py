@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, PromptResult, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.core.request import Requested, ToolUse, ValidRequest
+from openai_bls.core.request import ToolUse, ValidRequest
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.output.events import OutputParser
-from openai_bls.output.harmony import final
 from openai_bls.output.stop_strings import StopMatcher
-from openai_bls.output.structured import Format, grammar, has_structural_tags, has_style
-from openai_bls.output.tool_parsers.formats import ToolFormat, as_json_array, either
+from openai_bls.output.tool_parsers.formats import ToolFormat
+from openai_bls.pipeline.constraints import constrain, enforces, tool_format
 from openai_bls.pipeline.model_registry import ServedModel, Target
 from openai_bls.pipeline.sequence import Echo, Sequence, Writer
 
@@ -29,9 +26,6 @@ _NEUTRAL_SAMPLING = SamplingParams()
 
 # Enough for a marker and the white space around it, whatever the tokenizer makes of them.
 _TAIL_TOKENS = 24
-
-# Grammars have threads of their own: slow ones hold up other grammars only.
-_GRAMMARS = ThreadPoolExecutor(2, thread_name_prefix="grammar")
 
 
 class Prompts(NamedTuple):
@@ -148,7 +142,7 @@ def _check_tools(tools: ToolUse, model: ServedModel) -> None:
             param="tools",
             code="unsupported_parameter",
         )
-    if model.supports("grammar") and _enforces(model, own):
+    if model.supports("grammar") and enforces(model, own):
         return
     if (tools.required and not model.supports("grammar")) or (not tools.required and tools.callable != tools.offered):
         raise unsupported(model, "tool_choice")
@@ -219,92 +213,6 @@ def prompt_tail(request: ValidRequest, model: ServedModel, prompt: list[int]) ->
     if not request.chat or model.formats.reasoning is None:
         return ""
     return model.detokenizers.decode(prompt[-_TAIL_TOKENS:])
-
-
-# --- constrain ---
-
-
-async def constrain(request: ValidRequest, model: ServedModel, tail: str) -> Grammar | None:
-    """The grammar that the output must match; None if it is free.
-
-    Raises:
-        InvalidRequestError: no grammar library of the engine honours all of it.
-    """
-    found = wanted(request, model, tail)
-    if found is None:
-        return None
-    # A large schema takes a while, and other requests' tokens must not wait for it.
-    return await asyncio.get_running_loop().run_in_executor(_GRAMMARS, constraint, found, model)
-
-
-def wanted(request: ValidRequest, model: ServedModel, tail: str) -> Requested | None:
-    """The format that the output must match; None if it is free.
-
-    Args:
-        request: the request.
-        model: that it names.
-        tail: of the rendered prompt.
-    """
-    found = _wanted(request, model)
-    reasoning = model.formats.reasoning
-    if found is None or not request.chat or reasoning is None:
-        return found
-    # gpt-oss's prompts end like its reasoning, which they never close.
-    if not model.formats.harmony and tail.rstrip().endswith(reasoning.end):
-        return found
-    # The answer, after unrestricted reasoning.
-    return Requested(reasoning.constraint(found.format, opened=reasoning.opened_by(tail)), found.param)
-
-
-def constraint(found: Requested, model: ServedModel) -> Grammar:
-    """The grammar that enforces what `wanted` found. Takes milliseconds, for a large schema more.
-
-    Raises:
-        InvalidRequestError: no grammar engine that the model's engine has honours all of it.
-    """
-    return grammar(found.format, model.info, param=found.param)
-
-
-def tool_format(request: ValidRequest, model: ServedModel) -> ToolFormat | None:
-    """The form of tool calls in answers to a request: the model's own, or a JSON array where the grammar that forces
-    them has no structural tags, or not the style of their arguments."""
-    own, tools = model.formats.tool_format, request.tools
-    if own is None or tools is None or not model.supports("grammar"):
-        return own
-    if _enforces(model, own):
-        return own
-    return as_json_array(own) if tools.required or request.structured is not None else own
-
-
-def _enforces(model: ServedModel, calls: ToolFormat) -> bool:
-    """True if the engine's grammars have all that the form of calls is made of."""
-    return has_structural_tags(model.info) and has_style(model.info, calls.style)
-
-
-def _wanted(request: ValidRequest, model: ServedModel) -> Requested | None:
-    structured, tools = request.structured, request.tools
-    calls: Format | None = None
-    written = tool_format(request, model)
-    if tools is not None and written is not None and model.supports("grammar"):
-        if tools.required or tools.checked or structured is not None:
-            calls = written.constraint(
-                tools.callable,
-                # Where the text must match something as well, it is that or calls, no mixture.
-                at_least_one=tools.required or structured is not None,
-                name=tools.name,
-                # A call ends gpt-oss's turn.
-                parallel=request.parallel_tool_calls and not model.formats.harmony,
-            )
-        if tools.required:
-            structured = None
-    if structured is not None and model.formats.harmony and request.chat:
-        structured = Requested(final(structured.format), structured.param)
-    if calls is None:
-        return structured
-    if structured is None:
-        return Requested(calls, "tools")
-    array = either(structured.format, calls) if not has_structural_tags(model.info) else None
-    return Requested(array or {"type": "or", "elements": [structured.format, calls]}, structured.param)
 
 
 # --- sequences ---

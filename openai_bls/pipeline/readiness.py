@@ -36,13 +36,13 @@ class Readiness:
         """Ask `part` too, which is the Triton model `name`."""
         self._parts[name] = part
 
-    async def check(self, *, anew: bool = False) -> None:
+    async def check(self, *, force: bool = False) -> None:
         """Bring `states` up to date; concurrent callers share one check.
 
         Args:
-            anew: though the last check is not a second old.
+            force: though the last check is not a second old.
         """
-        if not anew and time.monotonic() - self._checked_at < _FRESH_S:
+        if not force and time.monotonic() - self._checked_at < _FRESH_S:
             return
         if self._checking is None:
             self._checking = asyncio.get_running_loop().create_task(self._check())

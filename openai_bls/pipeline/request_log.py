@@ -33,7 +33,7 @@ _FIELD_PATH = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
 def fields_of(observed: ObservedRequest, trace_id: str = "") -> dict[str, Any]:
-    """What the log tells of a request that has ended; what is not known is left out."""
+    """Fields of a log line, of a request that has ended; what is not known is left out."""
     began, first, usage, failure = observed.began_at, observed.first_token_at, observed.usage, observed.failure
     at = datetime.fromtimestamp(observed.began_at_ns / 1e9 + observed.ended_at - began, timezone.utc)
     fields: dict[str, Any] = {

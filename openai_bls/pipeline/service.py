@@ -54,7 +54,7 @@ StreamWriterT = TypeVar("StreamWriterT", bound=StreamWriter)
 
 
 async def within(deadline: Deadline | None, work: Awaitable[T]) -> T:
-    """What `work` gives; it is cancelled at the deadline, if there is one.
+    """Result of `work`, which is cancelled at the deadline, if there is one.
 
     Raises:
         RequestDeadlineError: it has not ended by then.
@@ -131,7 +131,7 @@ class Service:
             return "engine failed"
         connected = any(model.connected for model in self.models)
         # A connection that is lost is known at once, and by a check whether the model has died.
-        await self.readiness.check(anew=not connected)
+        await self.readiness.check(force=not connected)
         if self.readiness.problem is not None:
             return self.readiness.problem
         if not any(model.engine.connected for model in self.models):

@@ -39,6 +39,8 @@ _OPERATIONS = {
 }
 # Fields of a request that are attributes gen_ai.request.<name>.
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
+# Characters of an attribute: ids, paths and names of models are the clients', and as long as these make them.
+_MAX_CHARACTERS = 256
 # Seconds that closing waits for the last spans to be taken.
 _CLOSE_S = 2.0
 # Seconds between two lines in the log about a collector that takes no spans.
@@ -217,12 +219,14 @@ def _last_attributes(observed: ObservedRequest) -> dict[str, Any]:
 
 
 def _known(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: _attribute(value) for name, value in attributes.items() if value is not None}
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_MAX_CHARACTERS]
     # A seed may have 64 bits without a sign, an attribute has 63.
-    return {
-        name: str(value) if isinstance(value, int) and value >= 2**63 else value
-        for name, value in attributes.items()
-        if value is not None
-    }
+    return str(value) if isinstance(value, int) and value >= 2**63 else value
 
 
 def _at_ns(observed: ObservedRequest, at: float) -> int:

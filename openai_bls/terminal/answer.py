@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Answer:
-    """What has come of an answer."""
+    """Answer as far as it has arrived."""
 
     text: str = ""
     reasoning: str = ""
@@ -89,6 +89,8 @@ class Asker:
                         answer.first_s = time.monotonic() - start
                     if piece.text:
                         yield piece
+            if answer.finish_reason is None:
+                raise LaunchError(f"the answer of {self._server.url} broke off")
         except openai.APIStatusError as error:
             raise LaunchError(refusal(self._server, error.status_code, error.body)) from None
         except openai.APITimeoutError as error:

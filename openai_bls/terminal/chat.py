@@ -82,7 +82,10 @@ def _interactive(chat: Chat) -> int:
 def history_path() -> Path:
     """File of what was typed, in a folder that is made."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "openai_bls"
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"{state}, for the history, cannot be made ({error.strerror}): set XDG_STATE_HOME") from None
     return state / "chat_history"
 
 
@@ -136,6 +139,8 @@ class Chat:
             try:
                 stopped = self._show(answer)
             except LaunchError:
+                # Half a call is no call.
+                answer.tool_calls.clear()
                 # The question is not in the conversation: without an answer the next one would follow it.
                 if answer.text:
                     self.conversation.add(answer.message())
@@ -143,7 +148,6 @@ class Chat:
                     self.conversation.drop_question()
                 raise
             if stopped:
-                # Half a call is no call.
                 answer.tool_calls.clear()
             self.conversation.add(answer.message())
             self.say(f"[dim]{escape(answer.summary())}{', stopped' if stopped else ''}[/]")

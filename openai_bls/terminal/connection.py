@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
@@ -44,8 +45,23 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a file with the key (default: OPENAI_API_KEY, then OPENAI_BLS_API_KEY; without these none)",
     )
     parser.add_argument(
-        "--timeout", type=float, default=120.0, metavar="SECONDS", help="to wait for each piece (default: %(default)s)"
+        "--timeout",
+        type=above_zero,
+        default=120.0,
+        metavar="SECONDS",
+        help="to wait for each piece (default: %(default)s)",
     )
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def base_url(text: str) -> str:

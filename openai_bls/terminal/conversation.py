@@ -85,7 +85,7 @@ class Conversation:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """Content of a JSON file.
 
     Raises:
         LaunchError: it cannot be read, or is no JSON.

@@ -42,7 +42,7 @@ class LineEditor:
         return self._session.prompt("> ")
 
     def read_result(self, tool: str) -> str:
-        """What a tool returned; raises as `read`."""
+        """Result of a tool, typed by the user; raises as `read`."""
         return self._results.prompt(f"result of {tool}: ")
 
 

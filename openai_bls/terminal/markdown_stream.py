@@ -1,4 +1,4 @@
-"""Markdown on a terminal while it arrives: whole blocks are printed once, and only the last one is drawn anew."""
+"""Markdown on a terminal while it arrives: whole blocks are printed once, and only the last one is redrawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DRAWS_PER_SECOND = 12
 
 
 def whole_blocks(text: str) -> int:
-    """How many characters at the start of `text` are blocks that nothing can change any more.
+    """Number of characters at the start of `text` in blocks that nothing can change any more.
 
     A block ends at an empty line outside a fence, if the next line is there and begins at the margin: an indented one
     may belong to the list before it.
@@ -75,7 +75,7 @@ class MarkdownStream:
 
 
 class _LastLines:
-    """The end of a text as far as there is room: more cannot be drawn anew."""
+    """The end of a text as far as there is room: more cannot be redrawn."""
 
     def __init__(self, text: str, *, gap: bool) -> None:
         self._text = text

@@ -69,7 +69,7 @@ def check_config(args: Mapping[str, str]) -> None:
 
 
 def is_decoupled(args: Mapping[str, str]) -> bool:
-    """Whether a model may send any number of responses per request, by its config.pbtxt."""
+    """True if a model may send any number of responses per request, by its config.pbtxt."""
     return bool(json.loads(args["model_config"]).get("model_transaction_policy", {}).get("decoupled", False))
 
 

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from openai_bls.launcher import run_batch
+from openai_bls.commands import run_batch
 from openai_bls.launcher.testing import RunningServer
 
 pytestmark = pytest.mark.triton

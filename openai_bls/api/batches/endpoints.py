@@ -13,14 +13,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from openai_bls.api.batches.folder import ENDED, BatchRecord, FileRecord, Folder
-from openai_bls.api.batches.lines import URLS
+from openai_bls.api.batches.folder import ENDED, KEPT_S, BatchRecord, FileRecord, Folder
 from openai_bls.api.batches.runner import Runner
 from openai_bls.api.batches.schema import (
-    DEFAULT_BATCHES,
-    DEFAULT_EXPIRY_S,
-    MAX_BATCHES,
-    MAX_FILES,
     Batch,
     BatchBody,
     BatchesQuery,
@@ -32,18 +27,26 @@ from openai_bls.api.batches.schema import (
     FilesQuery,
     UploadForm,
 )
-from openai_bls.api.common.bodies import convert, json_object
+from openai_bls.api.common.bodies import convert, fault_at, json_object
 from openai_bls.api.common.encoding import new_id
+from openai_bls.api.common.faults import converted
+from openai_bls.api.common.queries import page, parse_query
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
 from openai_bls.core.api_keys import key_name
-from openai_bls.core.errors import InvalidRequestError, NotFoundError, TooLargeError
+from openai_bls.core.errors import InvalidRequestError, NotFoundError, OverloadedError, TooLargeError
 
 WINDOW_S = 24 * 3600
 """Seconds that a batch has: OpenAI's one completion window."""
 MAX_FILES_FACTOR = 50
-"""Bytes of all files together, in those of the largest one."""
+"""Bytes of all files together, as a multiple of `max_file_bytes`."""
+MAX_KEPT_FILES = 100_000
+"""Files of all keys together."""
+MAX_UPLOADS = 8
+"""Files that are received at a time, each of which takes up to `max_file_bytes` of the folder for temporary files."""
+MAX_UNENDED_BATCHES = 100
+"""Batches of one key that have not ended."""
 # Bytes of a form around its file.
 _FORM_BYTES = 64 * 1024
 
@@ -56,6 +59,7 @@ class BatchHandlers:
         self._settings = api.service.settings
         self._folder = Folder(Path(self._settings.batches_dir)) if self._settings.batches_dir else None
         self._runner = Runner(api, self._folder) if self._folder is not None else None
+        self._uploads = 0
 
     async def run(self) -> None:
         """Work on batches, if there are any to be."""
@@ -79,7 +83,15 @@ class BatchHandlers:
 
     async def upload(self, request: Request) -> Response:
         """POST /v1/files."""
-        folder = self.folder
+        if self._uploads >= MAX_UPLOADS:
+            raise OverloadedError(f"{MAX_UPLOADS} files are being uploaded, the most at a time; try again later.")
+        self._uploads += 1
+        try:
+            return await self._upload(request, self.folder)
+        finally:
+            self._uploads -= 1
+
+    async def _upload(self, request: Request, folder: Folder) -> Response:
         form = await self._form(request)
         try:
             fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
@@ -94,8 +106,9 @@ class BatchHandlers:
             limit = self._settings.max_file_bytes
             if (file.size or 0) > limit:
                 raise InvalidRequestError(f"The file is larger than {limit} bytes (max_file_bytes).", param="file")
-            kept = sum(record.bytes for record in await asyncio.to_thread(folder.files))
-            if kept + (file.size or 0) > MAX_FILES_FACTOR * limit:
+            kept = await asyncio.to_thread(folder.files)
+            size = sum(record.bytes for record in kept) + (file.size or 0)
+            if size > MAX_FILES_FACTOR * limit or len(kept) >= MAX_KEPT_FILES:
                 raise InvalidRequestError("There is no room for more files here: delete some.", param="file")
             name = Path(file.filename or "file").name[:255]
             record = await asyncio.to_thread(folder.add_file, file.file, name, "batch", expires_s, key_name.get())
@@ -114,12 +127,12 @@ class BatchHandlers:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > limit:
-                    raise TooLargeError(limit)
+                    raise TooLargeError(self._settings.max_file_bytes, "max_file_bytes")
                 yield chunk
 
         try:
             if int(request.headers.get("content-length", "0")) > limit:
-                raise TooLargeError(limit)
+                raise TooLargeError(self._settings.max_file_bytes, "max_file_bytes")
             return await MultiPartParser(request.headers, stream(), max_files=1, max_fields=16).parse()
         except (MultiPartException, KeyError, ValueError) as error:
             message = error.message if isinstance(error, MultiPartException) else "it has no boundary"
@@ -127,16 +140,16 @@ class BatchHandlers:
 
     async def list_files(self, request: Request) -> Response:
         """GET /v1/files."""
-        _check_query(request, "purpose", "limit", "order", "after")
-        purpose, order = request.query_params.get("purpose"), request.query_params.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise InvalidRequestError("'order' must be 'asc' or 'desc'.", param="order")
+        query = parse_query(request.query_params, FilesQuery)
         found = [
             record
             for record in await asyncio.to_thread(self.folder.files)
-            if record.owner == key_name.get() and purpose in (None, record.purpose)
+            if record.owner == key_name.get() and query.purpose in (None, record.purpose)
         ]
-        return JsonResponse(_page(found if order == "asc" else found[::-1], request, MAX_FILES, MAX_FILES))
+        newest_first = query.order == "desc"
+        return JsonResponse(
+            page(found, FileRecord.shown, newest_first=newest_first, limit=query.limit, after=query.after)
+        )
 
     async def file(self, request: Request) -> Response:
         """GET /v1/files/{file_id}."""
@@ -169,12 +182,17 @@ class BatchHandlers:
         """POST /v1/batches."""
         folder = self.folder
         body = convert(json_object(await self._api.body(request)), BatchBody)
-        assert body.endpoint in URLS
         owner, now = key_name.get(), int(time.time())
         source = await asyncio.to_thread(folder.file, body.input_file_id)
         if source is None or source.owner != owner or source.purpose != "batch":
             raise InvalidRequestError(
                 f"There is no file {body.input_file_id[:60]!r} that was uploaded for a batch.", param="input_file_id"
+            )
+        unended = await asyncio.to_thread(folder.unended)
+        if sum(batch.owner == owner for batch in unended) >= MAX_UNENDED_BATCHES:
+            raise InvalidRequestError(
+                f"There are {MAX_UNENDED_BATCHES} batches that have not ended, the most that an API key may have.",
+                code="batch_limit_exceeded",
             )
         expires = body.output_expires_after
         batch = BatchRecord(
@@ -184,7 +202,7 @@ class BatchHandlers:
             created_at=now,
             expires_at=now + WINDOW_S,
             metadata=body.metadata,
-            output_expires_s=DEFAULT_EXPIRY_S if expires is None else expires.seconds,
+            output_expires_s=KEPT_S if expires is None else expires.seconds,
             owner=owner,
         )
         await asyncio.to_thread(folder.write_batch, batch)
@@ -194,9 +212,9 @@ class BatchHandlers:
 
     async def list_batches(self, request: Request) -> Response:
         """GET /v1/batches."""
-        _check_query(request, "limit", "after")
+        query = parse_query(request.query_params, BatchesQuery)
         found = [batch for batch in await asyncio.to_thread(self.folder.batches) if batch.owner == key_name.get()]
-        return JsonResponse(_page(found[::-1], request, DEFAULT_BATCHES, MAX_BATCHES))
+        return JsonResponse(page(found, BatchRecord.shown, limit=query.limit, after=query.after))
 
     async def batch(self, request: Request) -> Response:
         """GET /v1/batches/{batch_id}."""
@@ -222,41 +240,14 @@ class BatchHandlers:
 
 def _expires_after(fields: dict[str, str]) -> int:
     """Seconds that a file is kept, by the fields of its form."""
-    given: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for name, value in fields.items():
         match = re.fullmatch(r"expires_after\[(\w+)\]", name)
         if match is not None:
-            given[match[1]] = int(value) if re.fullmatch("[0-9]{1,9}", value) else value
+            given[match[1]] = value
         elif name != "purpose":
             raise InvalidRequestError(f"Unknown parameter: '{name[:60]}'.", param=name, code="unknown_parameter")
-    return convert(given, ExpiresAfter).seconds if given else DEFAULT_EXPIRY_S
-
-
-def _page(records: list[Any], request: Request, default: int, most: int) -> dict[str, Any]:
-    query = request.query_params
-    limit = query.get("limit", str(default))
-    if not re.fullmatch("[0-9]{1,5}", limit) or not 1 <= int(limit) <= most:
-        raise InvalidRequestError(f"'limit' must be an integer from 1 to {most}.", param="limit")
-    start, after = 0, query.get("after")
-    if after is not None:
-        places = [at for at, record in enumerate(records) if record.id == after]
-        if not places:
-            raise InvalidRequestError(f"'after' is {after[:60]!r}, which is not in this list.", param="after")
-        start = places[0] + 1
-    data = [record.shown() for record in records[start : start + int(limit)]]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": start + len(data) < len(records),
-    }
-
-
-def _check_query(request: Request, *known: str) -> None:
-    for name in request.query_params:
-        if name not in known:
-            raise InvalidRequestError(f"The query parameter '{name}' is not supported here.", param=name)
+    return converted(given, ExpiresAfter, fault_at("expires_after"), strict=False).seconds if given else KEPT_S
 
 
 def _endpoint(

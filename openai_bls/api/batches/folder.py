@@ -13,15 +13,17 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 import msgspec
 
 from openai_bls.api.batches.lines import Tally
 from openai_bls.api.common.encoding import encode, new_id
 
+KEPT_S = 30 * 24 * 3600
+"""Seconds that a file is kept unless its request says otherwise, and a batch after its end."""
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 
@@ -77,6 +79,11 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
     cancelling_at: int | None = None
     cancelled_at: int | None = None
 
+    @property
+    def ended_at(self) -> int | None:
+        """Unix time of its end; None if it has not ended."""
+        return self.completed_at or self.failed_at or self.expired_at or self.cancelled_at
+
     def shown(self) -> dict[str, Any]:
         """OpenAI's `batch` object."""
         hidden = ("output_expires_s", "owner", "ran_out", "total", "done", "failed", "errors")
@@ -96,8 +103,11 @@ class BatchRecord(msgspec.Struct, omit_defaults=True):
         }
 
 
+RecordT = TypeVar("RecordT", FileRecord, BatchRecord)
+
+
 class Folder:
-    """The folder's files. Every method may take a while: they are for threads.
+    """The folder's files. Every method but `locked` and `cancelling_at` may take a while: they are for threads.
 
     Args:
         root: is made if it is not there.
@@ -106,6 +116,8 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self._files = root / "files"
         self._batches = root / "batches"
+        self._ended: set[str] = set()
+        """Ids of ended batches, which `unended` need not read again."""
 
     def make(self) -> None:
         """Make the folder, for this user alone."""
@@ -156,7 +168,7 @@ class Folder:
         """All files, the oldest first."""
         found = [_read(path, FileRecord) for path in self._files.glob("file-*.json")]
         kept = [record for record in found if record is not None and not _expired(record)]
-        return sorted(kept, key=lambda record: (record.created_at, record.id))
+        return _oldest_first(kept)
 
     def delete_file(self, file_id: str) -> None:
         """Delete a file."""
@@ -164,10 +176,18 @@ class Folder:
         self.data(file_id).unlink(missing_ok=True)
 
     def delete_expired(self) -> None:
-        """Delete the files whose time is over."""
+        """Delete the files and the ended batches whose time is over; inputs of batches stay until these have ended."""
+        inputs = set()
+        for batch in self.batches():
+            if batch.ended_at is None:
+                inputs.add(batch.input_file_id)
+            elif batch.ended_at + KEPT_S <= time.time():
+                # The object last: without it nobody would find the others.
+                for suffix in ("output.jsonl", "errors.jsonl", "cancel", "lock", "json"):
+                    (self._batches / f"{batch.id}.{suffix}").unlink(missing_ok=True)
         for path in self._files.glob("file-*.json"):
             record = _read(path, FileRecord)
-            if record is not None and _expired(record):
+            if record is not None and _expired(record) and record.id not in inputs:
                 self.delete_file(record.id)
 
     # Batches
@@ -191,7 +211,15 @@ class Folder:
     def batches(self) -> list[BatchRecord]:
         """All batches, the oldest first."""
         found = [self.batch(path.stem) for path in self._batches.glob("batch_*.json")]
-        return sorted((b for b in found if b is not None), key=lambda batch: (batch.created_at, batch.id))
+        return _oldest_first(batch for batch in found if batch is not None)
+
+    def unended(self) -> list[BatchRecord]:
+        """The batches that have not ended, the oldest first."""
+        ids = {path.stem for path in self._batches.glob("batch_*.json")}
+        self._ended &= ids
+        found = [batch for batch_id in ids - self._ended if (batch := self.batch(batch_id)) is not None]
+        self._ended |= {batch.id for batch in found if batch.status in ENDED}
+        return _oldest_first(batch for batch in found if batch.status not in ENDED)
 
     def cancel(self, batch_id: str) -> None:
         """Leave the mark that a batch is to be cancelled."""
@@ -222,6 +250,10 @@ class Folder:
 
     def _mark(self, batch_id: str) -> Path:
         return self._batches / f"{batch_id}.cancel"
+
+
+def _oldest_first(records: Iterable[RecordT]) -> list[RecordT]:
+    return sorted(records, key=lambda record: (record.created_at, record.id))
 
 
 def _expired(record: FileRecord) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from openai_bls.api.common.encoding import encode, new_id
 
-URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-"""Endpoints that batches may be of."""
+Url = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+"""Endpoint that a batch may be of."""
+URLS: tuple[Url, ...] = get_args(Url)
 MAX_LINES = 50_000
 """Requests of one batch."""
 _OVERHEAD_BYTES = 4096
@@ -80,17 +81,21 @@ def texts(path: Path, max_bytes: int) -> Iterator[tuple[int, bytes]]:
         path: of the file.
         max_bytes: of a request's body.
     """
+    most = max_bytes + _OVERHEAD_BYTES
     with path.open("rb") as file:
         number = 0
-        while text := file.readline(max_bytes + _OVERHEAD_BYTES):
+        while text := file.readline(most):
             number += 1
             if text.strip():
                 yield number, text
+            while len(text) == most and not text.endswith(b"\n"):
+                text = file.readline(most)
 
 
 def result(line: Line, status: int, request_id: str, body: bytes) -> bytes:
-    """The result of a request, as a line: `body` is JSON text."""
-    response = {"status_code": status, "request_id": request_id, "body": msgspec.Raw(body)}
+    """The result of a request, as a line: `body` is JSON text, in any layout."""
+    raw = msgspec.Raw(msgspec.json.format(body, indent=-1))
+    response = {"status_code": status, "request_id": request_id, "body": raw}
     found = {"id": new_id("batch_req_"), "custom_id": line.custom_id, "response": response, "error": None}
     return encode(found) + b"\n"
 
@@ -102,15 +107,23 @@ def not_run(line: Line, code: str, message: str) -> bytes:
     return encode(found) + b"\n"
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+_NO_DETAILS = _Details()
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    prompt_tokens_details: dict[str, Any] | None = None
-    input_tokens_details: dict[str, Any] | None = None
-    completion_tokens_details: dict[str, Any] | None = None
-    output_tokens_details: dict[str, Any] | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
 
 
 class _Body(msgspec.Struct):
@@ -121,11 +134,24 @@ class _Response(msgspec.Struct):
     body: _Body
 
 
-class _Result(msgspec.Struct):
+class _Status(msgspec.Struct):
+    status_code: int
+
+
+class _Outcome(msgspec.Struct):
+    response: _Status | None
+
+
+class _Named(msgspec.Struct):
     custom_id: str
+
+
+class _Result(_Named):
     response: _Response | None = None
 
 
+_decode_outcome = msgspec.json.Decoder(_Outcome).decode
+_decode_named = msgspec.json.Decoder(_Named).decode
 _decode_result = msgspec.json.Decoder(_Result).decode
 
 
@@ -140,17 +166,28 @@ class Tally(msgspec.Struct):
 
     def add(self, text: bytes) -> str:
         """Count a result; return its request's `custom_id`."""
-        found = _decode_result(text)
         self.count += 1
+        try:
+            found = _decode_result(text)
+        except msgspec.ValidationError:
+            # A body of a guard's or of another server, whose usage is none.
+            return _decode_named(text).custom_id
         usage = found.response.body.usage if found.response is not None else None
         if usage is not None:
             self.input_tokens += usage.prompt_tokens + usage.input_tokens
             self.output_tokens += usage.completion_tokens + usage.output_tokens
-            details = usage.prompt_tokens_details or usage.input_tokens_details or {}
-            self.cached_tokens += details.get("cached_tokens", 0)
-            details = usage.completion_tokens_details or usage.output_tokens_details or {}
-            self.reasoning_tokens += details.get("reasoning_tokens", 0)
+            of_input = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
+            of_output = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
+            self.cached_tokens += of_input.cached_tokens
+            self.reasoning_tokens += of_output.reasoning_tokens
         return found.custom_id
+
+
+def failures(path: Path) -> int:
+    """Number of the results in a file that are errors."""
+    with path.open("rb") as file:
+        outcomes = (_decode_outcome(text).response for text in file)
+        return sum(outcome is None or outcome.status_code != 200 for outcome in outcomes)
 
 
 def resume(path: Path, tally: Tally) -> set[str]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import logging
+import os
 import time
-from collections.abc import Coroutine, Iterator
-from functools import partial
-from typing import IO, Any, Literal
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from typing import IO, Any, Literal, TypeVar
 
 from openai_bls.api.batches import lines
 from openai_bls.api.batches.folder import ENDED, BatchRecord, Folder
@@ -23,8 +25,17 @@ from openai_bls.api.http.handlers import Api
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _SCAN_INTERVAL_S = 2.0
 """Seconds between two looks for batches that nobody works on."""
+_DELETE_INTERVAL_S = 60.0
+"""Seconds between two deletions of what has expired."""
+_REST_S = 30.0
+"""Seconds until a batch is tried again whose files could not be read or written."""
+_MAX_RUNNING = 16
+"""Batches that one instance works on at a time: each has files open and requests of its own to retry."""
+_MAX_RUNNING_PER_KEY = 4
 _TICK_S = 0.2
 """Seconds between two looks whether there is room, and whether the batch is to end."""
 _WRITE_INTERVAL_S = 1.0
@@ -50,6 +61,10 @@ class Runner:
         self._settings = api.service.settings
         self._kick = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._owners: Counter[str] = Counter()
+        """Running batches of each key."""
+        self._rests_until: dict[str, float] = {}
+        self._deletes_at = 0.0
         self._in_flight = 0
 
     def kick(self) -> None:
@@ -64,41 +79,65 @@ class Runner:
                     await self._scan()
                 except Exception:
                     logger.exception("the folder of batches could not be read")
+                # Not wait_for: up to Python 3.11 it forgets that it was cancelled when the event comes just then.
+                timer = asyncio.get_running_loop().call_later(_SCAN_INTERVAL_S, self._kick.set)
+                await self._kick.wait()
+                timer.cancel()
                 self._kick.clear()
-                # Another class than TimeoutError up to Python 3.10.
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._kick.wait(), _SCAN_INTERVAL_S)
         finally:
             for task in self._running.values():
                 task.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _scan(self) -> None:
-        await asyncio.to_thread(self._folder.delete_expired)
-        for batch in await asyncio.to_thread(self._folder.batches):
-            if batch.status not in ENDED and batch.id not in self._running and not self._api.service.draining:
-                task = asyncio.get_running_loop().create_task(self._work(batch.id))
-                self._running[batch.id] = task
-                task.add_done_callback(partial(self._ended, batch.id))
+        now = time.monotonic()
+        if now >= self._deletes_at:
+            self._deletes_at = now + _DELETE_INTERVAL_S
+            await asyncio.to_thread(self._folder.delete_expired)
+        unended = await asyncio.to_thread(self._folder.unended)
+        self._rests_until = {batch.id: at for batch in unended if (at := self._rests_until.get(batch.id, 0.0)) > now}
+        for batch in unended:
+            if self._may_begin(batch):
+                with contextlib.ExitStack() as lock:
+                    if lock.enter_context(self._folder.locked(batch.id)):
+                        self._begin(batch, lock.pop_all())
 
-    def _ended(self, batch_id: str, task: asyncio.Task[None]) -> None:
-        del self._running[batch_id]
+    def _may_begin(self, batch: BatchRecord) -> bool:
+        return (
+            batch.id not in self._running
+            and batch.id not in self._rests_until
+            and len(self._running) < _MAX_RUNNING
+            and self._owners[batch.owner] < _MAX_RUNNING_PER_KEY
+            and not self._api.service.draining
+        )
+
+    def _begin(self, batch: BatchRecord, lock: contextlib.ExitStack) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            del self._running[batch.id]
+            self._owners[batch.owner] -= 1
+            lock.close()
+
+        self._owners[batch.owner] += 1
+        task = self._running[batch.id] = asyncio.get_running_loop().create_task(self._work(batch.id))
+        task.add_done_callback(ended)
 
     async def _work(self, batch_id: str) -> None:
-        with self._folder.locked(batch_id) as mine:
-            if not mine:
-                return
-            # What it is now that the lock is held.
-            batch = await asyncio.to_thread(self._folder.batch, batch_id)
-            if batch is None or batch.status in ENDED:
-                return
-            try:
-                await _Work(self, batch).run()
-            except Exception:
-                logger.exception("the batch %s failed", batch_id)
-                batch.errors = [_fault("server_error", "The server had an error; see its log.")]
-                batch.status, batch.failed_at = "failed", int(time.time())
-                await asyncio.to_thread(self._folder.write_batch, batch)
+        """Work on a batch whose lock is held."""
+        # What it is now that the lock is held.
+        batch = await asyncio.to_thread(self._folder.batch, batch_id)
+        if batch is None or batch.status in ENDED:
+            return
+        try:
+            await _Work(self, batch).run()
+        except OSError as error:
+            # A full disk, for example: what has been answered stays.
+            logger.error("the batch %s is tried again in %g s: %s", batch_id, _REST_S, error)
+            self._rests_until[batch_id] = time.monotonic() + _REST_S
+        except Exception:
+            logger.exception("the batch %s failed", batch_id)
+            batch.errors = [_fault("server_error", "The server had an error; see its log.")]
+            batch.status, batch.failed_at = "failed", _now()
+            await _in_thread(self._folder.write_batch, batch)
 
     @property
     def api(self) -> Api:
@@ -111,7 +150,7 @@ class Runner:
         return self._folder
 
     def has_room(self) -> bool:
-        """True if another request of a batch would make nobody wait: nothing waits for an engine, or in one."""
+        """True if nothing waits for an engine, or in one, so that another request of a batch delays nobody."""
         if self._in_flight >= self._settings.batch_concurrency:
             return False
         service = self._api.service
@@ -171,25 +210,26 @@ class _Work:
                 return
             if not await self._send_all():
                 return
-        await asyncio.to_thread(self._finalize)
+        await _in_thread(self._finalize)
 
     def _validate(self) -> bool:
         """Read the whole input, which has not changed if it was read before; False if it has faults."""
         batch = self._batch
-        record = self._folder.file(batch.input_file_id)
-        if record is None:
+        source = self._folder.data(batch.input_file_id)
+        if not source.exists():
             batch.errors = [_fault("invalid_input_file", f"The file {batch.input_file_id} is no longer there.")]
             return False
         seen: set[str] = set()
         errors: list[dict[str, Any]] = []
-        models: set[Any] = set()
-        for number, text in lines.texts(self._folder.data(record.id), self._max_bytes):
+        models: set[str | None] = set()
+        for number, text in lines.texts(source, self._max_bytes):
             try:
                 line = lines.parse(text, batch.endpoint)
                 if line.custom_id in seen:
                     raise LineError("duplicate_custom_id", "Another line has the same 'custom_id'.", "custom_id")
                 seen.add(line.custom_id)
-                models.add(str(line.body.get("model")))
+                model = line.body.get("model")
+                models.add(model if isinstance(model, str) else None)
             except LineError as error:
                 errors.append(_fault(error.code, error.message, error.param, number))
             if len(seen) > lines.MAX_LINES:
@@ -200,7 +240,7 @@ class _Work:
         if not seen and not errors:
             errors.append(_fault("empty_file", "The file has no requests."))
         batch.errors, batch.total = errors, len(seen)
-        batch.model = models.pop() if len(models) == 1 and None not in models else None
+        batch.model = models.pop() if len(models) == 1 else None
         return not errors
 
     async def _send_all(self) -> bool:
@@ -238,7 +278,7 @@ class _Work:
                 await self._write()
                 return False
             if self._folder.cancelling_at(batch.id) is None and time.time() >= batch.expires_at:
-                await asyncio.to_thread(self._expire, bad)
+                await _in_thread(self._expire, bad)
         return True
 
     @property
@@ -260,19 +300,19 @@ class _Work:
             status, request_id, body = answer
             text = lines.result(line, status, request_id, body)
             # At once, with no await: whoever cancels this finds a result or none.
-            (good if status == 200 else bad).write(text)
+            _append(good if status == 200 else bad, text)
             (self._batch.done if status == 200 else self._batch.failed).add(text)
 
     def _expire(self, bad: IO[bytes]) -> None:
         """Write the results of requests for which there was no time."""
         batch = self._batch
-        batch.ran_out = True
         done = lines.resume(self._folder.results(batch.id, "output"), lines.Tally())
         done |= lines.resume(self._folder.results(batch.id, "errors"), lines.Tally())
         for line in self._lines(done):
             text = lines.not_run(line, "batch_expired", "The batch expired before this request was answered.")
-            bad.write(text)
-            self._batch.failed.add(text)
+            _append(bad, text)
+            batch.failed.add(text)
+            batch.ran_out = True
 
     async def _pause(self) -> None:
         """Wait until a request has ended, or for a while; write the progress now and then."""
@@ -319,7 +359,28 @@ class _Work:
 
     async def _write(self) -> None:
         self._written_at = time.monotonic()
-        await asyncio.to_thread(self._folder.write_batch, self._batch)
+        await _in_thread(self._folder.write_batch, self._batch)
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Result of `work` in a thread. Cancelled, this ends with the thread, so that a lock is held as long as that."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
+
+
+def _append(file: IO[bytes], text: bytes) -> None:
+    """Write `text` to an unbuffered file: all of it, or nothing.
+
+    Raises:
+        OSError: it does not fit.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if file.write(text) != len(text):
+        os.ftruncate(file.fileno(), size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _now() -> int:

@@ -7,18 +7,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from openai_bls.api.batches.folder import Status
+from openai_bls.api.batches.folder import KEPT_S, Status
+from openai_bls.api.batches.lines import Url
+from openai_bls.api.common.bodies import Metadata
 
-DEFAULT_EXPIRY_S = 30 * 24 * 3600
-"""Seconds that a file is kept unless its request says otherwise."""
 MAX_FILES = 10_000
 """Files of one page."""
-MAX_BATCHES = 100
-"""Batches of one page."""
-DEFAULT_BATCHES = 20
 
-_Text = Annotated[str, Meta(max_length=512)]
-_Seconds = Annotated[int, Meta(ge=3600, le=DEFAULT_EXPIRY_S)]
+_Seconds = Annotated[int, Meta(ge=3600, le=KEPT_S)]
 
 
 class ExpiresAfter(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,10 +42,10 @@ class BatchBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     input_file_id: str
     """An uploaded file."""
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    endpoint: Url
     """Of all requests in the file."""
     completion_window: Literal["24h"]
-    metadata: Annotated[dict[Annotated[str, Meta(max_length=64)], _Text], Meta(max_length=16)] | None = None
+    metadata: Metadata | None = None
     """Kept with the batch."""
     output_expires_after: ExpiresAfter | None = None
     """Of the files that the batch writes; 30 days unless given."""
@@ -71,7 +67,7 @@ class FilesQuery(msgspec.Struct):
 class BatchesQuery(msgspec.Struct):
     """Query of GET /v1/batches."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_BATCHES)] = DEFAULT_BATCHES
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
     """Batches of the page."""
     after: str | None = None
     """Id of the batch after which the page begins."""
@@ -111,7 +107,7 @@ class FileList(msgspec.Struct):
 
 
 class BatchErrors(msgspec.Struct):
-    """What was wrong with a batch as a whole."""
+    """Faults of a batch as a whole."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]

@@ -90,7 +90,7 @@ class CallDelta(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """What is new in a message."""
+    """Piece of a message."""
 
     role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
     """In a choice's first delta."""
@@ -101,7 +101,7 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
-    """What is new in a choice of a chat completion."""
+    """Piece of a choice of a chat completion."""
 
     index: int
     delta: Delta
@@ -110,7 +110,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
 
 class TextChunkChoice(msgspec.Struct, frozen=True):
-    """What is new in a choice of a completion."""
+    """Piece of a choice of a completion."""
 
     index: int
     text: str

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from openai_bls.api.common.faults import Fault, Tell, converted, decoded
 from openai_bls.core.errors import InvalidRequestError
 
 T = TypeVar("T")
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+"""Texts that a client keeps with an object."""
 
 _ANY = msgspec.json.Decoder()
 

@@ -76,10 +76,10 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, tell: Tell, param: st
         return decoder.decode(body)
 
 
-def converted(value: Any, kind: type[T], tell: Tell) -> T:
-    """A decoded value as a `kind`; raises as `decoded` does."""
+def converted(value: Any, kind: type[T], tell: Tell, *, strict: bool = True) -> T:
+    """A decoded value as a `kind`, not `strict` numbers and booleans that are text too; raises as `decoded` does."""
     with _refusing(tell, None):
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
 
 
 @contextmanager

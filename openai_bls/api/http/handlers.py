@@ -156,9 +156,12 @@ class Api:
         async def answer(request: Request, request_id: str) -> Response:
             try:
                 # By the head alone: nothing of the body has been asked for.
-                if self.service.settings.ssl_ca_certs:
-                    _require_certificate(request)
-                _authenticate(request, self.service.api_keys)
+                if _KEY in request.scope:
+                    key_name.set(request.scope[_KEY])
+                else:
+                    if self.service.settings.ssl_ca_certs:
+                        _require_certificate(request)
+                    _authenticate(request, self.service.api_keys)
                 _check_origin(request)
                 timeout = request.headers.get(TIMEOUT_HEADER)
                 request_timeout_s.set(None if timeout is None else header_timeout(timeout))
@@ -276,10 +279,6 @@ def _require_certificate(request: Request) -> None:
 
 
 def _authenticate(request: Request, api_keys: ApiKeys) -> None:
-    own = request.scope.get(_KEY)
-    if own is not None:
-        key_name.set(own)
-        return
     if not api_keys.required:
         return
     # The server may have begun this task within that of the connection's last request.

@@ -32,7 +32,7 @@ class StreamConnection(BoundedConnection):
 
     @property
     def has_client_certificate(self) -> bool:
-        """Whether the client has shown a certificate of one of `ssl_ca_certs`; any other ends its handshake."""
+        """True if the client has shown a certificate of one of `ssl_ca_certs`; any other ends its handshake."""
         return bool(self.transport.get_extra_info("peercert"))
 
     @property

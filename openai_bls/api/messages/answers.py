@@ -14,7 +14,7 @@ class TextContent(msgspec.Struct, tag_field="type", tag="text"):
 
 
 class ThinkingContent(msgspec.Struct, tag_field="type", tag="thinking"):
-    """What the model thought."""
+    """Reasoning of the model."""
 
     thinking: str
     signature: str

@@ -131,7 +131,7 @@ Display = Literal["summarized", "omitted"]
 
 
 class ThinkingEnabled(msgspec.Struct, tag_field="type", tag="enabled", forbid_unknown_fields=True):
-    """The model shall think first."""
+    """Thinking before the answer."""
 
     budget_tokens: Annotated[int, Meta(ge=1024, le=2**31 - 1)]
     """A target for chat templates that take one; nothing enforces it."""

@@ -34,7 +34,7 @@ _TAGS = {
 
 
 class ErrorText(msgspec.Struct):
-    """What went wrong."""
+    """Message and kind of an error."""
 
     message: str
     """A sentence that names the field at fault, and says what is supported."""

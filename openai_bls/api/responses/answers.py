@@ -30,7 +30,7 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """What the model thought."""
+    """Reasoning of the model."""
 
     id: str
     status: Status
@@ -74,14 +74,14 @@ ListedItem = OutputItem | FunctionCallOutputItem | CompactionItem
 
 
 class ResponseFault(msgspec.Struct):
-    """Why a response has failed."""
+    """Cause of a response's failure."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why a response is incomplete."""
+    """Cause of a response's incompleteness."""
 
     reason: Literal["max_output_tokens"]
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Protocol
 
 from openai_bls.api.common.encoding import encode
 from openai_bls.api.common.event_sink import EventSink
 from openai_bls.api.responses.parsing import CreateRequest
 from openai_bls.api.responses.recording import Recording
 from openai_bls.api.responses.responses import Draft
-from openai_bls.api.responses.store import ResponseStore, Stored
+from openai_bls.api.responses.store import ResponseStore, Stored, is_response
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
 from openai_bls.core.errors import ApiError, EngineError, InvalidRequestError
 from openai_bls.pipeline.generation import Generation
@@ -95,17 +94,14 @@ class Job:
 
     async def answered(self) -> bytes:
         """The whole response, as the guard leaves it; of an error the failed one."""
-        assert isinstance(self._writer, WholeResponse)
         guarded = guarded_request.get()
         try:
             if guarded is None:
-                return bytes(await self._writer.answer)
-
-            async def encoded() -> bytes:
-                assert isinstance(self._writer, WholeResponse)
-                return bytes(await self._writer.answer)
-
-            return await guarded.whole(encoded())
+                return await self._whole()
+            answer = await guarded.whole(self._whole())
+            if not is_response(answer, self.id):
+                raise EngineError("A guard of this server has made something else of the response.")
+            return answer
         except ApiError as error:
             failure = self._wanted.translated(error)
         except Exception:
@@ -114,6 +110,10 @@ class Job:
         finally:
             self._generation.cancel()
         return encode(self._draft.failed(self._writer.items, failure))
+
+    async def _whole(self) -> bytes:
+        assert isinstance(self._writer, WholeResponse)
+        return bytes(await self._writer.answer)
 
 
 class Keeper(Protocol):
@@ -144,7 +144,7 @@ class Jobs:
         async def wait() -> None:
             self.ended(job.id, await job.answered())
 
-        job.task = _task(wait())
+        job.task = asyncio.get_running_loop().create_task(wait())
 
     def follow(self, job: Job) -> None:
         """Know a job that streams, and tells `ended` itself."""
@@ -190,8 +190,3 @@ def recording_of(stored: Stored) -> Recording:
             param="stream",
         )
     return stored.recording
-
-
-def _task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    # Kept by its job.
-    return asyncio.get_running_loop().create_task(work)

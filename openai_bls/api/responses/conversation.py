@@ -71,9 +71,9 @@ class Conversation:
         self.origins.append(Origin(param, []))
         self._turn = None
 
-    def _assistant(self, param: str, *, afresh: bool) -> dict[str, Any]:
-        """The message of the assistant's turn; another one if there is none or it is to be begun afresh."""
-        if self._turn is None or afresh:
+    def _assistant(self, param: str, *, new: bool) -> dict[str, Any]:
+        """The message of the assistant's turn; a new one if there is none or `new`."""
+        if self._turn is None or new:
             message: dict[str, Any] = {"role": "assistant", "content": []}
             self._add(message, param)
             self._turn = message
@@ -85,20 +85,20 @@ class Conversation:
         return turn is not None and bool(turn["content"]) and "tool_calls" not in turn
 
     def _said(self, content: list[dict[str, Any]], param: str) -> None:
-        turn = self._assistant(param, afresh=self._complete())
+        turn = self._assistant(param, new=self._complete())
         turn["content"] += [
             {"type": "text", "text": part["text"]} if part["type"] == "output_text" else part for part in content
         ]
 
     def _thought(self, item: Item, param: str) -> None:
-        turn = self._assistant(param, afresh=self._complete())
+        turn = self._assistant(param, new=self._complete())
         # A summary will do where the reasoning itself has not been kept.
         text = "\n".join(part["text"] for part in item["content"] or item["summary"])
         if text:
             turn["reasoning_content"] = turn.get("reasoning_content", "") + text
 
     def _called(self, item: Item, param: str) -> None:
-        turn = self._assistant(param, afresh=False)
+        turn = self._assistant(param, new=False)
         function = {"name": item["name"], "arguments": item["arguments"]}
         turn.setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": function})
         self.origins[-1].calls.append(param)

@@ -14,14 +14,15 @@ from starlette.responses import Response
 
 from openai_bls.api.chat.logprobs import LogprobRenderer
 from openai_bls.api.common.one_shot import prompt_token_ids
+from openai_bls.api.common.queries import NoQuery, page, parse_query
 from openai_bls.api.endpoint import Endpoint, Smoke, expect
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse, unless_disconnected
 from openai_bls.api.operation import Operation
 from openai_bls.api.responses import answers, parsing, schema
 from openai_bls.api.responses.background import BackgroundStream, Following, Job, Jobs, recording_of
 from openai_bls.api.responses.compaction import QUESTION, CompactedResponse, summary_request
-from openai_bls.api.responses.items import OPTIONAL_TAGS, UNSUPPORTED_IN_ITEMS, FunctionCall, FunctionCallOutput, page
-from openai_bls.api.responses.queries import RetrieveQuery, check_query, is_background
+from openai_bls.api.responses.items import OPTIONAL_TAGS, UNSUPPORTED_IN_ITEMS, FunctionCall, FunctionCallOutput
+from openai_bls.api.responses.queries import check_included, is_background, parse_retrieve, with_included
 from openai_bls.api.responses.recording import Recording
 from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import ENCRYPTED
@@ -149,16 +150,17 @@ class ResponsesHandlers:
 
     async def retrieve(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}."""
-        query = RetrieveQuery.of(request)
+        query = parse_retrieve(request)
         stored = self._stored(request)
-        query.check_included(stored)
+        check_included(query, stored)
         if query.stream:
-            return await self._followed(request, recording_of(stored), query.starting_after)
-        return JsonResponse(Raw(query.with_included(stored.response)))
+            after = -1 if query.starting_after is None else query.starting_after
+            return await self._followed(request, recording_of(stored), after)
+        return JsonResponse(Raw(with_included(query, stored.response)))
 
     async def delete(self, request: Request) -> Response:
         """DELETE /v1/responses/{response_id}."""
-        check_query(request)
+        parse_query(request.query_params, NoQuery)
         response_id = self._stored(request).id
         job = self._jobs.get(response_id)
         if job is not None:
@@ -168,12 +170,14 @@ class ResponsesHandlers:
 
     async def input_items(self, request: Request) -> Response:
         """GET /v1/responses/{response_id}/input_items."""
-        check_query(request, "limit", "order", "after")
-        return JsonResponse(page(self._stored(request).input_items, request.query_params))
+        query = parse_query(request.query_params, schema.PageQuery)
+        items = self._stored(request).input_items
+        newest_first = query.order == "desc"
+        return JsonResponse(page(items, dict, newest_first=newest_first, limit=query.limit, after=query.after))
 
     async def cancel(self, request: Request) -> Response:
         """POST /v1/responses/{response_id}/cancel; one that has ended stays as it is."""
-        check_query(request)
+        parse_query(request.query_params, NoQuery)
         stored = self._stored(request)
         job = self._jobs.get(stored.id)
         if job is not None:

@@ -12,15 +12,12 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from openai_bls.api.chat.schema import FunctionName, PositiveInt
+from openai_bls.api.common.bodies import Metadata
 from openai_bls.api.common.documented import documented
 from openai_bls.api.common.unsupported import Unsupported
-from openai_bls.api.responses.items import DEFAULT_LIMIT, MAX_LIMIT, InputItem
+from openai_bls.api.responses.items import InputItem
 
 FormatName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_\-]+\Z")]
-Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
-]
-
 
 Includable = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 
@@ -244,7 +241,7 @@ class RetrieveQuery(msgspec.Struct):
 class PageQuery(msgspec.Struct):
     """Query of GET /v1/responses/{response_id}/input_items."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
     """Items of the page."""
     order: Literal["asc", "desc"] = "desc"
     """`desc` is the newest first."""

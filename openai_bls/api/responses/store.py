@@ -45,6 +45,14 @@ _decode_response = msgspec.json.Decoder(_Listed).decode
 _decode_ids = msgspec.json.Decoder(_Named).decode
 
 
+def is_response(text: bytes, response_id: str) -> bool:
+    """True for the JSON text of a response of that id, whose items have ids: one that can be stored."""
+    try:
+        return _decode_ids(text).id == response_id
+    except msgspec.ValidationError:
+        return False
+
+
 class Stored:
     """A stored response with its input items.
 

@@ -12,12 +12,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from openai_bls.api.common.queries import parse_query
 from openai_bls.api.endpoint import Endpoint
 from openai_bls.api.http.handlers import Api, Handler, JsonResponse
 from openai_bls.api.operation import Operation
-from openai_bls.core.errors import InvalidRequestError, NotFoundError
+from openai_bls.core.errors import NotFoundError
 from openai_bls.output import detect
-from openai_bls.pipeline.model_registry import ServedModel
 
 
 class Query(msgspec.Struct):
@@ -29,7 +29,8 @@ class Query(msgspec.Struct):
 
 async def reset_prefix_cache(api: Api, request: Request) -> Response:
     """POST /reset_prefix_cache: of every engine, or of the one that the query parameter `model` names."""
-    models = [_model(api, request)] if "model" in _query(request) else list(api.service.models)
+    name = parse_query(request.query_params, Query).model
+    models = list(api.service.models) if name is None else [api.service.models.find(name).model]
     outcomes = await asyncio.gather(*(model.engine.reset_prefix_cache() for model in models), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -39,25 +40,13 @@ async def reset_prefix_cache(api: Api, request: Request) -> Response:
 
 async def tokenizer_info(api: Api, request: Request) -> Response:
     """GET /tokenizer_info: tokenizer_config.json with the chat template."""
-    _query(request)
+    name = parse_query(request.query_params, Query).model
     if not api.service.settings.tokenizer_info:
         raise NotFoundError("/tokenizer_info is off here: the setting 'tokenizer_info' of openai_bls turns it on.")
-    folder = _model(api, request).tokenizer_dir
+    folder = api.service.models.find(name).model.tokenizer_dir
     if folder is None:
         raise NotFoundError("The tokenizer of this model has no files here.")
     return JsonResponse(await asyncio.to_thread(_tokenizer_config, folder))
-
-
-def _query(request: Request) -> dict[str, str]:
-    query = dict(request.query_params)
-    for name in query:
-        if name != "model":
-            raise InvalidRequestError(f"The query parameter '{name}' is not supported here.", param=name)
-    return query
-
-
-def _model(api: Api, request: Request) -> ServedModel:
-    return api.service.models.find(request.query_params.get("model")).model
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Session:
 
     @functools.cached_property
     def tls(self) -> ssl.SSLContext:
-        """What https URLs are verified by."""
+        """Verification of https URLs."""
         return ssl.create_default_context(cafile=self.target.ca_file)
 
     @functools.cached_property

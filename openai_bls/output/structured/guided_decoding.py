@@ -21,7 +21,7 @@ import re
 from typing import Any, NamedTuple
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
-from openai_bls.output.structured import bounds, gbnf, lark, lark_rules, patterns, schema_nodes
+from openai_bls.output.structured import bounds, gbnf, gbnf_lark, lark, lark_rules, patterns, schema_nodes
 from openai_bls.output.structured.errors import FormatError, dumped, shown
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import CharSet, Literal, Node, Repeat, Rule, Sequence
@@ -103,7 +103,7 @@ def _llguidance(wanted: Format, target: Target) -> Grammar:
                 raise _beyond("format", ' "uri"')
             return Grammar(_kind("json_schema", target), lark_rules.json_schema(checked))
         case "grammar":
-            return Grammar(_kind("lark", target), gbnf.lark(gbnf.parse(wanted["grammar"])))
+            return Grammar(_kind("lark", target), gbnf_lark.lark(gbnf.parse(wanted["grammar"])))
     pattern = lark.regular(wanted)
     if pattern is None:
         _kind("structural_tag", target)

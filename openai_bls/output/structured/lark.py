@@ -6,7 +6,7 @@ is ambiguous; JSON schemas are rules of their own (`%json`); free text that must
 
 from __future__ import annotations
 
-from openai_bls.output.structured import gbnf, patterns
+from openai_bls.output.structured import gbnf, gbnf_lark, patterns
 from openai_bls.output.structured.errors import FormatError
 from openai_bls.output.structured.formats import Format
 from openai_bls.output.structured.gbnf import slashed
@@ -39,7 +39,7 @@ class _Renderer(ArgumentRules):
                 return self.json(node["json_schema"])
             case "grammar":
                 name = self.name("grammar")
-                self.lines.append(gbnf.lark(gbnf.parse(node["grammar"]), name))
+                self.lines.append(gbnf_lark.lark(gbnf.parse(node["grammar"]), name))
                 return name
             case "any_text":
                 if not last:
@@ -111,7 +111,7 @@ def regular(node: Format) -> str | None:  # noqa: PLR0911
         case "regex":
             return f"(?:{patterns.full(node['pattern'])})"
         case "grammar":
-            return gbnf.regex(node["grammar"])
+            return gbnf_lark.regex(node["grammar"])
         case "sequence" | "or":
             parts = [regular(part) for part in node["elements"]]
             if any(part is None for part in parts):

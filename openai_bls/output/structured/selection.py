@@ -9,7 +9,7 @@ import msgspec
 
 from openai_bls.core.engine_types import EngineInfo, Grammar
 from openai_bls.core.errors import InvalidRequestError
-from openai_bls.output.structured import bounds, gbnf, guided_decoding, lark, lark_rules, patterns
+from openai_bls.output.structured import bounds, gbnf, gbnf_lark, guided_decoding, lark, lark_rules, patterns
 from openai_bls.output.structured.errors import FormatError, cut
 from openai_bls.output.structured.formats import Format, checked, unwrapped
 from openai_bls.output.structured.guided_decoding import Target
@@ -110,7 +110,7 @@ def _llguidance(found: Format) -> Grammar:
         case "regex":
             return Grammar("regex", patterns.full(found["pattern"]))
         case "grammar":
-            return Grammar("lark", gbnf.lark(gbnf.parse(found["grammar"])))
+            return Grammar("lark", gbnf_lark.lark(gbnf.parse(found["grammar"])))
     return Grammar("lark", lark.lark(found))
 
 

@@ -132,7 +132,7 @@ def _write(
 
 
 def _check_files(options: Namespace) -> None:
-    """Whether results can be written, before the minutes that they take.
+    """Check that results can be written, before the minutes that they take.
 
     Raises:
         LaunchError: they cannot.

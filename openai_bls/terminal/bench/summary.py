@@ -17,14 +17,14 @@ PLOT_SUFFIXES = (".svg", ".png")
 
 
 class Limits(NamedTuple):
-    """What a good answer keeps, in milliseconds."""
+    """Limits that a good answer keeps, in milliseconds."""
 
     ttft_ms: float
     itl_ms: float
 
 
 class Summary(NamedTuple):
-    """What a level measured. Times are in milliseconds, of answers that came whole; None where there is none."""
+    """Measurements of a level. Times are in milliseconds, of answers that came whole; None where there is none."""
 
     load: str
     concurrency: int

@@ -79,7 +79,7 @@ def infer_request(model: str, arrays: Mapping[str, Array], outputs: Iterable[str
 
 
 def is_final(message: Any) -> bool:
-    """Whether a `ModelStreamInferResponse` is its request's last."""
+    """True if a `ModelStreamInferResponse` is its request's last."""
     # An error is not final by itself where the request did not get as far as the model; but nothing follows it.
     return bool(message.error_message or message.infer_response.parameters["triton_final_response"].bool_param)
 

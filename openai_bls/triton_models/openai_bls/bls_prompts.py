@@ -239,7 +239,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _leading(sequence: Sequence[int] | str, part: Sequence[int] | str) -> int:
-    """How often `sequence` has `part` at its beginning."""
+    """Number of times that `sequence` has `part` at its beginning."""
     size, times = len(part), 0
     while size and sequence[times * size : (times + 1) * size] == part:
         times += 1

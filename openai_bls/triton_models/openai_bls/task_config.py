@@ -56,7 +56,7 @@ SIGNATURES: dict[str, Signature] = {
 
 
 class _FaultError(Exception):
-    """What is wrong with a model, as the end of a sentence."""
+    """Fault of a model's configuration, as the end of a sentence."""
 
 
 def task_model(config: Mapping[str, Any], created: int) -> TaskModel | None:

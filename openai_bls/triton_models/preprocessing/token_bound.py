@@ -105,7 +105,7 @@ def _flat(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
 
 
 def _shrink(normalizers: list[dict[str, Any]]) -> int | None:
-    """How many times smaller a text can become; None if that is not known, or if words can vanish."""
+    """Factor by which a text can shrink at most; None if that is not known, or if words can vanish."""
     shrink = 1
     for step in normalizers:
         if step.get("type") == "NFC":

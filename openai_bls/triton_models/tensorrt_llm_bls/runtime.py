@@ -287,7 +287,7 @@ class Runtime:
         return sequences
 
     def _recorder(self, lease: Lease) -> Callable[[Generation, Outcome], None]:
-        """What is to be done when the generation that begins now has ended: `lease` ends, the observer is told."""
+        """End of the generation that begins now: `lease` ends, the observer is told."""
         observed, key, began_at = observed_request.get(), key_name.get(), time.monotonic()
         part, model = observed and observed.opened(), self._info.result().model_name
 

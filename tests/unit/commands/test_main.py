@@ -172,3 +172,11 @@ def test_doctors_document() -> None:
     assert report.failed == list(found.values()).count("failed")
     assert (found["model repository"], found["ports"]) == ("failed", "failed")
     assert {"platform", "server", "torch"} <= found.keys()
+
+
+@pytest.mark.parametrize("command", ["chat", "bench", "smoke"])
+@pytest.mark.parametrize("given", ["-1", "0", "nan", "inf", "soon"])
+def test_a_timeout_is_a_number_above_0(command: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, f"--timeout={given}"])
+    assert f"argument --timeout: {given!r} is not a number above 0" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from openai_bls.launcher.examples import examples
 from openai_bls.launcher.ports import Ports
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
-from openai_bls.launcher.serve import ServeOptions, triton_flags
+from openai_bls.launcher.serve import ServeOptions, _log_path, triton_flags
 from openai_bls.triton_models.render_configs import configure
 from tests.certificates import Authority
 
@@ -32,6 +32,13 @@ PORTS = Ports(1, 2, 3, 4)
 
 def capture(*argv: str) -> ServeOptions:
     return serve_options(cli.parse("serve", argv))
+
+
+def test_a_log_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "log"):
+        with pytest.raises(LaunchError, match=f"--log-file {path} cannot be written"):
+            _log_path(ServeOptions(log_file=path, extra=[]))
 
 
 def test_serve_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from openai_bls.core.errors import InvalidRequestError
 from openai_bls.core.request import ValidRequest
 from openai_bls.engines.capabilities import ALL_FIELDS
 from openai_bls.output.detect import ModelFormats, detect
-from openai_bls.pipeline import prepare
+from openai_bls.pipeline import constraints, prepare
 from openai_bls.pipeline.model_registry import ServedModel, Target
 from tests.unit.core_support import (
     EOS,
@@ -44,8 +44,8 @@ def without(*fields: str) -> ServedModel:
 
 def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str = "") -> Grammar | None:
     served = model(formats)
-    found = prepare.wanted(request, served, tail)
-    return None if found is None else prepare.constraint(found, served)
+    found = constraints.wanted(request, served, tail)
+    return None if found is None else constraints.constraint(found, served)
 
 
 @pytest.mark.parametrize(
@@ -139,24 +139,24 @@ def test_forced_calls_without_structural_tags_are_a_json_array(fields: dict[str,
     old = model(THINKING, OLD_TRTLLM)
     request = chat(**fields)
     prepare.check_supported(request, old)
-    found = prepare.wanted(request, old, "<think>\n\n</think>\n\n")
+    found = constraints.wanted(request, old, "<think>\n\n</think>\n\n")
     assert found is not None
-    made = prepare.constraint(found, old)
+    made = constraints.constraint(found, old)
     assert made.kind == "json_schema"
     jsonschema.validate(json.loads(calls), json.loads(made.text))
-    written = prepare.tool_format(request, old)
+    written = constraints.tool_format(request, old)
     assert written is not None
     events = written.parser([TOOL, OTHER]).push(calls)
     assert [type(event).__name__ for event in events] == ["ToolCallStart", "ToolCallArguments"]
     # Free text before the array cannot be allowed there.
     with pytest.raises(InvalidRequestError, match="structural tags"):
-        prepare.constraint(prepare.wanted(request, old, "<think>\n") or found, old)
+        constraints.constraint(constraints.wanted(request, old, "<think>\n") or found, old)
 
 
 def test_calls_are_not_checked_without_structural_tags() -> None:
     old = model(info=OLD_TRTLLM)
     prepare.check_supported(chat(tools=[TOOL]), old)
-    assert prepare.tool_format(chat(tools=[TOOL]), old) is HERMES.tool_format
+    assert constraints.tool_format(chat(tools=[TOOL]), old) is HERMES.tool_format
     with pytest.raises(InvalidRequestError) as info:
         prepare.check_supported(chat(tools=[OTHER]), old)
     assert (info.value.param, info.value.code) == ("tools.function.strict", "unsupported_parameter")
@@ -173,12 +173,12 @@ def test_forced_calls_in_a_style_that_the_engine_lacks_are_a_json_array() -> Non
     for name, written in (("qwen3_coder", "qwen3_coder"), ("glm", "json_array"), ("minimax_m2", "json_array")):
         served = model(detect(None, name), info)
         prepare.check_supported(request, served)
-        found = prepare.tool_format(request, served)
+        found = constraints.tool_format(request, served)
         assert found is not None
         assert found.name == written
-        wanted = prepare.wanted(request, served, "")
+        wanted = constraints.wanted(request, served, "")
         assert wanted is not None
-        assert prepare.constraint(wanted, served).text
+        assert constraints.constraint(wanted, served).text
     with pytest.raises(InvalidRequestError) as refused:
         prepare.check_supported(chat(tools=[OTHER]), model(detect(None, "glm"), info))
     assert refused.value.param == "tools.function.strict"

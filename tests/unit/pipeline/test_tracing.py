@@ -13,7 +13,7 @@ import pytest
 
 from openai_bls.core.settings import OpenAiBlsSettings
 from openai_bls.pipeline.observer import Observer
-from openai_bls.pipeline.tracing import Tracer, TracingError
+from openai_bls.pipeline.tracing import Tracer, TracingError, _first_attributes
 from tests.unit.pipeline.test_request_log import answered, observed
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -64,6 +64,13 @@ def test_a_trace_goes_on_whether_it_is_sampled_or_not(monkeypatch: pytest.Monkey
         assert len(trace_id) == 32
         assert trace_id != PARENT.split("-")[1]
     tracer.close()
+
+
+def test_attributes_are_short_whatever_clients_send() -> None:
+    made = observed(request_id="r" * 100_000)
+    made.model = made.path = "m" * 100_000
+    found = _first_attributes(made)
+    assert {len(found[name]) for name in ("openai_bls.request_id", "gen_ai.request.model", "url.path")} == {256}
 
 
 def test_a_collector_that_hangs_holds_up_nothing(

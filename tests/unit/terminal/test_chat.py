@@ -17,7 +17,7 @@ import pytest
 from openai_bls.commands import main as cli
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.terminal.answer import Answer, Asker
-from openai_bls.terminal.chat import Chat
+from openai_bls.terminal.chat import Chat, history_path
 from openai_bls.terminal.connection import Connection
 from openai_bls.terminal.conversation import Conversation
 from tests.unit.terminal.support import FakeServer
@@ -85,6 +85,21 @@ def test_an_error_leaves_no_question_behind(fake: FakeServer, chat: Chat, capsys
     assert chat.take("Hi")
     assert "the server answers 503: it is too much" in capsys.readouterr().out
     assert chat.conversation.messages == []
+
+
+def test_half_a_call_is_no_call(fake: FakeServer, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.deltas = [{"content": "Half"}, CALL]
+    fake.breaks_off = True
+    chat.take("What time is it?")
+    assert "broke off" in capsys.readouterr().out
+    assert chat.conversation.turns[1:] == [{"role": "assistant", "content": "Half"}]
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "openai_bls").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(LaunchError, match="set XDG_STATE_HOME"):
+        history_path()
 
 
 def test_commands(fake: FakeServer, chat: Chat, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

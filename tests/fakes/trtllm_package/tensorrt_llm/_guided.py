@@ -13,7 +13,7 @@ from typing import Any
 import llguidance
 from llguidance import LLMatcher
 
-from openai_bls.output.structured import formats, gbnf, lark
+from openai_bls.output.structured import formats, gbnf, gbnf_lark, lark
 
 
 class Guides:
@@ -45,7 +45,7 @@ class Guides:
             return _json(json.loads(schema) if isinstance(schema, str) else schema)
         if params.regex is not None:
             return str(LLMatcher.grammar_from_regex(params.regex))
-        return gbnf.lark(gbnf.parse(params.grammar))
+        return gbnf_lark.lark(gbnf.parse(params.grammar))
 
 
 def _as_llguidance(params: Any) -> str:

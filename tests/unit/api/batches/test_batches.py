@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,14 +17,15 @@ import msgspec
 import pytest
 from openai.types import Batch, FileDeleted, FileObject
 
-from openai_bls.api.batches import runner
-from openai_bls.api.batches.folder import BatchRecord, Folder
+from openai_bls.api.batches import endpoints, lines, runner
+from openai_bls.api.batches.folder import KEPT_S, BatchRecord, Folder
 from openai_bls.core.engine import EngineStats
 from openai_bls.core.errors import OverloadedError, RateLimitError
 from tests.unit.api.http_support import application, until
 from tests.unit.core_support import Bench
 
 ID = "0" * 32
+BATCH = {"endpoint": "/v1/completions", "completion_window": "24h"}
 
 
 def request(custom_id: str, **body: Any) -> dict[str, Any]:
@@ -36,9 +39,10 @@ def jsonl(*lines: Any) -> bytes:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("_SCAN_INTERVAL_S", 0.01), ("_TICK_S", 0.005), ("_WRITE_INTERVAL_S", 0.0)):
+    for name, value in (("_SCAN_INTERVAL_S", 0.01), ("_TICK_S", 0.005), ("_WRITE_INTERVAL_S", 0.0), ("_REST_S", 0.0)):
         monkeypatch.setattr(runner, name, value)
     monkeypatch.setattr(runner, "_RETRY_S", (0.001, 0.002))
+    monkeypatch.setattr(runner, "_DELETE_INTERVAL_S", 0.1)
 
 
 class Place:
@@ -67,7 +71,7 @@ class Place:
 
     async def create(self, *lines: Any, **body: Any) -> dict[str, Any]:
         uploaded = (await self.upload(jsonl(*lines))).json()
-        asked = {"input_file_id": uploaded["id"], "endpoint": "/v1/completions", "completion_window": "24h", **body}
+        asked = {**BATCH, "input_file_id": uploaded["id"], **body}
         created = await self.client.post("/v1/batches", json=asked)
         assert created.status_code == 200, created.text
         found: dict[str, Any] = created.json()
@@ -113,7 +117,7 @@ async def test_a_batch(tmp_path: Path) -> None:
         created = await place.create(*lines, metadata={"k": "v"})
         assert created["status"] == "validating"
         batch = await place.ended(created["id"])
-        assert (batch["status"], batch["metadata"]) == ("completed", {"k": "v"})
+        assert (batch["status"], batch["metadata"], batch["model"]) == ("completed", {"k": "v"}, None)
         assert batch["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
         assert batch["usage"]["output_tokens"] == 2
         good, bad = await place.results(batch["output_file_id"]), await place.results(batch["error_file_id"])
@@ -224,6 +228,154 @@ async def test_an_expired_batch_tells_what_was_not_answered(tmp_path: Path) -> N
         assert {line["error"]["code"] for line in bad.values()} == {"batch_expired"}
 
 
+async def test_a_batch_without_a_model_names_none(tmp_path: Path) -> None:
+    async with served(tmp_path) as place:
+        assert (await place.ended((await place.create(request("a")))["id"]))["model"] is None
+        assert (await place.ended((await place.create(request("a", model="tiny")))["id"]))["model"] == "tiny"
+
+
+async def test_a_batch_that_is_done_when_its_time_is_over_is_completed(tmp_path: Path) -> None:
+    async with served(tmp_path) as place:
+        done = await place.ended((await place.create(request("a")))["id"])
+        record = place.folder.batch(done["id"])
+        assert record is not None
+    # As if the server had ended before it made the files.
+    place.folder.data(done["output_file_id"]).rename(place.folder.results(record.id, "output"))
+    record.status, record.completed_at, record.finalizing_at, record.expires_at = "in_progress", None, None, 1
+    place.folder.write_batch(record)
+    async with served(tmp_path) as again:
+        assert (await again.ended(record.id))["status"] == "completed"
+
+
+async def test_the_input_of_a_batch_stays_until_it_has_ended(tmp_path: Path) -> None:
+    async with served(tmp_path, batch_concurrency=1) as place:
+        place.held = True
+        created = await place.create(request("a"), request("b"))
+        await until(lambda: place.bench.engine.requests)
+        file_id = created["input_file_id"]
+        source = place.folder.file(file_id)
+        assert source is not None
+        source.expires_at = 1
+        (tmp_path / "files" / f"{file_id}.json").write_bytes(msgspec.json.encode(source))
+        place.folder.delete_expired()
+        assert (await place.client.get(f"/v1/files/{file_id}")).status_code == 404
+    async with served(tmp_path) as again:
+        assert (await again.ended(created["id"]))["request_counts"]["completed"] == 2
+        await until(lambda: not again.folder.data(file_id).exists())
+
+
+async def test_ended_batches_go_after_their_time(tmp_path: Path) -> None:
+    async with served(tmp_path) as place:
+        batch = await place.ended((await place.create(request("a")))["id"])
+        record = place.folder.batch(batch["id"])
+        assert record is not None
+        record.completed_at = int(time.time()) - KEPT_S
+        place.folder.write_batch(record)
+        await until(lambda: not list((tmp_path / "batches").glob(f"{record.id}*")))
+
+
+async def test_an_instance_ends_though_a_batch_has_just_begun(tmp_path: Path) -> None:
+    async with served(tmp_path) as place:
+        # Its runner is told of the batch and cancelled in one turn of the event loop.
+        await place.create(request("a"))
+
+
+async def test_a_few_batches_of_a_key_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_UNENDED_BATCHES", 6)
+    monkeypatch.setattr(runner, "_WRITE_INTERVAL_S", 10.0)
+    async with served(tmp_path, batch_concurrency=100) as place:
+        place.held = True
+        created = [await place.create(request("a")) for _ in range(6)]
+        await until(lambda: len(place.bench.engine.requests) == runner._MAX_RUNNING_PER_KEY)
+        body = {**BATCH, "input_file_id": created[0]["input_file_id"]}
+        reply = await place.client.post("/v1/batches", json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "batch_limit_exceeded")
+        assert len(place.bench.engine.requests) == runner._MAX_RUNNING_PER_KEY
+        place.held = False
+        for one in created:
+            assert (await place.ended(one["id"]))["status"] == "completed"
+        assert (await place.client.post("/v1/batches", json=body)).status_code == 200
+
+
+async def test_a_full_disk_stops_a_batch_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, full = runner._append, [OSError("No space left on device")]
+
+    def fill(file: Any, text: bytes) -> None:
+        if full:
+            raise full.pop()
+        append(file, text)
+
+    monkeypatch.setattr(runner, "_append", fill)
+    async with served(tmp_path) as place:
+        batch = await place.ended((await place.create(request("a"), request("b")))["id"])
+        assert batch["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+        assert set(await place.results(batch["output_file_id"])) == {"a", "b"}
+
+
+def test_half_a_result_is_not_left(tmp_path: Path) -> None:
+    class NearlyFull(io.FileIO):
+        def write(self, text: Any) -> int:
+            return super().write(text[:5])
+
+    with NearlyFull(tmp_path / "results", "ab") as file:
+        runner._append(file, b"1234\n")
+        with pytest.raises(OSError, match="No space"):
+            runner._append(file, b"12345678\n")
+    assert (tmp_path / "results").read_bytes() == b"1234\n"
+
+
+async def test_a_lock_is_held_as_long_as_its_thread_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(tmp_path) as place:
+        place.held = True
+        created = await place.create(request("a"))
+        await until(lambda: place.bench.engine.requests)
+        writing, may_write, write = threading.Event(), threading.Event(), Folder.write_batch
+
+        def slow(folder: Folder, batch: BatchRecord) -> None:
+            writing.set()
+            may_write.wait(10)
+            write(folder, batch)
+
+        monkeypatch.setattr(Folder, "write_batch", slow)
+        await until(writing.is_set)
+        asyncio.get_running_loop().call_later(0.02, may_write.set)
+    with Folder(tmp_path).locked(created["id"]) as mine:
+        assert mine
+        assert may_write.is_set()
+
+
+async def test_clients_need_certificates_and_batches_do_not(tmp_path: Path) -> None:
+    async with served(tmp_path, ssl_ca_certs="ca.pem") as place:
+        uploaded = place.folder.add_file(io.BytesIO(jsonl(request("a"))), "in.jsonl", "batch", None, "")
+        record = BatchRecord(f"batch_{ID}", "/v1/completions", uploaded.id, 1, 2**40)
+        place.folder.write_batch(record)
+        await until(lambda: (found := place.folder.batch(record.id)) is not None and found.ended_at)
+        found = place.folder.batch(record.id)
+        assert found is not None
+        assert (found.done.count, found.failed.count) == (1, 0)
+
+
+def test_a_line_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"a\n" + b"x" * 15_000 + b"\nb\n\nc")
+    found = list(lines.texts(path, 1))
+    assert [(number, text[:1]) for number, text in found] == [(1, b"a"), (2, b"x"), (3, b"b"), (5, b"c")]
+
+
+def test_a_result_is_one_line_and_counts_whatever_its_body_is() -> None:
+    line = lines.parse(json.dumps(request("a")).encode())
+    for body, tokens in (
+        ({"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}, (3, 2)),
+        ({"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}}, (0, 0)),
+        ({"usage": "much"}, (0, 0)),
+    ):
+        text = lines.result(line, 200, "r", json.dumps(body, indent=2).encode())
+        assert text.count(b"\n") == 1
+        tally = lines.Tally()
+        assert tally.add(text) == "a"
+        assert (tally.count, tally.input_tokens, tally.cached_tokens) == (1, *tokens)
+
+
 async def test_others_go_first(tmp_path: Path) -> None:
     """No request of a batch begins while sequences wait; one that is turned away comes again."""
     async with served(tmp_path, batch_concurrency=2) as place:
@@ -311,17 +463,41 @@ async def test_what_is_no_upload(tmp_path: Path) -> None:
         for fields, param in (
             ({"purpose": "vision"}, "purpose"),
             ({"what": "x"}, "what"),
-            ({"expires_after[seconds]": "5", "expires_after[anchor]": "created_at"}, "seconds"),
+            ({"expires_after[seconds]": "5", "expires_after[anchor]": "created_at"}, "expires_after.seconds"),
         ):
             reply = await place.upload(b"x", **fields)
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
         assert (await place.upload(b"x" * 1001)).json()["error"]["param"] == "file"
-        assert (await place.upload(b"x" * 100_000)).status_code == 413
+        reply = await place.upload(b"x" * 100_000)
+        assert (reply.status_code, "1000 bytes (max_file_bytes)" in reply.json()["error"]["message"]) == (413, True)
         form = "multipart/form-data"
         for content, kind in ((b"{}", "application/json"), (b"x", form), (b"x", f"{form}; boundary=y")):
             reply = await place.client.post("/v1/files", content=content, headers={"content-type": kind})
             assert reply.status_code == 400
         assert not list(tmp_path.glob("files/*"))
+
+
+async def test_a_few_uploads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_UPLOADS", 1)
+    async with served(tmp_path) as place:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        whole = place.client.build_request("POST", "/v1/files", files={"file": ("a", b"x")}, data={"purpose": "batch"})
+        content = whole.read()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield content[:10]
+            begun.set()
+            await may_end.wait()
+            yield content[10:]
+
+        headers = {"content-type": whole.headers["content-type"]}
+        first = asyncio.ensure_future(place.client.post("/v1/files", content=slowly(), headers=headers))
+        await begun.wait()
+        refused = await place.upload(b"y")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        may_end.set()
+        assert (await first).status_code == 200
+        assert (await place.upload(b"y")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -335,7 +511,7 @@ async def test_what_is_no_upload(tmp_path: Path) -> None:
 )
 async def test_refusals_of_batches(tmp_path: Path, body: dict[str, Any], param: str) -> None:
     async with served(tmp_path) as place:
-        given = {"input_file_id": f"file-{ID}", "endpoint": "/v1/completions", "completion_window": "24h", **body}
+        given = {**BATCH, "input_file_id": f"file-{ID}", **body}
         reply = await place.client.post("/v1/batches", json=given)
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
         assert (await place.client.get(f"/v1/batches/batch_{ID}")).status_code == 404

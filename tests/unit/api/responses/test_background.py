@@ -11,9 +11,10 @@ from openai.types.responses import Response
 
 from openai_bls.api.responses.recording import Recording
 from openai_bls.core.errors import InvalidRequestError
+from tests.unit.api.http.test_guards import as_response
 from tests.unit.api.http_support import leaving, until
 from tests.unit.api.responses.responses_support import Place, Reply, checked
-from tests.unit.core_support import EOS, WAIT_S, ask
+from tests.unit.core_support import EOS, WAIT_S, Bench, ask
 
 PATH = "/v1/responses"
 
@@ -133,6 +134,20 @@ async def test_failures_are_found_later(stream: bool) -> None:
     assert (found["status"], found["error"]["code"]) == ("failed", "server_error")
     if stream:
         assert [event["type"] for event in reply.events[-2:]] == ["error", "response.failed"]
+
+
+@pytest.mark.parametrize("changed", [{"x": 1}, {"id": "resp_other", "output": []}])
+async def test_what_a_guard_makes_something_else_of_is_found_as_failed(changed: dict[str, Any]) -> None:
+    async def guard(inputs: Any) -> Any:
+        return as_response({"answer": changed})
+
+    client = Client(Place(Bench(guard_after="watch")))
+    client.place.bench.model_calls.models["watch"] = guard
+    first = await client.begin()
+    client.engine.deliver(0, "ha", "stop")
+    await until(lambda: len(client.place.store) == 1)
+    found = await client.get(first["id"])
+    assert (found["status"], "guard" in found["error"]["message"]) == ("failed", True)
 
 
 async def test_a_stream_goes_on_without_its_client_and_is_followed_again() -> None:

@@ -1,17 +1,21 @@
-"""`run-batch`: a file of requests, answered by a running server, as `vllm run-batch` does it."""
+"""Command `run-batch`: a file of requests, answered by a running server, as `vllm run-batch` does it."""
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import os
+import queue
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import msgspec
 
 from openai_bls.api.batches import lines
 from openai_bls.api.batches.lines import Line, LineError
@@ -27,6 +31,8 @@ _PATIENCE_S = 120.0
 """Seconds for which a request is sent again while the server is full, or not there."""
 _RETRY_S = (0.5, 10.0)
 """Seconds between two of these, at first and at most."""
+_PROGRESS_S = 5.0
+"""Seconds between two lines about the progress."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,15 +66,17 @@ def run(options: argparse.Namespace) -> int:
     total = _check(options.input_file)
     target: Path = options.output_file
     unfinished = target.with_name(f"{target.name}.partial")
-    tally = lines.Tally()
     console = Console()
     try:
-        done = lines.resume(unfinished, tally)
+        done = lines.resume(unfinished, lines.Tally())
         if done:
             console.line(f"{len(done)} of {total} requests are in {unfinished} already: going on from there")
-        failed = _send_all(options, done, unfinished, total, console)
+        _send_all(options, done, unfinished, total, console)
+        failed = lines.failures(unfinished)
     except OSError as error:
         raise LaunchError(f"{error.filename or unfinished}: {error.strerror or error}") from None
+    except msgspec.DecodeError as error:
+        raise LaunchError(f"{unfinished} has a line that is no result, move it away: {error}") from None
     except KeyboardInterrupt:
         raise LaunchError(f"interrupted: what there is lies in {unfinished}; run the same command to go on") from None
     unfinished.replace(target)
@@ -95,40 +103,48 @@ def _check(path: Path) -> int:
     return len(seen)
 
 
-def _send_all(options: argparse.Namespace, done: set[str], unfinished: Path, total: int, console: Console) -> int:
-    """Send what has no result yet; the number of requests that have failed, this time."""
-    failed, answered, told_at = 0, len(done), time.monotonic()
+def _send_all(options: argparse.Namespace, done: set[str], unfinished: Path, total: int, console: Console) -> None:
+    """Send what has no result yet."""
+    answered, told_at = len(done), time.monotonic()
     left: Iterator[Line] = (
         line
         for _, text in lines.texts(options.input_file, OpenAiBlsSettings().max_request_bytes)
         if (line := lines.parse(text)).custom_id not in done
     )
-    running: set[Future[tuple[Line, int, str, bytes]]] = set()
-    pool = ThreadPoolExecutor(options.concurrency)
-    try:
-        with unfinished.open("ab", buffering=0) as file:
-            while True:
-                for line in left:
-                    running.add(pool.submit(_send, options.url, line))
-                    if len(running) >= options.concurrency:
-                        break
-                if not running:
-                    return failed
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    line, status, request_id, body = future.result()
-                    file.write(lines.result(line, status, request_id, body))
-                    failed += status != 200
-                    answered += 1
-                if time.monotonic() - told_at > 5.0:  # seconds
-                    console.line(f"{answered} of {total}")
-                    told_at = time.monotonic()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    results: queue.SimpleQueue[bytes | BaseException] = queue.SimpleQueue()
+
+    def answer(line: Line) -> None:
+        try:
+            results.put(_send(options.url, line))
+        except BaseException as error:  # raised where the results are read
+            results.put(error)
+
+    running = 0
+    with unfinished.open("ab", buffering=0) as file:
+        while True:
+            for line in itertools.islice(left, options.concurrency - running):
+                # A thread of a pool would keep an interrupted command until its request is answered.
+                threading.Thread(target=answer, args=(line,), daemon=True).start()
+                running += 1
+            if not running:
+                return
+            result = results.get()
+            if isinstance(result, BaseException):
+                raise result
+            file.write(result)
+            running -= 1
+            answered += 1
+            if time.monotonic() - told_at > _PROGRESS_S:
+                console.line(f"{answered} of {total}")
+                told_at = time.monotonic()
 
 
-def _send(url: str, line: Line) -> tuple[Line, int, str, bytes]:
-    """A request with the answer to it: status, request id, JSON text."""
+def _send(url: str, line: Line) -> bytes:
+    """The result of a request, as a line.
+
+    Raises:
+        LaunchError: the server cannot be reached, or is none of this API.
+    """
     headers = {"Content-Type": "application/json"}
     key = os.environ.get(f"{ENV_PREFIX}API_KEY")
     if key:
@@ -139,19 +155,27 @@ def _send(url: str, line: Line) -> tuple[Line, int, str, bytes]:
         late = time.monotonic() >= deadline
         try:
             with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as answer:
-                return line, answer.status, answer.headers.get("x-request-id", ""), answer.read()
+                body = answer.read()
+                return lines.result(line, answer.status, answer.headers.get("x-request-id", ""), body)
+        except msgspec.DecodeError:
+            raise LaunchError(f"the server at {url} answers what is no JSON: {body[:100]!r}") from None
         except urllib.error.HTTPError as error:
             # A 429 without the header is of a request that is too large at any time.
             again = error.code == 503 or (error.code == 429 and error.headers.get("Retry-After") is not None)
             if late or not again:
-                return line, error.code, error.headers.get("x-request-id", ""), _json(error.read())
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
+                return _refused(line, error)
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             if late:
                 raise LaunchError(f"the server at {url} cannot be reached: {getattr(error, 'reason', error)}") from None
         time.sleep(pause)
         pause = min(2 * pause, most)
 
 
-def _json(body: bytes) -> bytes:
-    """An error's body; that of a proxy may be none of ours."""
-    return body if body.startswith(b"{") else encode(OverloadedError(body[:200].decode(errors="replace")).body())
+def _refused(line: Line, error: urllib.error.HTTPError) -> bytes:
+    """The result of a request that was answered with an error, whose body may be a proxy's."""
+    body, request_id = error.read(), error.headers.get("x-request-id", "")
+    try:
+        return lines.result(line, error.code, request_id, body)
+    except msgspec.DecodeError:
+        said = OverloadedError(body[:200].decode(errors="replace")).body()
+        return lines.result(line, error.code, request_id, encode(said))

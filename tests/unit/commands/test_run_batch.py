@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from openai_bls.launcher import run_batch
+from openai_bls.commands import run_batch
 from openai_bls.launcher.errors import LaunchError
+from tests.unit.core_support import WAIT_S
 
 
 class Server(ThreadingHTTPServer):
@@ -22,6 +27,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[str, str | None, str]] = []
+        self.stopped = threading.Event()
 
     @property
     def url(self) -> str:
@@ -35,7 +41,9 @@ class Handler(BaseHTTPRequestHandler):
         times = sum(asked == prompt for _, _, asked in server.asked)
         server.asked.append((self.path, self.headers.get("authorization"), prompt))
         status = 400 if prompt == "bad" else 503 if prompt == "full" and not times else 200
-        body = b"oops" if status == 503 else json.dumps({"echo": prompt}).encode()
+        body = b"oops" if status == 503 or prompt == "oops" else json.dumps({"echo": prompt}, indent=2).encode()
+        if prompt == "slow":
+            server.stopped.wait(WAIT_S)
         self.send_response(status)
         self.send_header("x-request-id", "req_1")
         self.send_header("content-length", str(len(body)))
@@ -52,6 +60,7 @@ def server() -> Iterator[Server]:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running
+        running.stopped.set()
         running.shutdown()
         thread.join()
 
@@ -88,13 +97,41 @@ def test_results(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_an_interrupted_run_goes_on(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_interrupted_run_goes_on(server: Server, tmp_path: Path, status: int) -> None:
     asked = options(tmp_path, server.url, "a", "b", "c")
     partial = tmp_path / "out.jsonl.partial"
-    partial.write_text('{"id": "x", "custom_id": "1", "response": null, "error": null}\n{"id": "y", "cus')
-    assert run_batch.run(asked) == 0
+    kept = {"id": "x", "custom_id": "1", "response": {"status_code": status, "request_id": "", "body": {}}}
+    partial.write_text(json.dumps(kept) + '\n{"id": "y", "cus')
+    assert run_batch.run(asked) == int(status != 200)
     assert set(results(tmp_path)) == {"0", "1", "2"}
     assert sorted(prompt for _, _, prompt in server.asked) == ["a", "c"]
+
+
+def test_an_interrupted_command_waits_for_nobody(server: Server, tmp_path: Path) -> None:
+    options(tmp_path, server.url, "a", "slow")
+    command = [sys.executable, "-m", "openai_bls", "run-batch", "--concurrency", "1", "--url", server.url]
+    with subprocess.Popen([*command, "-i", "in.jsonl", "-o", "out.jsonl"], cwd=tmp_path) as process:
+        deadline = time.monotonic() + WAIT_S
+        while not any(prompt == "slow" for _, _, prompt in server.asked):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 2
+    assert not server.stopped.is_set()
+    assert len((tmp_path / "out.jsonl.partial").read_text().splitlines()) == 1
+
+
+def test_what_is_no_answer(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LaunchError, match="no JSON"):
+        run_batch.run(options(tmp_path, server.url, "oops"))
+    monkeypatch.setattr(run_batch, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(run_batch, "_PATIENCE_S", 0.0)
+    with pytest.raises(LaunchError, match="cannot be reached: timed out"):
+        run_batch.run(options(tmp_path, server.url, "slow"))
+    (tmp_path / "out.jsonl.partial").write_text("x\n")
+    with pytest.raises(LaunchError, match="no result, move it away"):
+        run_batch.run(options(tmp_path, server.url, "a"))
 
 
 def test_a_server_that_is_full_for_good(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
