@@ -104,9 +104,31 @@ async def test_an_engine_that_is_stuck_or_whose_process_has_died(server: Probed)
 
 @pytest.mark.parametrize("server", ["secret"], indirect=True)
 async def test_the_key(server: Probed) -> None:
-    """It is the server's; a wrong one is no reason to start the server again."""
-    assert await server.probe(key="") == (0, "", 0)
+    """It is the server's; that it is not known here is no reason to start the server again."""
+    server.worked(7)
+    for _ in range(2):
+        assert await server.probe(key="") == (0, "", 0)
     assert await server.probe(key="secret") == (0, "", 1)
+
+
+@pytest.mark.parametrize("server", ["secret"], indirect=True)
+async def test_an_engine_that_is_stuck_where_no_key_is_known(server: Probed) -> None:
+    """It makes nothing while there are requests; one that has just come is not yet a sign."""
+    server.worked(7)
+    assert await server.probe() == (0, "", 0)
+    server.bench.service.count(1)
+    assert await server.probe() == (0, "", 0)
+    for _ in range(2):
+        code, said, _ = await server.probe()
+        assert (code, said) == (1, "the engine has made nothing for 1 requests since the last probe\n")
+    server.worked(8)
+    assert await server.probe() == (0, "", 0)
+    server.bench.service.count(-1)
+    assert await server.probe() == (0, "", 0)
+    server.bench.engine.stats = EngineStats(0, 0, 0.0, 8, 8, failed=True)
+    code, said, _ = await server.probe()
+    assert code == 1
+    assert said.startswith("/health was answered 503: ")
 
 
 async def test_https(tmp_path: Path) -> None:
@@ -114,6 +136,20 @@ async def test_https(tmp_path: Path) -> None:
     async with over_socket(**settings) as (bench, port):
         certificate = {"OPENAI_BLS_SSL_CERTFILE": settings["ssl_certfile"]}
         assert await Probed(bench, port, tmp_path / "state.json", **certificate).probe() == (0, "", 1)
+
+
+async def test_client_certificates(tmp_path: Path) -> None:
+    """The probe has none."""
+    settings = {**Authority(tmp_path).settings(), "ssl_ca_certs": str(Authority(tmp_path, "clients").file)}
+    async with over_socket(**settings) as (bench, port):
+        environment = {"OPENAI_BLS_SSL_CERTFILE": settings["ssl_certfile"]}
+        server = Probed(bench, port, tmp_path / "state.json", **environment)
+        bench.service.count(1)
+        assert await server.probe() == (0, "", 0)
+        code, said, _ = await server.probe()
+        assert (code, said) == (1, "the engine has made nothing for 1 requests since the last probe\n")
+        bench.service.count(-1)
+        assert await server.probe() == (0, "", 0)
 
 
 async def test_a_state_that_cannot_be_read_counts_as_none(server: Probed) -> None:

@@ -3,7 +3,9 @@
 Triton's own health before 26.04 calls a model whose process has died ready, and /health of /v1 goes by what the engine
 says of itself, which one that is stuck does not. So: if the engine has moved on since the last probe, all is
 well, and nothing is asked of it, however long its queue is. If it has not, it is idle or stuck, and a request for one
-token tells which.
+token tells which. Where that is refused, because keys are in a file or clients need a certificate, the server's own
+/health and /metrics tell, which need neither: an engine is stuck that has made nothing since the last probe, while there
+were requests at both.
 
 Usage: liveness.py PORT TIMEOUT_SECONDS [STATE_FILE]
 
@@ -28,6 +30,8 @@ COUNTERS = (
     "openai_bls_engine_generated_tokens_total",
     "openai_bls_generation_tokens_total",
 )
+# Requests that are being prepared or generated.
+_IN_PROGRESS = "openai_bls_requests_in_progress"
 
 
 class NotAliveError(Exception):
@@ -46,8 +50,10 @@ def check(port: int, timeout: float, state: Path) -> None:
     if not any(progress[name] > before.get(name, progress[name]) for name in COUNTERS):
         body = {"prompt": "1", "max_tokens": 1}
         status, answer = _fetch(port, timeout, "POST", "/v1/completions", json.dumps(body))
-        # A request that is refused was read and judged; whether the engine works is told by 5xx alone.
-        if status >= 500:
+        if status == 401:
+            _check_unasked(port, timeout, before, progress)
+        # Another refusal was read and judged; whether the engine works is told by 5xx alone.
+        elif status >= 500:
             raise NotAliveError(
                 f"a request for one token was answered {status}: {answer[:200].decode(errors='replace')}"
             )
@@ -55,9 +61,22 @@ def check(port: int, timeout: float, state: Path) -> None:
     state.write_text(json.dumps(progress), encoding="utf-8")
 
 
+def _check_unasked(port: int, timeout: float, before: dict[str, float], now: dict[str, float]) -> None:
+    """Judge an engine that made nothing between two probes and cannot be asked: there is no key for it here.
+
+    Raises:
+        NotAliveError: a model's process or the engine has gone, or requests wait for an engine that is stuck.
+    """
+    status, answer = _fetch(port, timeout, "GET", "/health")
+    if status != 200:
+        raise NotAliveError(f"/health was answered {status}: {answer[:200].decode(errors='replace')}")
+    if before.get(_IN_PROGRESS) and now[_IN_PROGRESS]:
+        raise NotAliveError(f"the engine has made nothing for {now[_IN_PROGRESS]:.0f} requests since the last probe")
+
+
 def _progress(port: int, timeout: float) -> dict[str, float]:
-    """The counters as they are now, each summed over its labels."""
-    sums = dict.fromkeys(COUNTERS, 0.0)
+    """The counters and the requests in progress as they are now, each summed over its labels."""
+    sums = dict.fromkeys((*COUNTERS, _IN_PROGRESS), 0.0)
     for line in _fetch(port, timeout, "GET", "/metrics")[1].decode(errors="replace").splitlines():
         name = line.partition("{")[0].partition(" ")[0]
         if name in sums:
