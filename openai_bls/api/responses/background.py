@@ -80,8 +80,8 @@ class Job:
         """The response as the store has it; None is as it is just now."""
         if encoded is None:
             encoded = encode(self._draft.in_progress() if self._writer.items else self._draft.queued())
-        included = self._wanted.body.include or ()
-        return Stored(encoded, self._wanted.inputs, self._wanted.previous, self.recording, included)
+        wanted = self._wanted
+        return Stored(encoded, wanted.inputs, wanted.previous, self.recording, wanted.body.include or (), wanted.key)
 
     def cancel(self) -> Stored:
         """Stop the work; the response as it has become."""

@@ -28,6 +28,7 @@ from openai_bls.api.responses.responses import Draft
 from openai_bls.api.responses.schema import ENCRYPTED
 from openai_bls.api.responses.store import References, ResponseStore, Stored
 from openai_bls.api.responses.writers import StreamedResponse, WholeResponse
+from openai_bls.core.api_keys import key_name
 from openai_bls.core.errors import ApiError, InvalidRequestError, NotFoundError
 from openai_bls.pipeline.model_registry import Target
 
@@ -123,7 +124,8 @@ class ResponsesHandlers:
         if wanted.body.store is False:
             return
         try:
-            self.store.put(Stored(encoded, wanted.inputs, wanted.previous, included=wanted.body.include or ()))
+            included = wanted.body.include or ()
+            self.store.put(Stored(encoded, wanted.inputs, wanted.previous, included=included, key=wanted.key))
         except msgspec.ValidationError as error:
             logger.error("a response that a guard has made is not stored: %s", error)
 
@@ -191,13 +193,13 @@ class ResponsesHandlers:
 
     def _references(self) -> References:
         """References of one request, with the same limit as its body."""
-        return References(self.store, self._service.settings.max_request_bytes)
+        return References(self.store, self._service.settings.max_request_bytes, key_name.get())
 
     def _stored(self, request: Request) -> Stored:
-        response_id = request.path_params["response_id"]
+        response_id, key = request.path_params["response_id"], key_name.get()
         job = self._jobs.get(response_id)
-        stored = self.store.get(response_id) if job is None else job.stored()
-        if stored is None:
+        stored = self.store.get(response_id, key) if job is None else job.stored()
+        if stored is None or stored.key != key:
             raise NotFoundError(f"Response with id '{response_id}' not found.")
         return stored
 

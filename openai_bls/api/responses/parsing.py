@@ -16,7 +16,7 @@ from openai_bls.api.responses import schema
 from openai_bls.api.responses.conversation import Conversation
 from openai_bls.api.responses.errors import Origin, translate
 from openai_bls.api.responses.items import Item, read_input
-from openai_bls.api.responses.store import References, ResponseStore, Stored
+from openai_bls.api.responses.store import References, Stored
 from openai_bls.core.errors import ApiError, InvalidRequestError
 from openai_bls.core.request import ValidRequest
 
@@ -40,6 +40,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Input items of this request."""
     previous: Stored | None
     """The response that it continues."""
+    key: str
+    """Name of its API key."""
 
     def translated(self, error: ApiError) -> ApiError:
         """The error of the chat completion with this API's field names."""
@@ -102,7 +104,7 @@ def _request(
     question: str | None = None,
     **more: Any,
 ) -> RequestT:
-    previous = _previous(given, references.store)
+    previous = _previous(given, references)
     if given.input is None and previous is None:
         raise InvalidRequestError(
             "One of 'input' or 'previous_response_id' must be provided.",
@@ -128,14 +130,22 @@ def _request(
     except ApiError as error:
         translate(error, conversation.origins)
         raise
-    return cls(chat=valid, origins=conversation.origins, tools=tools, inputs=inputs, previous=previous, **more)
+    return cls(
+        chat=valid,
+        origins=conversation.origins,
+        tools=tools,
+        inputs=inputs,
+        previous=previous,
+        key=references.key,
+        **more,
+    )
 
 
-def _previous(given: schema.CountRequest, store: ResponseStore) -> Stored | None:
+def _previous(given: schema.CountRequest, references: References) -> Stored | None:
     response_id = given.previous_response_id
     if response_id is None:
         return None
-    previous = store.get(response_id)
+    previous = references.response(response_id)
     if previous is None:
         raise InvalidRequestError(
             f"Previous response with id '{response_id}' not found. Responses are kept in memory, the latest ones, "

@@ -62,12 +62,13 @@ class Stored:
         previous: the response that it continues.
         recording: of its events, if it was streamed in the background.
         included: what its request's `include` had.
+        key: name of the API key that may see it.
 
     Raises:
         msgspec.ValidationError: the response, or an item of its output, has no id.
     """
 
-    __slots__ = ("_inputs", "holders", "id", "included", "item_ids", "previous", "recording", "response", "size")
+    __slots__ = ("_inputs", "holders", "id", "included", "item_ids", "key", "previous", "recording", "response", "size")
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Stored:
         previous: Stored | None,
         recording: Recording | None = None,
         included: Sequence[str] = (),
+        key: str = "",
     ) -> None:
         ids = _decode_ids(response)
         self.id = ids.id
@@ -85,6 +87,7 @@ class Stored:
         self.previous = previous
         self.recording = recording
         self.included = frozenset(included)
+        self.key = key
         self.item_ids: list[str] = [*(item["id"] for item in inputs), *(item.id for item in ids.output)]
         self.size = len(self.response) + len(self._inputs) + _OVERHEAD + (recording.size if recording else 0)
         """Bytes."""
@@ -130,7 +133,8 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._responses: OrderedDict[str, Stored] = OrderedDict()
-        self._owners: dict[str, Stored] = {}
+        self._owners: dict[tuple[str, str], Stored] = {}
+        """By the name of the API key, and the id of an item, which clients may choose."""
         self.size = 0
         """Bytes of text kept, about."""
 
@@ -141,21 +145,22 @@ class ResponseStore:
         """Keep a response, and forget others if there is no more room."""
         self._responses[stored.id] = stored
         for item_id in stored.item_ids:
-            self._owners[item_id] = stored
+            self._owners[stored.key, item_id] = stored
         self._hold(stored)
         while self._responses and (len(self._responses) > self._max_responses or self.size > self._max_bytes):
             self.delete(next(iter(self._responses)))
 
-    def get(self, response_id: str) -> Stored | None:
-        """The response of that id; it counts as used."""
+    def get(self, response_id: str, key: str = "") -> Stored | None:
+        """The response of that id, if the API key `key` may see it; it counts as used."""
         stored = self._responses.get(response_id)
-        if stored is not None:
-            self._responses.move_to_end(response_id)
+        if stored is None or stored.key != key:
+            return None
+        self._responses.move_to_end(response_id)
         return stored
 
-    def owner(self, item_id: str) -> Stored | None:
-        """The response that the item of that id belongs to, of those that can be asked for."""
-        return self._owners.get(item_id)
+    def owner(self, item_id: str, key: str = "") -> Stored | None:
+        """The response that the item of that id belongs to, of those that the API key `key` can ask for."""
+        return self._owners.get((key, item_id))
 
     def delete(self, response_id: str) -> bool:
         """Forget a response; False if there is none of that id. Those that continue it go on."""
@@ -163,8 +168,8 @@ class ResponseStore:
         if stored is None:
             return False
         for item_id in stored.item_ids:
-            if self._owners.get(item_id) is stored:
-                del self._owners[item_id]
+            if self._owners.get((stored.key, item_id)) is stored:
+                del self._owners[stored.key, item_id]
         self._release(stored)
         return True
 
@@ -191,15 +196,21 @@ class References:
     Args:
         store: has the items.
         max_bytes: of all items that are referred to.
+        key: name of the request's API key.
     """
 
-    def __init__(self, store: ResponseStore, max_bytes: int) -> None:
-        self.store = store
+    def __init__(self, store: ResponseStore, max_bytes: int, key: str = "") -> None:
+        self.key = key
+        self._store = store
         self._max_bytes = max_bytes
         self._left = max_bytes
         self._taken: set[str] = set()
         # Their owners' items, by the owner's id: each is looked through once.
         self._texts: dict[str, dict[str, msgspec.Raw]] = {}
+
+    def response(self, response_id: str) -> Stored | None:
+        """The response of that id; None if there is none for this API key."""
+        return self._store.get(response_id, self.key)
 
     def take(self, item_id: str, param: str) -> Item:
         """The item of that id, which `param` refers to.
@@ -209,7 +220,7 @@ class References:
         """
         if item_id in self._taken:
             raise InvalidRequestError(f"Item with id '{item_id}' is referred to twice.", param=param)
-        owner = self.store.owner(item_id)
+        owner = self._store.owner(item_id, self.key)
         if owner is None:
             raise InvalidRequestError(
                 f"Item with id '{item_id}' not found: only the items of stored responses can be referred to.",
