@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -12,6 +13,7 @@ from typing import Any
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from openai_bls.api.batches.folder import ENDED, KEPT_S, BatchRecord, FileRecord, Folder
 from openai_bls.api.batches.runner import Runner
@@ -158,7 +160,10 @@ class BatchHandlers:
     async def content(self, request: Request) -> Response:
         """GET /v1/files/{file_id}/content."""
         record = await self._file(request)
-        return FileResponse(self.folder.data(record.id), media_type="application/octet-stream")
+        try:
+            return await asyncio.to_thread(_OpenFileResponse, self.folder.data(record.id))
+        except FileNotFoundError:
+            raise _no_such_file(record.id) from None
 
     async def delete(self, request: Request) -> Response:
         """DELETE /v1/files/{file_id}."""
@@ -173,7 +178,7 @@ class BatchHandlers:
         file_id = request.path_params["file_id"]
         found = await asyncio.to_thread(self.folder.file, file_id)
         if found is None or found.owner != key_name.get():
-            raise NotFoundError(f"No such file: '{file_id[:60]}'.")
+            raise _no_such_file(file_id)
         return found
 
     # Batches
@@ -236,6 +241,27 @@ class BatchHandlers:
         if found is None or found.owner != key_name.get():
             raise NotFoundError(f"No such batch: '{batch_id[:60]}'.")
         return found
+
+
+class _OpenFileResponse(FileResponse):
+    """Content of a file that is held open: it may be deleted before its end.
+
+    Raises:
+        FileNotFoundError: it has been already.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        number = self._file.fileno()
+        super().__init__(f"/proc/self/fd/{number}", media_type="application/octet-stream", stat_result=os.fstat(number))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _no_such_file(file_id: str) -> NotFoundError:
+    return NotFoundError(f"No such file: '{file_id[:60]}'.")
 
 
 def _expires_after(fields: dict[str, str]) -> int:

@@ -25,6 +25,10 @@ from openai_bls.api.common.encoding import encode, new_id
 KEPT_S = 30 * 24 * 3600
 """Seconds that a file is kept unless its request says otherwise, and a batch after its end."""
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
+_UNFINISHED = ".part"
+"""Ending of a file that is being copied in; whoever does it holds its lock."""
+_ABANDONED_S = 60.0
+"""Seconds after the last write of such a file, from which on one without a lock is what a crash has left."""
 BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -134,13 +138,14 @@ class Folder:
         """Copy a file in."""
         self.make()
         file_id = new_id("file-")
-        unfinished = self._files / f"{file_id}.part"
+        unfinished = self._files / f"{file_id}{_UNFINISHED}"
         try:
             with unfinished.open("xb") as target:
+                fcntl.flock(target, fcntl.LOCK_EX)
                 shutil.copyfileobj(source, target, 1 << 20)
                 target.flush()
                 os.fsync(target.fileno())
-            return self.adopt_file(unfinished, file_id, filename, purpose, expires_s, owner)
+                return self.adopt_file(unfinished, file_id, filename, purpose, expires_s, owner)
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -176,7 +181,10 @@ class Folder:
         self.data(file_id).unlink(missing_ok=True)
 
     def delete_expired(self) -> None:
-        """Delete the files and the ended batches whose time is over; inputs of batches stay until these have ended."""
+        """Delete the files and the ended batches whose time is over; inputs of batches stay until these have ended.
+
+        What a crash has left of an upload goes, too.
+        """
         inputs = set()
         for batch in self.batches():
             if batch.ended_at is None:
@@ -189,6 +197,12 @@ class Folder:
             record = _read(path, FileRecord)
             if record is not None and _expired(record) and record.id not in inputs:
                 self.delete_file(record.id)
+        for path in self._files.glob(f"*{_UNFINISHED}"):
+            # Gone meanwhile, or locked.
+            with contextlib.suppress(OSError), path.open("r+b") as unfinished:
+                if os.fstat(unfinished.fileno()).st_mtime + _ABANDONED_S <= time.time():
+                    fcntl.flock(unfinished, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
 
     # Batches
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -456,6 +457,41 @@ async def test_files(tmp_path: Path) -> None:
         (tmp_path / "files" / f"{record.id}.json").write_bytes(msgspec.json.encode(record))
         assert (await place.client.get(f"/v1/files/{second['id']}")).status_code == 404
         await until(lambda: not place.folder.data(second["id"]).exists())
+
+
+async def test_a_file_that_is_deleted_while_it_is_asked_for(tmp_path: Path) -> None:
+    """Before it is opened there is none; afterwards its content is still sent."""
+    async with served(tmp_path) as place:
+        record = place.folder.add_file(io.BytesIO(b"content"), "in.jsonl", "batch", None, "")
+        response = endpoints._OpenFileResponse(place.folder.data(record.id))
+        place.folder.data(record.id).unlink()
+        answered = await place.client.get(f"/v1/files/{record.id}/content")
+        assert (answered.status_code, answered.json()["error"]["message"]) == (404, f"No such file: '{record.id}'.")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(response), base_url="http://test") as client:
+            assert (await client.get("/")).content == b"content"
+
+
+def test_what_a_crash_leaves_of_an_upload(tmp_path: Path) -> None:
+    """It goes; not so what an upload still writes to, however slowly, or has just begun."""
+    folder = Folder(tmp_path)
+    folder.make()
+    young, old = (tmp_path / "files" / f"file-{number}.part" for number in ("1" * 32, "2" * 32))
+    young.touch()
+
+    class Slow(io.BytesIO):
+        """An upload whose server looks for what is left, long after its last byte."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            for path in (tmp_path / "files").glob("*.part"):
+                if path != young:
+                    os.utime(path, (1, 1))
+            folder.delete_expired()
+            return super().read(size)
+
+    old.touch()
+    record = folder.add_file(Slow(b"content"), "in.jsonl", "batch", None, "")
+    assert folder.data(record.id).read_bytes() == b"content"
+    assert [path.name for path in (tmp_path / "files").glob("*.part")] == [young.name]
 
 
 async def test_what_is_no_upload(tmp_path: Path) -> None:
