@@ -4,8 +4,8 @@ Triton's own health before 26.04 calls a model whose process has died ready, and
 says of itself, which one that is stuck does not. So: if the engine has moved on since the last probe, all is
 well, and nothing is asked of it, however long its queue is. If it has not, it is idle or stuck, and a request for one
 token tells which. Where that is refused, because keys are in a file or clients need a certificate, the server's own
-/health and /metrics tell, which need neither: an engine is stuck that has made nothing since the last probe, while there
-were requests at both.
+/health and /metrics tell, which need neither: an engine is stuck that has made nothing since the last probe, while
+there were requests at both.
 
 Usage: liveness.py PORT TIMEOUT_SECONDS [STATE_FILE]
 
