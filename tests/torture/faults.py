@@ -110,9 +110,11 @@ def _terminate(server: Server) -> str:
     """SIGTERM to the launcher, and a new one."""
     crippled = server.crippled
     code = server.stop()
-    if code is None or (code != 0 and not crippled):
-        raise RuntimeError(f"SIGTERM: exit code {code}: {server.last_words[-5000:]}")
+    if code is None:
+        server.kill()
     server.start()
+    if code is None or (code != 0 and not crippled):
+        raise RuntimeError(f"exit code {code}")
     return f"exit code {code}"
 
 

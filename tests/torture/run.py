@@ -262,7 +262,10 @@ class Run:
         except Exception as error:
             broken.outcome = repr(error)[:80]
             self.record.found(
-                f"{fault.name}: {repr(error)[:80]}", detail=str(error), console=self._server.console()[said:]
+                f"{fault.name}: {repr(error)[:80]}",
+                detail=str(error),
+                console=self._server.console()[said:],
+                log=self._server.last_words,
             )
             return
         since = time.monotonic() if fault.lasting else broken.begun
