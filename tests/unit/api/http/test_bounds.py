@@ -122,11 +122,12 @@ async def test_trailers_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     """They are no headers of the request, and nothing keeps them."""
     headers: list[int] = []
     complete = BoundedConnection.on_message_complete
-    monkeypatch.setattr(
-        BoundedConnection,
-        "on_message_complete",
-        lambda connection: (headers.append(len(connection.headers)), complete(connection)),
-    )
+
+    def counted(connection: BoundedConnection) -> None:
+        headers.append(len(connection.headers))
+        complete(connection)
+
+    monkeypatch.setattr(BoundedConnection, "on_message_complete", counted)
     body = b"POST /v1/tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     async with over_socket() as (_, port):
         client = await Client.connect(port)
