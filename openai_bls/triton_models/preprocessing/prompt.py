@@ -48,6 +48,9 @@ class PromptEncoder:
     """
 
     def __init__(self, tokenizer_dir: Path, max_prompt_bytes: Callable[[], int] | None = None) -> None:
+        if not tokenizer_dir.is_dir() or not any(tokenizer_dir.iterdir()):
+            # transformers would take it for the name of a repository on the hub.
+            raise FileNotFoundError(f"nothing at {tokenizer_dir}")
         # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
         from transformers import AutoTokenizer
 

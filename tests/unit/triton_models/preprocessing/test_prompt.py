@@ -19,6 +19,12 @@ def encoder(tokenizer_dir: Path) -> PromptEncoder:
     return PromptEncoder(tokenizer_dir)
 
 
+@pytest.mark.parametrize("folder", [".", "missing"])
+def test_a_tokenizer_that_is_missing(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"nothing at {tmp_path / folder}"):
+        PromptEncoder(tmp_path / folder)
+
+
 def prepare(encoder: PromptEncoder, **fields: Any) -> PromptResult:
     return encoder.prepare(PromptRequest(messages=[USER], **fields))
 
