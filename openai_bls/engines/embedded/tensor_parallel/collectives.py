@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 120.0
 """Longest that a rank waits for another in one operation of gloo, and for the group to come about."""
-_SHORT_BYTES = 256 << 10
-"""Size of a sum up to which the one kernel is faster than NCCL."""
+_SHORT_BYTES = 1 << 20
+"""Bytes that a GPU reads of all others in a sum up to which the one kernel is faster than NCCL."""
 _ALIGNMENT = 16
 """Bytes that the one kernel reads at a time."""
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -66,6 +66,7 @@ class Collectives:
     def leave(self) -> None:
         """Part from the other ranks; they may be gone."""
         self._short = None
+        self.abort()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -87,7 +88,7 @@ class Collectives:
         """Sum over all ranks; `x` may be changed."""
         if self._silent:
             return x
-        if self._short is not None and x.numel() * x.itemsize <= _SHORT_BYTES and not x.nbytes % _ALIGNMENT:
+        if self._short is not None and x.nbytes <= self._short.nbytes and not x.nbytes % _ALIGNMENT:
             return self._sum_short(x)
         dist.all_reduce(x)
         return x
@@ -111,33 +112,36 @@ class Collectives:
 
     def _share_memory(self, rank: int, device: torch.device) -> None:
         """Have short sums by one kernel, if that is right and faster; all ranks decide the same."""
+        memory = None
         try:
             from torch.distributed import _symmetric_memory as symmetric_memory
 
-            memory = symmetric_memory.empty(_SHORT_BYTES, dtype=torch.uint8, device=device)
+            memory = symmetric_memory.empty(_SHORT_BYTES // (self.size - 1), dtype=torch.uint8, device=device)
             symmetric_memory.rendezvous(memory, dist.group.WORLD.group_name)
-            found = self._try_short(memory, rank, device)
         except Exception as error:  # of drivers, and of machines whose GPUs cannot read each other
             logger.warning("short sums are NCCL's: %s: %s", type(error).__name__, first_line(error))
-            found = 0.0
-        verdict = torch.tensor([found], device=device)
-        dist.all_reduce(verdict, dist.ReduceOp.MIN)
-        if verdict.item() > 1:
-            self._short = memory
-        logger.info("short sums: one kernel takes %.2f times less than NCCL", verdict.item())
-
-    def _try_short(self, memory: torch.Tensor, rank: int, device: torch.device) -> float:
-        """How many times faster than NCCL the one kernel sums a row of a decoding step; 0 if it is wrong."""
+            memory = None
+        if not _least(float(memory is not None), device):
+            return
         self._short = memory
-        try:
-            ones = torch.full((1, 4096), float(rank + 1), device=device, dtype=torch.bfloat16)
-            wanted = sum(range(1, self.size + 1))
-            if not bool((self.all_reduce(ones) == wanted).all()):
-                return 0.0
-            short = _seconds(lambda: self.all_reduce(ones), device)
-        finally:
+        faster = _least(self._try_short(rank, device), device)
+        logger.info("short sums: one kernel is %.2f times as fast as NCCL", faster)
+        if faster <= 1:
             self._short = None
-        return _seconds(lambda: dist.all_reduce(ones), device) / short
+
+    def _try_short(self, rank: int, device: torch.device) -> float:
+        """How many times as fast as NCCL the one kernel sums a row of a decoding step; 0 if it is wrong."""
+        row = torch.full((1, 4096), float(rank + 1), device=device, dtype=torch.bfloat16)
+        is_right = bool((self.all_reduce(row) == sum(range(1, self.size + 1))).all())
+        short = _seconds(lambda: self.all_reduce(row), device)
+        return is_right * _seconds(lambda: dist.all_reduce(row), device) / short
+
+
+def _least(value: float, device: torch.device) -> float:
+    """The least of all ranks' values."""
+    found = torch.tensor([value], device=device)
+    dist.all_reduce(found, dist.ReduceOp.MIN)
+    return float(found.item())
 
 
 def _seconds(operation: Callable[[], object], device: torch.device) -> float:

@@ -6,6 +6,7 @@ It does what rank 0's messages say, in their order, and ends with the pipe whose
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
@@ -137,6 +138,8 @@ def main(arguments: list[str]) -> None:
     Args:
         arguments: file descriptors of the socket to rank 0, and of the pipe that ends with it.
     """
+    # For who wants to know where it hangs.
+    faulthandler.register(signal.SIGUSR1)
     # Of a terminal's Ctrl-C rank 0 decides what becomes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection, lifeline = Connection(int(arguments[0])), int(arguments[1])

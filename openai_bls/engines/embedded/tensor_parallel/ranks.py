@@ -93,10 +93,10 @@ class Ranks:
         self._connections: list[Connection] = []
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
         self._failure = ""
-        self._closing = False
+        self._closed = threading.Event()
         self._busy_since: float | None = None
         self._stepping = False
-        self._wake: Callable[[], None] | None = None
+        self._wake: Callable[[], None] = lambda: None
         self._ended = threading.Event()
         """The engine's thread has ended its requests."""
         self._folder = Path(tempfile.mkdtemp(prefix="openai_bls_ranks_"))
@@ -111,9 +111,11 @@ class Ranks:
             self.model = load_shard(folder, manifest, options, self.plan, 0, self.group, devices[0])
             self._require_replies()
             store = self._folder / "store"
+            self._busy_since = time.monotonic()
             self._send(Join(str(store)))
             self.group.join(store, 0, devices[0])
             self._require_replies()
+            self._busy_since = None
         except BaseException as error:
             self.close()
             if isinstance(error, EngineLoadError) or not isinstance(error, Exception):
@@ -178,10 +180,9 @@ class Ranks:
 
     def close(self) -> None:
         """End the other ranks."""
-        if self._closing:
+        if self._closed.is_set():
             return
-        self._closing = True
-        self._busy_since = None
+        self._closed.set()
         with suppress(OSError):
             self._send(Stop())
         until = time.monotonic() + _STOP_SECONDS
@@ -259,7 +260,7 @@ class Ranks:
 
     def _watch(self) -> None:
         """Take replies, and look for a rank that has ended or does not go on."""
-        while not self._closing and not self._failure:
+        while not self._closed.is_set():
             for connection in wait(self._connections, _LOOK_SECONDS):
                 assert isinstance(connection, Connection)
                 try:
@@ -270,22 +271,21 @@ class Ranks:
             since = self._busy_since
             if since is not None and time.monotonic() - since > HANG_SECONDS:
                 self._lose(f"a step has taken more than {HANG_SECONDS:.0f} s")
+                return
 
     def _lose(self, failure: str) -> None:
-        if self._closing:
+        """End the engine: its thread by an error, else with the whole process."""
+        if self._closed.is_set():
             return
         self._failure = failure
         logger.error("the model is lost: %s", failure)
         self._kill()
         self._replies.put(None)
-        if self._wake is None:
-            return  # `__init__` raises
         self._wake()
         with suppress(Exception):
             self.group.abort()
         self._ended.wait(_STOP_SECONDS)
-        if not self._closing:
-            time.sleep(_ANSWER_SECONDS)
+        if not self._closed.wait(_ANSWER_SECONDS):
             end_process()
 
     def _kill(self) -> None:
