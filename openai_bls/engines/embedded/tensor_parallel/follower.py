@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import torch
+from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
 
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.embedded import model_loader
@@ -66,8 +67,6 @@ class Follower:
         self._model = load_shard(folder, manifest, load.options, plan, self._rank, self._group, self._device)
         self._model.peers = self
         self._processor: Any = None
-        self._over: dict[int, Any] = {}
-        """Event after the last step of each set of inputs, on a GPU."""
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def do(self, message: Message) -> Reply | None:
@@ -101,16 +100,17 @@ class Follower:
 
     def _step(self, step: Step) -> None:
         ios, runner = self._processor.inputs_and_outputs, self._processor.model_runner
-        pairs = getattr(ios, "io_pairs", None)
-        if step.pair in self._over:
-            # Until then the GPU may read what is written now.
-            self._over[step.pair].synchronize()
-        if pairs is not None:
+        overlaps = isinstance(ios, ContinuousBatchingAsyncIOs)
+        if overlaps:
+            # The step before the last one: until then the GPU reads what is written now.
+            ios.io_pairs[step.pair].compute_over.synchronize()
             ios.current_pair = step.pair
-        steps.fill(ios if pairs is None else pairs[step.pair].host_io, step)
+        steps.fill(ios.io_pairs[step.pair].host_io if overlaps else ios, step)
         runner.follow(self._model, ios.get_model_kwargs(use_padding=step.padded), step.longest)
-        if ios.compute_stream is not None:
-            self._over.setdefault(step.pair, torch.cuda.Event()).record(ios.compute_stream)
+        if overlaps:
+            ios.compute_stream.record_event(ios.io_pairs[step.pair].compute_over)
+        elif ios.compute_stream is not None:
+            ios.compute_stream.synchronize()
 
     # What the model's code asks of `Peers`.
 

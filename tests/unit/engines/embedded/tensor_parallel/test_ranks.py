@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
 
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError, load_manifest, write_manifest
 from openai_bls.engines.embedded.tensor_parallel import ranks
 from openai_bls.engines.registry import create_engine
+from tests.unit.engines.embedded.overlapping import overlap
+from tests.unit.engines.embedded.tensor_parallel import overlapping_follower
 from tests.unit.engines.embedded.test_engine import PROMPTS, run_all
 from tests.unit.engines.engine_support import GREEDY, Recorder, request
 
@@ -36,9 +39,14 @@ def shared_dir(version_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def shared(shared_dir: Path) -> Iterator[tuple[Any, Recorder]]:
+    """Steps overlap, as on a GPU; tests/triton has an engine whose steps do not."""
     recorder = Recorder()
-    engine = create_engine(shared_dir, recorder, {"num_threads": "1"})
-    yield engine, recorder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "_FOLLOWER", overlapping_follower.__name__)
+        overlap(patch)
+        engine = create_engine(shared_dir, recorder, {"num_threads": "1"})
+        assert isinstance(engine._batcher.processor.inputs_and_outputs, ContinuousBatchingAsyncIOs)  # type: ignore[attr-defined]
+        yield engine, recorder
     engine.close()
     assert recorder.breaches == []
 
