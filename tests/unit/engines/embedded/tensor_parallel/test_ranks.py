@@ -17,8 +17,8 @@ from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError, load_manifest, write_manifest
 from openai_bls.engines.embedded.tensor_parallel import ranks
 from openai_bls.engines.registry import create_engine
-from tests.unit.engines.embedded.overlapping import overlap
-from tests.unit.engines.embedded.tensor_parallel import overlapping_follower
+from tests.unit.engines.embedded.gpu.test_paged_attention import ReplayingRunner
+from tests.unit.engines.embedded.tensor_parallel import gpu_follower
 from tests.unit.engines.embedded.test_engine import PROMPTS, run_all
 from tests.unit.engines.engine_support import GREEDY, Recorder, request
 
@@ -39,14 +39,15 @@ def shared_dir(version_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def shared(shared_dir: Path) -> Iterator[tuple[Any, Recorder]]:
-    """Steps overlap, as on a GPU; tests/triton has an engine whose steps do not."""
+    """As on a GPU; tests/triton has an engine on two ranks as it is on a CPU."""
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranks, "_FOLLOWER", overlapping_follower.__name__)
-        overlap(patch)
-        engine = create_engine(shared_dir, recorder, {"num_threads": "1"})
-        assert isinstance(engine._batcher.processor.inputs_and_outputs, ContinuousBatchingAsyncIOs)  # type: ignore[attr-defined]
+        patch.setattr(ranks, "_FOLLOWER", gpu_follower.__name__)
+        gpu_follower.as_on_a_gpu(patch)
+        engine: Any = create_engine(shared_dir, recorder, {"num_threads": "1", "max_num_tokens": "64"})
+        assert isinstance(engine._batcher.processor.inputs_and_outputs, ContinuousBatchingAsyncIOs)
         yield engine, recorder
+    assert ReplayingRunner.replayed > ReplayingRunner.captured
     engine.close()
     assert recorder.breaches == []
 
@@ -87,11 +88,11 @@ def test_a_rank_that_hangs_ends_the_engine(shared: tuple[Any, Recorder], monkeyp
     engine, recorder = shared
     ended = threading.Event()
     monkeypatch.setattr(ranks, "end_process", ended.set)
-    monkeypatch.setattr(ranks, "HANG_SECONDS", 0.2)
     (process,) = engine._ranks._processes
     engine.submit(request(950, max_tokens=500))
     recorder.wait_tokens(950)
     process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(ranks, "HANG_SECONDS", 0.2)
     recorder.wait_end(950)
     assert recorder.reason(950) == "error"
     assert ended.wait(60)
