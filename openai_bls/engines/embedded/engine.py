@@ -296,10 +296,10 @@ class TransformersEngine:
         self._batcher = None
         batcher.free()
         del batcher
+        self._close_ranks()
         if torch.cuda.is_available():
             gc.collect()
             torch.cuda.empty_cache()
-        self._close_ranks()
 
     def _close_ranks(self) -> None:
         if self._ranks is not None:

@@ -9,6 +9,7 @@ its process, after which they end at once.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import shutil
@@ -87,7 +88,7 @@ class Ranks:
             EngineLoadError: the model cannot be split, there are too few GPUs, or a rank does not load.
         """
         self._size = manifest.tensor_parallel_size
-        self.plan = _checked_plan(folder, manifest, options, device)
+        plan = _checked_plan(folder, manifest, options, device)
         self.group = Collectives(self._size)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
@@ -96,7 +97,7 @@ class Ranks:
         self._closed = threading.Event()
         self._busy_since: float | None = None
         self._stepping = False
-        self._wake: Callable[[], None] = lambda: None
+        self._wake: Callable[[], None] | None = None
         self._ended = threading.Event()
         """The engine's thread has ended its requests."""
         self._folder = Path(tempfile.mkdtemp(prefix="openai_bls_ranks_"))
@@ -108,11 +109,10 @@ class Ranks:
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
             if device.type == "cuda":
                 torch.cuda.set_device(devices[0])
-            self.model = load_shard(folder, manifest, options, self.plan, 0, self.group, devices[0])
+            self.model: Any = load_shard(folder, manifest, options, plan, 0, self.group, devices[0])
             self._require_replies()
             store = self._folder / "store"
-            self._busy_since = time.monotonic()
-            self._send(Join(str(store)))
+            self._announce(Join(str(store)))
             self.group.join(store, 0, devices[0])
             self._require_replies()
             self._busy_since = None
@@ -162,8 +162,7 @@ class Ranks:
     @contextmanager
     def step(self, io: Any, pair: int, *, padded: bool, longest: int | None) -> Iterator[None]:
         """A step: its inputs go to the other ranks, and within it passes of the model are not announced."""
-        self._busy_since = time.monotonic()
-        self._send(steps.captured(io, pair, padded=padded, longest=longest))
+        self._announce(steps.captured(io, pair, padded=padded, longest=longest))
         self._stepping = True
         try:
             yield
@@ -190,6 +189,8 @@ class Ranks:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, until - time.monotonic()))
         self._kill()
+        self.model = None
+        gc.collect()  # of CUDA graphs, which hold on to NCCL
         with suppress(Exception):
             self.group.leave()
         os.close(self._life)
@@ -216,6 +217,11 @@ class Ranks:
         for connection in self._connections:
             connection.send_bytes(data)
 
+    def _announce(self, message: Message) -> None:
+        """Begin something that takes all ranks."""
+        self._busy_since = time.monotonic()
+        self._send(message)
+
     def _all_replies(self) -> Sequence[Reply]:
         """One of each further rank; raises `EngineLoadError` if one is lost."""
         found = []
@@ -239,7 +245,7 @@ class Ranks:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not self._stepping:
                 attention = str(self.model.config._attn_implementation)
-                self._send(Pass(kwargs["input_ids"][0].tolist(), attention))
+                self._announce(Pass(kwargs["input_ids"][0].tolist(), attention))
             return run_base(*args, **kwargs)
 
         base.forward = forward
@@ -250,7 +256,7 @@ class Ranks:
         def head_forward(x: torch.Tensor) -> torch.Tensor:
             if not self._stepping:
                 x = x.contiguous()
-                self._send(Head(tuple(x.shape)))
+                self._announce(Head(tuple(x.shape)))
                 self.group.broadcast(x)
             return run_head(x)
 
@@ -281,11 +287,14 @@ class Ranks:
         logger.error("the model is lost: %s", failure)
         self._kill()
         self._replies.put(None)
-        self._wake()
+        if self._wake is not None:
+            self._wake()
+        elif self._busy_since is None:
+            return  # whoever loads the model waits for a reply
         with suppress(Exception):
             self.group.abort()
         self._ended.wait(_STOP_SECONDS)
-        if not self._closed.wait(_ANSWER_SECONDS):
+        if not self._closed.wait(_STOP_SECONDS if self._wake is None else _ANSWER_SECONDS):
             end_process()
 
     def _kill(self) -> None:
