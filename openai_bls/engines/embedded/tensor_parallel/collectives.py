@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +28,17 @@ _SHORT_BYTES = 1 << 20
 """Bytes that a GPU reads of all others in a sum up to which the one kernel is faster than NCCL."""
 _ALIGNMENT = 16
 """Bytes that the one kernel reads at a time."""
-_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""All ranks are on this machine, whose other interfaces may have no address that answers."""
+_LEAVE_SECONDS = 5.0
+"""Longest that parting from the other ranks may take: NCCL's way to end has hung where a rank was gone."""
+_ENVIRONMENT = {
+    # All ranks are on this machine, whose other interfaces may have no address that answers.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    # Else graphs and plain calls may mix, and every replay costs some microseconds more.
+    "NCCL_GRAPH_MIXING_SUPPORT": "0",
+    # Else PyTorch ends the process when a rank is lost, before requests have their errors.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+}
 
 _gather: Callable[[torch.Tensor, torch.Tensor], object] = getattr(
     dist, "all_gather_single", dist.all_gather_into_tensor
@@ -47,10 +57,8 @@ class Collectives:
 
     def join(self, store: Path, rank: int, device: torch.device) -> None:
         """Meet the other ranks, by the file `store`."""
-        for name, value in _LOOPBACK.items():
+        for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        # Without it NCCL lets graphs and plain calls mix, and every replay waits for the host.
-        os.environ.setdefault("NCCL_GRAPH_MIXING_SUPPORT", "0")
         on_gpu = device.type == "cuda"
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
@@ -66,14 +74,19 @@ class Collectives:
     def leave(self) -> None:
         """Part from the other ranks; they may be gone."""
         self._short = None
-        self.abort()
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        leaving = threading.Thread(target=self._leave, daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_SECONDS)
 
     def abort(self) -> None:
         """End operations that wait for a rank which is gone."""
         if dist.is_initialized() and dist.get_backend() == "nccl":
             dist.distributed_c10d._abort_process_group()
+
+    def _leave(self) -> None:
+        self.abort()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     @contextlib.contextmanager
     def silence(self) -> Iterator[None]:

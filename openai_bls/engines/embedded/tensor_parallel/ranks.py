@@ -28,6 +28,8 @@ from typing import Any
 
 import msgspec
 import torch
+import transformers
+from transformers.generation import continuous_batching
 
 import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
@@ -191,8 +193,7 @@ class Ranks:
         self._kill()
         self.model = None
         gc.collect()  # of CUDA graphs, which hold on to NCCL
-        with suppress(Exception):
-            self.group.leave()
+        self.group.leave()
         os.close(self._life)
         os.close(self._lifeline)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -291,8 +292,7 @@ class Ranks:
             self._wake()
         elif self._busy_since is None:
             return  # whoever loads the model waits for a reply
-        with suppress(Exception):
-            self.group.abort()
+        threading.Thread(target=self.group.abort, daemon=True).start()  # it may hang
         self._ended.wait(_STOP_SECONDS)
         if not self._closed.wait(_STOP_SECONDS if self._wake is None else _ANSWER_SECONDS):
             end_process()
@@ -307,6 +307,11 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
     """The plan of the shards; raises `EngineLoadError` if the model, the options or the machine do not go with it."""
     size = manifest.tensor_parallel_size
     about = f"the engine is built for {size} GPUs (--tp-size {size})"
+    if not hasattr(continuous_batching.cache, "CachePool"):
+        raise EngineLoadError(
+            f"{about}, for which transformers {transformers.__version__} is too old: run `pip install --upgrade "
+            "transformers`"
+        )
     if manifest.lora.max_loras:
         raise EngineLoadError(f"{about}, on which the embedded engine has no adapters: build without --max-loras")
     if options.runner == "dynamic_cache":
