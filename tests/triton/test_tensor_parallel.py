@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -18,6 +16,7 @@ from openai_bls.builder.recipe import BuildOptions
 from openai_bls.launcher.stub_watch import stubs
 from openai_bls.launcher.testing import copy_models, run_server
 from tests.triton.conftest import CHECKPOINT, ROOT, SHORT_CHATS, Golden
+from tests.triton.test_lifecycle import wait_for_health
 
 pytestmark = pytest.mark.triton
 
@@ -30,20 +29,6 @@ def children(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += map(int, (task / "children").read_text().split())
     return found
-
-
-def wait_for_end(pid: int) -> None:
-    """Until a process runs no more; nobody may have taken note of its end."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"process {pid} runs still")
 
 
 def test_two_ranks(tmp_path: Path) -> None:
@@ -65,6 +50,4 @@ def test_two_ranks(tmp_path: Path) -> None:
         (stub,) = stubs(server.process.pid)["tensorrt_llm"]
         (rank,) = children(stub.pid)
         os.kill(rank, signal.SIGKILL)
-        wait_for_end(stub.pid)
-        health = httpx.get(f"{server.openai_url.removesuffix('/v1')}/health")
-        assert (health.status_code, health.json()["models"]["tensorrt_llm"]) == (503, "lost")
+        wait_for_health(server, "tensorrt_llm has died")
