@@ -200,8 +200,8 @@ class Ranks:
 
     def _start(self, load: Load) -> None:
         ours, theirs = socket.socketpair()
-        source = str(Path(openai_bls.__file__).parent.parent)
-        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # What this process can import, however it came by it.
+        paths = [str(Path(openai_bls.__file__).parent.parent), *filter(None, sys.path)]
         process = subprocess.Popen(
             [_python(), "-m", _FOLLOWER, str(theirs.fileno()), str(self._lifeline)],
             pass_fds=(theirs.fileno(), self._lifeline),
