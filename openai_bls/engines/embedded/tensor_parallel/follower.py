@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -136,18 +137,28 @@ def main(arguments: list[str]) -> None:
     """Serve rank 0 until it says stop, or ends.
 
     Args:
-        arguments: file descriptors of the socket to rank 0, and of the pipe that ends with it.
+        arguments: file descriptors of the socket to rank 0, and of the pipe that ends with it; rank 0's scratch folder.
     """
     # For who wants to know where it hangs.
     faulthandler.register(signal.SIGUSR1)
     # Of a terminal's Ctrl-C rank 0 decides what becomes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection, lifeline = Connection(int(arguments[0])), int(arguments[1])
-    threading.Thread(target=_end_with_rank_0, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_end_with_rank_0, args=(lifeline, arguments[2]), daemon=True).start()
+    try:
+        _serve(connection)
+    finally:
+        shutil.rmtree(arguments[2], ignore_errors=True)
+
+
+def _serve(connection: Connection) -> None:
     follower: Follower | None = None
     decoder = msgspec.msgpack.Decoder(Message)
     while True:
-        message: Message = decoder.decode(connection.recv_bytes())
+        try:
+            message: Message = decoder.decode(connection.recv_bytes())
+        except (EOFError, OSError):
+            return  # rank 0 has ended
         if isinstance(message, Stop):
             os._exit(0)
         try:
@@ -165,8 +176,9 @@ def main(arguments: list[str]) -> None:
             connection.send_bytes(msgspec.msgpack.encode(reply))
 
 
-def _end_with_rank_0(lifeline: int) -> None:
+def _end_with_rank_0(lifeline: int, scratch: str) -> None:
     os.read(lifeline, 1)
+    shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)
 
 

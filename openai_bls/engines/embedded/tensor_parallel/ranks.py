@@ -203,7 +203,7 @@ class Ranks:
         # What this process can import, however it came by it.
         paths = [str(Path(openai_bls.__file__).parent.parent), *filter(None, sys.path)]
         process = subprocess.Popen(
-            [_python(), "-m", _FOLLOWER, str(theirs.fileno()), str(self._lifeline)],
+            [_python(), "-m", _FOLLOWER, str(theirs.fileno()), str(self._lifeline), str(self._folder)],
             pass_fds=(theirs.fileno(), self._lifeline),
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -295,6 +295,7 @@ class Ranks:
         threading.Thread(target=self.group.abort, daemon=True).start()  # it may hang
         self._ended.wait(_STOP_SECONDS)
         if not self._closed.wait(_STOP_SECONDS if self._wake is None else _ANSWER_SECONDS):
+            shutil.rmtree(self._folder, ignore_errors=True)
             end_process()
 
     def _kill(self) -> None:
