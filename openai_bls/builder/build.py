@@ -55,6 +55,7 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
 from openai_bls.launcher import progress
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import served_names
@@ -171,6 +172,13 @@ class _Embedded:
             )
         if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
             raise EngineLoadError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
+        if options.tensor_parallel_size > 1:
+            plan_of(source, options.tensor_parallel_size, trust_remote_code=options.trust_remote_code)
+            if options.lora.adapters or options.lora.max_loras:
+                raise EngineLoadError(
+                    "--lora-dir and --max-loras do not go with --tp-size: on several GPUs the embedded engine has no "
+                    "adapters"
+                )
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,
@@ -181,6 +189,7 @@ class _Embedded:
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
+            tensor_parallel_size=options.tensor_parallel_size,
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
         built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))

@@ -41,6 +41,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     served_model_name: str | None = None
     """Name on the API; None takes the directory's."""
     trust_remote_code: bool = False
+    tensor_parallel_size: int = 1
+    """GPUs that share each layer."""
     self_test: bool = True
     """Of an engine of transformers, before it takes the place of the last; otherwise the load does it."""
     force: bool = False

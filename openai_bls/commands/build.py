@@ -94,6 +94,7 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else options.get("max_tokens_in_kv_cache", 0),
         served_model_name=options.get("served_model_name"),
         trust_remote_code=options.get("trust_remote_code", False),
+        tensor_parallel_size=tensorrt_llm.tensor_parallel_size,
         self_test=options.get("self_test", True),
         force=options.get("force", False),
         lora=lora,

@@ -101,12 +101,12 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         help="most tokens of prompt and output together (default: what the model was made for)",
     )
     group.add_argument("--max-batch-size", type=int, metavar="N", help="sequences in flight (default: 64)")
+    group.add_argument("--tp-size", type=int, metavar="N", help="GPUs that share each layer (default: 1)")
     more = (
         ("--max-input-len", "most tokens of a prompt (default: all but the output's; see --enable-chunked-context)"),
         ("--max-output-len", "most tokens of an output, in the place of --max-seq-len"),
         ("--max-num-tokens", "tokens of one step, prompts and new tokens together (default: 8192)"),
         ("--max-beam-width", "of beam search (default: 1)"),
-        ("--tp-size", "GPUs that share each layer (default: 1)"),
         ("--pp-size", "stages of layers, a GPU each, or --tp-size of them (default: 1)"),
     )
     for option, text in more:

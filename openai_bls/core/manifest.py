@@ -177,6 +177,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
     lora: LoraSettings = LoraSettings()
+    tensor_parallel_size: Positive = 1
+    """GPUs that share each layer, of the embedded engine."""
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""
     source: str = ""

@@ -32,6 +32,7 @@ from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOut
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
 from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path
 from openai_bls.engines.embedded.step_budget import StepBudget
+from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 _SCHEDULER = "openai_bls"
 
@@ -149,19 +150,26 @@ class ContinuousBatcher:
         self._manager.before_step = before_step
         sampler = Sampler(on_gpu=on_gpu, lora=lora)
         self._manager.logit_processor = sampler
-        if on_gpu or config.paged or config.async_batching:
+        peers = peers_of(model)
+        if on_gpu or config.paged or config.async_batching or peers is not None:
             self._manager.make_runner = functools.partial(
                 CudaGraphRunner,
                 sampler,
                 self._manager.update_last_step,
                 graphs=config.cuda_graphs,
                 paged=config.paged,
+                peers=peers,
             )
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
         self._page_size = config.page_size
         self._wake: Any = getattr(self._manager, "_wake_up_loop", None) or self._manager._has_new_requests
         # Makes the batch processor, hence the cache, here and now, where a failure can still be told to the caller.
+        self._manager.batch_processor = self._manager._create_batch_processor()
+        if peers is not None:
+            peers.begin(config, self._manager.batch_processor.cache)
+            if peers.follows:
+                return
         with torch.no_grad():
             self._manager.warmup()
         processor = self._manager.batch_processor
@@ -170,6 +178,11 @@ class ContinuousBatcher:
             processor.scheduler.step_budget = StepBudget(times, config.max_step_seconds)
         if lora is not None:
             share_by_adapter(self._manager.batch_processor.cache)
+
+    @property
+    def processor(self) -> Any:
+        """transformers' batch processor."""
+        return self._manager.batch_processor
 
     @property
     def capacity(self) -> int:

@@ -42,6 +42,7 @@ from openai_bls.engines.embedded.request_state import RequestState
 from openai_bls.engines.embedded.runner import BatchingConfig, Runner, SequenceOutput
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.embedded.sampler import Sampling
+from openai_bls.engines.embedded.tensor_parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +88,9 @@ class TransformersEngine:
         compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)
         if compiler is not None:
             compiler.warm_up()  # while the model loads, so that no grammar waits for it
-        if device.type == "cpu":
-            torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
-        model = model_loader.load_model(folder, manifest, options, device)
+        self._ranks: Ranks | None = None
+        """The other GPUs' processes, if the model is on several."""
+        model, facts = self._load_model(folder, manifest, options, device, facts)
         self._lora_lock = threading.Lock()
         self._adapters = _adapters(model, version_dir, manifest)
         absent = {"lora_name": self._adapters is None, "grammar": factory is None}
@@ -119,9 +120,23 @@ class TransformersEngine:
         """Choices of a runner that did not do, each with the reason."""
         try:
             self._choose_runner(model, facts, manifest, options)
-        except EngineLoadError:
+        except BaseException:
             self._prefill_queue.close()
+            self._close_ranks()
             raise
+        if self._ranks is not None:
+            self._ranks.attach(self._wake)
+
+    def _load_model(
+        self, folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device, facts: CheckpointFacts
+    ) -> tuple[Any, CheckpointFacts]:
+        """The model, or this process's part of it, and what is true of that."""
+        if device.type == "cpu":
+            torch.set_num_threads(model_loader.threads(options, manifest.tensor_parallel_size))
+        if manifest.tensor_parallel_size == 1:
+            return model_loader.load_model(folder, manifest, options, device), facts
+        self._ranks = Ranks(folder, manifest, options, device)
+        return self._ranks.model, self._ranks.facts(facts)
 
     def _choose_runner(self, model: Any, facts: CheckpointFacts, manifest: Manifest, options: EngineOptions) -> None:
         """Run `model` with the choice that the manifest records, if that holds here, else with the first that is right.
@@ -266,6 +281,8 @@ class TransformersEngine:
         self._failed = True
         # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
         self._emit(self._end_all("error", ENGINE_FAILED))
+        if self._ranks is not None:
+            self._ranks.ended()
         self._tried.wait()
         if self._discarded:
             return
@@ -279,12 +296,19 @@ class TransformersEngine:
         self._batcher = None
         batcher.free()
         del batcher
+        self._close_ranks()
         if torch.cuda.is_available():
             gc.collect()
             torch.cuda.empty_cache()
 
+    def _close_ranks(self) -> None:
+        if self._ranks is not None:
+            self._ranks.close()
+
     def _before_step(self) -> None:
         """Apply what came in since the last step."""
+        if self._ranks is not None and not self._failed:
+            self._ranks.check()
         closed = self._commands.closed
         deltas: list[TokenDelta] = []
         for command in self._commands.drain():

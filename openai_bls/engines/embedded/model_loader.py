@@ -18,6 +18,7 @@ from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice, candidates
 from openai_bls.engines.embedded.tensor_check import missing_weights
+from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,11 @@ _FLASH_STEP_TOKENS = 8192
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(options: EngineOptions, processes: int = 1) -> int:
+    """CPU threads of one of `processes` that share a model."""
+    return options.num_threads or max(1, cores() // 2 // processes)
 
 
 def find_device(wanted: str) -> torch.device:
@@ -86,8 +92,12 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
 
 
 def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
-    """Runners and attentions for a loaded model, in order of preference."""
-    return candidates(
+    """Runners and attentions for a loaded model, in order of preference.
+
+    Raises:
+        EngineLoadError: there is none.
+    """
+    found = candidates(
         type(model),
         model.config,
         max_model_len,
@@ -95,6 +105,15 @@ def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[Runn
         on_gpu=model.device.type == "cuda",
         flash_installed=transformers.utils.is_flash_attn_2_available(),
     )
+    if peers_of(model) is None:
+        return found
+    batched = [choice for choice in found if choice.runner == "continuous_batching"]
+    if not batched:
+        raise EngineLoadError(
+            "--tp-size: this model is not served on several GPUs by the embedded engine: continuous batching does not "
+            f"run it ({found[0].reason})"
+        )
+    return batched
 
 
 def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loaded: str) -> str | None:
@@ -109,6 +128,15 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
     Returns:
         The reason for which it cannot be had; None if it is settled.
     """
+    peers = peers_of(model)
+    if peers is None:
+        return _set_attention(model, choice, options, loaded)
+    with peers.attending(choice, loaded) as problems:
+        problem = _set_attention(model, choice, options, loaded)
+    return problem or next(iter(problems), None)
+
+
+def _set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loaded: str) -> str | None:
     kind = loaded if choice.attention == "auto" else choice.attention
     if kind in ("paged", "varlen"):
         reason = paged_attention.refusal(model, kind)

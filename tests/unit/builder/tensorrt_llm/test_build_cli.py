@@ -124,7 +124,8 @@ def test_every_option_is_tried_above() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--engine transformers --tp-size 2", "--tp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine transformers --pp-size 2", "--pp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine null --tp-size 2", "--tp-size is for engines with a model: the null engine has none"),
         ("--engine null --no-self-test", "--no-self-test is for --engine transformers: the engine null has none"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
