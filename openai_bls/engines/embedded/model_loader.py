@@ -12,7 +12,7 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest, first_line
-from openai_bls.engines.embedded import attention_cpu, attention_eager
+from openai_bls.engines.embedded import attention_cpu, attention_eager, fp8_loading
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
@@ -66,20 +66,26 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
         dtype = "float32"
     transformers.utils.logging.disable_progress_bar()
     try:
+        unquantized = fp8_loading.config_without_quantization(folder, trust_remote_code=manifest.trust_remote_code)
         # Without `device_map`, which needs the package accelerate: the weights are mapped from their files, and the GPU
         # holds one copy.
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=implementation,
-            trust_remote_code=manifest.trust_remote_code,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with fp8_loading.unreported_scales(unquantized):
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation=implementation,
+                trust_remote_code=manifest.trust_remote_code,
+                local_files_only=True,
+                output_loading_info=True,
+                **({} if unquantized is None else {"config": unquantized}),
+            )
         if problem := missing_weights(info["missing_keys"]):
             # transformers would draw them at random, with a warning.
             raise ValueError(problem)
+        fp8_loading.finish(model, folder, manifest, device, stored=unquantized is not None)
         return model.to(device).eval()
+    except EngineLoadError:
+        raise
     except Exception as error:
         logger.exception("loading the checkpoint failed")
         raise EngineLoadError(f"the checkpoint does not load: {first_line(error)}") from None

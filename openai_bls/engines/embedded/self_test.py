@@ -313,6 +313,7 @@ def make_record(model: Any, choice: RunnerChoice, samples: Sequence[Sample]) -> 
         prompts=[sample.prompt for sample in kept],
         token_ids=[sample.answer for sample in kept],
         logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],
+        quant_distance=getattr(model, "quant_distance", None),
     )
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels, prompt_attention, vector_kernels
+from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded.gpu import (
+    attention_kernels,
+    fp8_kernels,
+    fused_kernels,
+    prompt_attention,
+    vector_kernels,
+)
 from tests.unit.engines.embedded.gpu import reference_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -123,6 +130,42 @@ def test_products_of_a_vector(dtype: torch.dtype, size: int, biased: bool) -> No
     gate, up = wanted.chunk(2, -1)
     close(vector_kernels.gated_linear(x, weight, bias), torch.nn.functional.silu(gate) * up)
     assert not vector_kernels.is_vector(normal(1, 2, size, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", [1024, 80])
+@pytest.mark.parametrize("biased", [True, False])
+def test_products_of_a_vector_with_fp8(size: int, biased: bool) -> None:
+    torch.manual_seed(0)
+    dtype = DTYPES[-1]
+    x, bias = normal(1, 1, size, dtype=dtype), normal(14, dtype=dtype) if biased else None
+    spread = torch.linspace(0.1, 20, 14, device=DEVICE).unsqueeze(1)  # a scale that is another row's shows
+    weight, scale = fp8_layers.quantize_weight(normal(14, size, dtype=torch.float32) * size**-0.5 * spread)
+    wide = weight.float() * scale
+    wanted = torch.nn.functional.linear(x.float(), wide, None if bias is None else bias.float())
+    close(fp8_kernels.linear(x, weight, scale, bias), wanted)
+    gate, up = wanted.to(dtype).float().chunk(2, -1)
+    torch.testing.assert_close(
+        fp8_kernels.gated_linear(x, weight, scale, bias).float(),
+        torch.nn.functional.silu(gate) * up,
+        rtol=0.02,
+        atol=0.05,
+    )
+
+
+@pytest.mark.parametrize("size", [64, 5000])
+def test_rows_in_fp8(size: int) -> None:
+    torch.manual_seed(0)
+    # Multiples of numbers in FP8 that need no rounding: the interpreter's loses the carry into the exponent.
+    wanted = torch.randint(0, 0x7F, (4, size), dtype=torch.uint8, device=DEVICE).view(torch.float8_e4m3fn).float()
+    wanted[:, 3] = -448
+    wanted[3] = 0
+    units = torch.tensor([[1.0], [0.25], [2.0**-6], [1.0]], device=DEVICE)
+    x = torch.cat([wanted * units, wanted * units], 1).to(torch.float16)[:, :size]
+    found, scale = fp8_kernels.quantize_rows(x)
+    assert found.dtype == torch.float8_e4m3fn
+    assert torch.equal(found.float(), wanted)
+    assert torch.equal(scale[:3], units[:3])
+    assert float(scale[3]) > 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
