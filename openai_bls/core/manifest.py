@@ -167,6 +167,8 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Log-probabilities of its tokens."""
     shared_steps: bool = True
     """Sequences shared forward passes."""
+    kv_cache_dtype: str = "auto"
+    """`fp8`, or `auto` for the weights' own type."""
     quant_distance: QuantDistance | None = None
     """From the checkpoint's own weights, where the build quantized them and could compare."""
 

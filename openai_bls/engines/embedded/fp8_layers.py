@@ -16,7 +16,7 @@ from torch import nn
 from openai_bls.core.manifest import EngineLoadError
 
 FP8 = torch.float8_e4m3fn
-_LARGEST = torch.finfo(FP8).max
+LARGEST = float(torch.finfo(FP8).max)
 _LEAST_CAPABILITY = (8, 9)
 """Compute capability with tensor cores for FP8."""
 _ALIGNMENT = 16
@@ -97,8 +97,8 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
 def quantize_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight [outputs, inputs] in FP8, and the scale of each output, float32 [outputs, 1]."""
     rows = weight.float()
-    scale = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
-    return (rows / scale).clamp(-_LARGEST, _LARGEST).to(FP8), scale
+    scale = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+    return (rows / scale).clamp(-LARGEST, LARGEST).to(FP8), scale
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

@@ -117,7 +117,7 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
     """
     kind = loaded if choice.attention == "auto" else choice.attention
     if kind in ("paged", "varlen"):
-        reason = paged_attention.refusal(model, kind)
+        reason = paged_attention.refusal(model, kind, choice.kv_cache_dtype)
         if reason is not None:
             return f"attention {kind} cannot be used: {reason}"
         paged_attention.use(model, kind)
@@ -150,7 +150,8 @@ def batching_config(
     elif not cache_tokens and facts.kv_bytes_per_token:
         # More than a full batch can use would only make index tensors and attention masks larger.
         free, _ = torch.cuda.mem_get_info(model.device)
-        needed = wanted * facts.kv_bytes_per_token * model.dtype.itemsize // 4
+        itemsize = 1 if choice.kv_cache_dtype == "fp8" else model.dtype.itemsize
+        needed = wanted * facts.kv_bytes_per_token * itemsize // 4
         free = int(free * manifest.kv_cache.free_memory_fraction / 2)
         if needed < free:
             cache_tokens = wanted
@@ -171,6 +172,7 @@ def batching_config(
         prefix_sharing=options.prefix_sharing,
         max_request_tokens=manifest.max_model_len,
         shared_steps=choice.shared_steps,
+        kv_cache_dtype=choice.kv_cache_dtype,
         paged=paged,
         max_step_seconds=options.max_step_ms / 1e3,
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,

@@ -13,11 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.fp8_layers import FP8, LARGEST
 from openai_bls.engines.embedded.gpu import fused_kernels, vector_kernels
 
-FP8 = torch.float8_e4m3fn
-LARGEST = 448.0
-"""Largest number in e4m3."""
 LEAST_AMAX = 1e-12
 """Largest number of a row below which the row is taken for zeros."""
 FAST_SUMS = True

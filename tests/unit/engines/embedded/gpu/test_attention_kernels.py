@@ -82,6 +82,39 @@ def test_mixed(dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None
     close(found[:29], wanted[:29])
 
 
+@pytest.mark.parametrize("processors", [1, 12])
+def test_a_cache_in_fp8(processors: int) -> None:
+    torch.manual_seed(0)
+    dtype, heads, kv_heads, size = DTYPES[-1], 6, 2, 64
+
+    def in_fp8(*shape: int) -> torch.Tensor:
+        """Numbers that the interpreter need not round."""
+        return normal(*shape, dtype=torch.float32).to(torch.float8_e4m3fn)
+
+    caches = [in_fp8(40 * PAGE, kv_heads, size) for _ in range(2)]
+    copies = [cache.float().cpu() for cache in caches]
+    pages = torch.randperm(40, device=DEVICE).to(torch.int32).view(4, 10)
+    q = normal(4, heads, size, dtype=dtype)
+    k, v = (in_fp8(4, kv_heads, size).to(dtype) for _ in range(2))
+    k[0, 0, 0], v[0, 0, 0] = 5000, -5000  # more than FP8 has
+    key_ends, scale = ends(1, 64, 65, 130), size**-0.5
+    keys, values = caches
+    found = attention_kernels.decode_attention(q, k, v, keys, values, pages, key_ends, PAGE, scale, processors)
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.decode_attention(
+        q, k, v, copies[0], copies[1], pages.cpu(), key_ends.cpu(), PAGE, scale, processors
+    )
+    close(found, wanted)
+    for cache, copy in zip(caches, copies, strict=True):
+        assert torch.equal(cache.float().cpu(), copy.clamp(-448, 448))
+    query_ends, key_ends = ends(1, 20, 7), ends(70, 133, 7)
+    q, slots = normal(28, heads, size, dtype=dtype), torch.randperm(40 * PAGE, device=DEVICE)[:210]
+    found = attention_kernels.mixed_attention(q, keys, values, slots, query_ends, key_ends, scale)
+    wide = [x.float().cpu() for x in (q, keys, values)]
+    bounds = [x.cpu() for x in (slots, query_ends, key_ends)]
+    close(found, reference_kernels.mixed_attention(wide[0], wide[1], wide[2], bounds[0], bounds[1], bounds[2], scale))
+
+
 @pytest.mark.parametrize("size", [64, 80])
 def test_mixed_with_split_keys(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(attention_kernels, "_LEAST_SHARE_TILES", 1)
