@@ -73,6 +73,8 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
         count = fp8_layers.quantize(model, device)
     else:
         count = _quantize_and_compare(model, folder, device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # of the weights that were rounded
     logger.info("%d linear layers have weights in FP8", count)
 
 

@@ -183,6 +183,35 @@ def test_fp8_checkpoints(form: str, checkpoint: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(logits(model), logits(plain), rtol=1e-5, atol=1e-5)
 
 
+def test_layers_that_tensor_cores_do_not_take(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are widened at the load."""
+    meant = write_fp8(checkpoint, tmp_path / "fp8", *FORMS["FBGEMM"])
+    monkeypatch.setattr(fp8_layers, "is_aligned", lambda layer: layer.in_features == 128)
+    model = read_model(tmp_path / "fp8", manifest(), CPU, "eager")
+    kinds = {name: module.weight.dtype for name, module in model.named_modules() if name.endswith("_proj")}
+    assert {name for name, kind in kinds.items() if kind == FP8} == {f"model.layers.{i}.mlp.down_proj" for i in (0, 1)}
+    wide = model.model.layers[1].self_attn.o_proj.weight
+    torch.testing.assert_close(wide.data, meant["model.layers.1.self_attn.o_proj.weight"])
+
+
+def test_a_device_without_room_for_the_comparison(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(checkpoint, tmp_path / "checkpoint")
+    shutil.copytree(checkpoint, tmp_path / "tokenizer")
+    assert read_model(tmp_path / "checkpoint", manifest(quant="fp8"), CPU, "eager").quant_distance.mean > 0
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(quant_distance, "logprobs", full)
+    model = read_model(tmp_path / "checkpoint", manifest(quant="fp8"), CPU, "eager")
+    assert fp8_layers.is_quantized(model)
+    assert not hasattr(model, "quant_distance")
+
+
 def test_fp8_checkpoints_that_are_not_whole(checkpoint: Path, tmp_path: Path) -> None:
     told, store = FORMS["FBGEMM"]
     write_fp8(checkpoint, tmp_path / "fp8", told, store)
