@@ -163,7 +163,6 @@ class ContinuousBatcher:
             ),
         )
         self._manager.before_step = before_step
-        self._manager.cache_dtype = FP8 if config.kv_cache_dtype == "fp8" else None
         sampler = Sampler(on_gpu=on_gpu, lora=lora)
         self._manager.logit_processor = sampler
         if on_gpu or config.paged or config.async_batching:
@@ -174,6 +173,7 @@ class ContinuousBatcher:
                 graphs=config.cuda_graphs,
                 paged=config.paged,
             )
+        self._manager.cache_dtype = FP8 if config.kv_cache_dtype == "fp8" else None
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
         self._page_size = config.page_size
