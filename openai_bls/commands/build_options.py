@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
     what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
     _add_sizes(parser.add_argument_group("sizes"))
-    _add_quantization(parser.add_argument_group("number formats and quantization (TensorRT-LLM)"))
+    _add_quantization(parser.add_argument_group("number formats and quantization"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
     _add_lora(parser.add_argument_group("adapters (LoRA)"))
     _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
@@ -117,16 +117,21 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quant",
         metavar="HOW",
-        help=f"of the weights: {', '.join(BUILT)}; smoothquant, int8 and int4_awq are understood too."
-        " A checkpoint that ModelOpt quantized is taken as it is, without this (docs/models.md)",
+        help=f"of the weights: fp8 with transformers, on a GPU that has it; with TensorRT-LLM {', '.join(BUILT)};"
+        " smoothquant, int8 and int4_awq are understood too. A checkpoint that is quantized already is taken as it is,"
+        " without this (docs/models.md)",
     )
-    group.add_argument("--kv-cache-dtype", choices=get_args(KvCacheDtype), help="auto is that of the weights")
+    group.add_argument(
+        "--kv-cache-dtype", choices=get_args(KvCacheDtype), help="TensorRT-LLM: auto is that of the weights"
+    )
     group.add_argument(
         "--calib-dataset",
         metavar="NAME|DIR",
-        help="text to calibrate with: a directory needs no network (default: cnn_dailymail, from the hub)",
+        help="TensorRT-LLM: text to calibrate with; no network for a directory (default: cnn_dailymail, from the hub)",
     )
-    group.add_argument("--calib-size", type=int, metavar="N", help="texts to calibrate with (default: 512; awq: 32)")
+    group.add_argument(
+        "--calib-size", type=int, metavar="N", help="TensorRT-LLM: texts to calibrate with (default: 512; awq: 32)"
+    )
 
 
 def _add_build(group: argparse._ArgumentGroup) -> None:

@@ -14,9 +14,10 @@ if a grammar needs them, between its forward pass and its sampling (`_Manager.up
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from openai_bls.core.engine import PrefixCacheError
+from openai_bls.engines.embedded.fp8_layers import FP8
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner
 from openai_bls.engines.embedded.lora_layers import layers_of
 from openai_bls.engines.embedded.prefix_sharing import can_share_by_adapter, share_by_adapter
@@ -58,6 +60,7 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
     before_step: Callable[[], None]
     make_runner: Callable[..., Any] | None = None
+    cache_dtype: torch.dtype | None = None
     _update_batch: Callable[[], None]
     _updated = False
 
@@ -80,7 +83,8 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
     def _create_batch_processor(self) -> Any:
         is_new = self.batch_processor is None
-        processor = super()._create_batch_processor()
+        with _caches_in(self.cache_dtype):
+            processor = super()._create_batch_processor()
         if is_new:
             install_fast_path(processor)
             self._update_batch = processor.update_batch
@@ -95,6 +99,18 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
                 return_logprobs=False,
             )
         return processor
+
+
+@contextlib.contextmanager
+def _caches_in(dtype: torch.dtype | None) -> Iterator[None]:
+    """Let the manager, which gives its cache the model's type, give it this one; None leaves it as it is."""
+    made = continuous_api.PagedAttentionCache
+    if dtype is not None:
+        continuous_api.PagedAttentionCache = lambda **settings: made(**settings | {"dtype": dtype})
+    try:
+        yield
+    finally:
+        continuous_api.PagedAttentionCache = made
 
 
 class ContinuousBatcher:
@@ -160,6 +176,7 @@ class ContinuousBatcher:
                 paged=config.paged,
                 peers=peers,
             )
+        self._manager.cache_dtype = FP8 if config.kv_cache_dtype == "fp8" else None
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
         self._page_size = config.page_size

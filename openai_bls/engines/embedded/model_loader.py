@@ -12,7 +12,7 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest, first_line
-from openai_bls.engines.embedded import attention_cpu, attention_eager
+from openai_bls.engines.embedded import attention_cpu, attention_eager, fp8_loading
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
@@ -72,20 +72,26 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
         dtype = "float32"
     transformers.utils.logging.disable_progress_bar()
     try:
+        unquantized = fp8_loading.config_without_quantization(folder, trust_remote_code=manifest.trust_remote_code)
         # Without `device_map`, which needs the package accelerate: the weights are mapped from their files, and the GPU
         # holds one copy.
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=implementation,
-            trust_remote_code=manifest.trust_remote_code,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with fp8_loading.unreported_scales(unquantized):
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation=implementation,
+                trust_remote_code=manifest.trust_remote_code,
+                local_files_only=True,
+                output_loading_info=True,
+                **({} if unquantized is None else {"config": unquantized}),
+            )
         if problem := missing_weights(info["missing_keys"]):
             # transformers would draw them at random, with a warning.
             raise ValueError(problem)
+        fp8_loading.finish(model, folder, manifest, device, stored=unquantized is not None)
         return model.to(device).eval()
+    except EngineLoadError:
+        raise
     except Exception as error:
         logger.exception("loading the checkpoint failed")
         raise EngineLoadError(f"the checkpoint does not load: {first_line(error)}") from None
@@ -139,7 +145,7 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
 def _set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loaded: str) -> str | None:
     kind = loaded if choice.attention == "auto" else choice.attention
     if kind in ("paged", "varlen"):
-        reason = paged_attention.refusal(model, kind)
+        reason = paged_attention.refusal(model, kind, choice.kv_cache_dtype)
         if reason is not None:
             return f"attention {kind} cannot be used: {reason}"
         paged_attention.use(model, kind)
@@ -172,7 +178,8 @@ def batching_config(
     elif not cache_tokens and facts.kv_bytes_per_token:
         # More than a full batch can use would only make index tensors and attention masks larger.
         free, _ = torch.cuda.mem_get_info(model.device)
-        needed = wanted * facts.kv_bytes_per_token * model.dtype.itemsize // 4
+        itemsize = 1 if choice.kv_cache_dtype == "fp8" else model.dtype.itemsize
+        needed = wanted * facts.kv_bytes_per_token * itemsize // 4
         free = int(free * manifest.kv_cache.free_memory_fraction / 2)
         if needed < free:
             cache_tokens = wanted
@@ -193,6 +200,7 @@ def batching_config(
         prefix_sharing=options.prefix_sharing,
         max_request_tokens=manifest.max_model_len,
         shared_steps=choice.shared_steps,
+        kv_cache_dtype=choice.kv_cache_dtype,
         paged=paged,
         max_step_seconds=options.max_step_ms / 1e3,
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,

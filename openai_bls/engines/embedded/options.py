@@ -38,6 +38,9 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taken in by pieces that fit. 0 is no limit but `max_num_tokens`."""
     max_tokens_in_kv_cache: NotNegative = 0
     """Tokens; 0 takes the manifest's."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """Type of keys and values in the cache. `auto` is the model's own; `fp8` is e4m3 without a scale, which takes half
+    the memory, for the attention `paged` on a GPU of compute capability 8.9 or later."""
     prefix_sharing: bool = True
     """Prompts with a common beginning share its KV cache."""
     runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"

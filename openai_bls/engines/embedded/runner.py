@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from openai_bls.engines.embedded.sampler import Sampling
 
@@ -46,6 +46,8 @@ class BatchingConfig:
     """Tokens of prompt and output of one sequence together."""
     shared_steps: bool = True
     """Sequences may share forward passes."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """`fp8` with a paged attention only."""
     paged: bool = False
     """The model's attention reads the cache by page tables and slot lists (`gpu.paged_attention`)."""
     max_step_seconds: float = 0.0
