@@ -100,6 +100,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     itself with finish_reason "stop"."""
     lora_name: str | None = None
     """LoRA adapter, one of `EngineInfo.lora_names`."""
+    prediction: tuple[int, ...] = ()
+    """Tokens that the output is likely to be. The output does not depend on them, but comes sooner where they are
+    right."""
     pooling: Literal["last", "mean"] | None = None
     """Do not generate: answer with `TokenDelta.embedding`, the last hidden state of the last token or the mean of all,
     scaled to length 1. `max_tokens` is 0 then."""
@@ -130,6 +133,8 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     queue_s: float | None = None
     """Seconds that the request waited in the engine for a place in its batch, in the request's first delta; None where
     the engine does not tell."""
+    predicted_tokens: int = 0
+    """How many of `token_ids` the request's `prediction` has in their place."""
 
 
 class LoraUpdate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

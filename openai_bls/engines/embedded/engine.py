@@ -31,8 +31,9 @@ from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, 
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
-from openai_bls.engines.embedded import model_loader, prefix_sharing, self_test
+from openai_bls.engines.embedded import model_loader, prefix_sharing, self_test, speculation
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
+from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
 from openai_bls.engines.embedded.lora import Adapters
@@ -92,7 +93,12 @@ class TransformersEngine:
         model = model_loader.load_model(folder, manifest, options, device)
         self._lora_lock = threading.Lock()
         self._adapters = _adapters(model, version_dir, manifest)
-        absent = {"lora_name": self._adapters is None, "grammar": factory is None}
+        self._speculation = model_loader.speculation_config(options)
+        absent = {
+            "lora_name": self._adapters is None,
+            "grammar": factory is None,
+            "prediction": self._speculation is None,
+        }
         missing = [field for field, is_absent in absent.items() if is_absent]
         self._info = EngineInfo(
             engine="transformers",
@@ -152,6 +158,8 @@ class TransformersEngine:
         Raises:
             EngineLoadError: another choice would not do either.
         """
+        if config.speculation is not None and (reason := speculation.refusal(model.config, choice.runner)) is not None:
+            return reason
         runner = ContinuousBatcher if choice.runner == "continuous_batching" else DynamicCacheRunner
         try:
             batcher: Runner = runner(model, config, self._before_step, self._on_outputs)
@@ -204,6 +212,7 @@ class TransformersEngine:
         """The present load."""
         batcher = self._batcher
         running, waiting, usage = batcher.load() if batcher else (0, 0, 0.0)
+        drafted, accepted = batcher.drafts if batcher else (0, 0)
         return EngineStats(
             running=running,
             waiting=waiting + self._waiting,
@@ -211,6 +220,8 @@ class TransformersEngine:
             steps=batcher.steps if batcher else 0,
             generated_tokens=self._generated,
             failed=self._failed and not self._commands.closed,
+            draft_tokens=drafted,
+            accepted_draft_tokens=accepted,
         )
 
     def load_lora(self, name: str, path: str) -> None:
@@ -363,6 +374,8 @@ class TransformersEngine:
         assert self._batcher is not None
         state.batched = True
         self._waiting -= 1
+        if self._speculation is not None:
+            state.drafter = Drafter(self._speculation, request.prompt_token_ids, request.prediction, state.processors)
         try:
             self._batcher.add(
                 state.key,
@@ -377,6 +390,7 @@ class TransformersEngine:
                     seed=secrets.randbits(64) if params.seed is None else params.seed,
                     processors=state.processors,
                     lora_slot=state.lora_slot,
+                    drafter=state.drafter,
                 ),
             )
         except Exception as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 from openai_bls.engines.embedded.lora import LoadedAdapter
@@ -37,6 +38,7 @@ class RequestState:
         "adapter",
         "batched",
         "cursor",
+        "drafter",
         "key",
         "processors",
         "prompt_logprobs",
@@ -50,6 +52,7 @@ class RequestState:
         self.request = request
         self.adapter = adapter
         self.processors: HostLogitsProcessors | None = None
+        self.drafter: Drafter | None = None
         self.prompt_logprobs: Logprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
         self.received_at = time.monotonic()
@@ -140,6 +143,7 @@ class RequestState:
             prompt_logprobs=None if first else self.prompt_logprobs,
             cached_tokens=0 if first else getattr(output, "cached_tokens", 0),
             queue_s=None if scheduled_at is None else scheduled_at - self.received_at,
+            predicted_tokens=0 if self.drafter is None else self.drafter.observe(delivered),
         )
 
     def _end(self, new: Sequence[int]) -> _End | None:
