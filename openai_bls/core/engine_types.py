@@ -214,6 +214,8 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     """Raw texts, tokenized as they are, one result each."""
     bad_words: list[str] = []
     """Words to tokenize, each on its own and inside a text."""
+    prediction: str | None = None
+    """Text to tokenize as the inside of an output."""
     max_prompt_tokens: int | None = None
     """A prompt that has more for certain need not be tokenized to be refused; None is no limit."""
 
@@ -225,6 +227,7 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """One list for a conversation, else one for each prompt."""
     bad_words: list[list[int]] = []
     """Token sequences of all the request's `bad_words`."""
+    prediction: list[int] = []
     error: str | None = None
     """Message for the client."""
     param: str | None = None

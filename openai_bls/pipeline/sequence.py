@@ -151,6 +151,7 @@ class Sequence:
         "finish_reason",
         "index",
         "matched_stop",
+        "predicted_tokens",
         "reasoning_tokens",
         "request",
     )
@@ -175,6 +176,7 @@ class Sequence:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
+        self.predicted_tokens = 0
         self.finish_reason: FinishReason | None = None
         self.matched_stop: str | None = None
         """The stop string that ended it."""
@@ -221,6 +223,8 @@ class Sequence:
                 owner.first_token_at = time.monotonic()
         if delta.cached_tokens:
             self.cached_tokens = delta.cached_tokens
+        if delta.predicted_tokens:
+            self.predicted_tokens += delta.predicted_tokens
         if self._reasoning_open:
             self.reasoning_tokens += count
         # The stop token was sampled like any other, although it is not delivered.

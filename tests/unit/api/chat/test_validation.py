@@ -129,6 +129,7 @@ BAD: dict[Body, dict[str, list[Any]]] = {
         "reasoning_effort": [*NOT_STRING, "x" * 33],
         "include_reasoning": NOT_BOOL,
         "documents": [{}, "d", [1]],
+        "prediction": [*NOT_OBJECT, {}, {"content": "a"}, {"type": "content"}, {"type": "x", "content": "a"}],
         "chat_template": NOT_STRING,
         "tools": [
             *({}, "f", 1, [1], [{}], [{"type": "function"}], [{"type": "web_search"}]),
