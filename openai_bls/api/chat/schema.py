@@ -382,8 +382,7 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     """False leaves thoughts out of the answer."""
     prediction: Prediction | None = None
     """`{"type": "content", "content": ...}`, a string or text parts: what the answer is likely to be, a file before an
-    edit, say. The answer is the same and comes sooner where it is right. Needs `SPECULATIVE_METHOD`, see serving.md;
-    may be used with any other field. `usage` counts `accepted_prediction_tokens` and `rejected_prediction_tokens`."""
+    edit, say. The answer is the same and comes sooner where it is right. May be used with any other field."""
     # unsupported: see UNSUPPORTED
     modalities: Any = UNSET
     audio: Any = UNSET

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 from openai_bls.engines.embedded.lora import LoadedAdapter
+from openai_bls.engines.embedded.sampler import Sampling
 from openai_bls.engines.stop_words import StopWords
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,20 @@ class RequestState:
     def lora_slot(self) -> int:
         """Slot of its adapter; 0 is the base model."""
         return 0 if self.adapter is None else self.adapter.slot
+
+    def sampling(self, vocab_size: int) -> Sampling:
+        """Sampling parameters of its sequence."""
+        params = self.request.sampling
+        return Sampling(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k if params.top_k < vocab_size else 0,
+            min_p=params.min_p,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            processors=self.processors,
+            lora_slot=self.lora_slot,
+            drafter=self.drafter,
+        )
 
     def end(self, reason: EngineFinishReason, **more: Any) -> TokenDelta:
         """The one delta of a request for which nothing is sampled."""

@@ -53,6 +53,7 @@ def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str 
     [
         (chat(min_tokens=1), "min_tokens", "min_tokens"),
         (chat(bad_words=["x"]), "bad_words", "bad_words"),
+        (chat(prediction={"type": "content", "content": "x"}), "prediction", "prediction"),
         (chat(logprobs=True), "logprobs", "logprobs"),
         (completion(logprobs=0, echo=True), "prompt_logprobs", "logprobs"),
         (completion(best_of=2), "logprobs", "best_of"),
