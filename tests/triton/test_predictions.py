@@ -6,6 +6,7 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -36,6 +37,7 @@ def test_predicted_outputs(speculating: RunningServer) -> None:
     """Right, wrong from the middle on, and in parts: the answers are the golden ones, and usage tells."""
     with openai.OpenAI(base_url=speculating.openai_url, api_key="none", max_retries=0) as client:
         for golden in SHORT_CHATS[:3]:
+            messages: Any = golden.messages
             middle = len(golden.answer) // 2
             half: ChatCompletionPredictionContentParam = {
                 "type": "content",
@@ -47,7 +49,7 @@ def test_predicted_outputs(speculating: RunningServer) -> None:
             for prediction in (content(golden.answer), half):
                 answer = client.chat.completions.create(
                     model="demo",
-                    messages=golden.messages,  # type: ignore[arg-type]
+                    messages=messages,
                     temperature=0,
                     max_tokens=80,
                     prediction=prediction,
@@ -68,26 +70,26 @@ def test_predicted_outputs(speculating: RunningServer) -> None:
                     assert (accepted, rejected) == (golden.tokens - (golden.finish == "stop"), 0)
         stream = client.chat.completions.create(
             model="demo",
-            messages=SHORT_CHATS[0].messages,  # type: ignore[arg-type]
+            messages=messages,
             temperature=0,
             max_tokens=80,
-            prediction=content(SHORT_CHATS[0].answer),
+            prediction=content(golden.answer),
             stream=True,
             stream_options={"include_usage": True},
         )
         chunks = list(stream)
         pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-        assert "".join(pieces) == SHORT_CHATS[0].answer
+        assert "".join(pieces) == golden.answer
         assert chunks[-1].usage is not None
         assert chunks[-1].usage.completion_tokens_details is not None
         assert chunks[-1].usage.completion_tokens_details.accepted_prediction_tokens
         plain = client.chat.completions.create(
             model="demo",
-            messages=SHORT_CHATS[0].messages,  # type: ignore[arg-type]
+            messages=messages,
             temperature=0,
             max_tokens=80,
         )
-        assert plain.choices[0].message.content == SHORT_CHATS[0].answer
+        assert plain.choices[0].message.content == golden.answer
         assert plain.usage is not None
         assert plain.usage.completion_tokens_details is not None
         assert plain.usage.completion_tokens_details.accepted_prediction_tokens is None

@@ -66,8 +66,7 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
     def _generation_loop_body(self, batch_processor: Any, bootstrapping: bool) -> bool:
         self.before_step()
-        active = batch_processor.scheduler.active_requests.values()
-        if self.speculator is not None and self._in_flight and self.speculator.waits(active):
+        if self.speculator is not None and self._in_flight and self.speculator.waits(batch_processor.scheduler):
             self.update_last_step()
             # The next step gets its tokens from the host.
             ios = batch_processor.inputs_and_outputs

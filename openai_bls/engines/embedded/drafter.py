@@ -132,7 +132,7 @@ class Drafter:
 
     def propose(self, most: int, stop_token_ids: frozenset[int] | set[int]) -> list[int]:
         """Draft at most `most` tokens: up to a stop token, and while the grammar allows them and does not end."""
-        draft = self.guess(most)
+        draft = guess = self.guess(most)
         for i, token_id in enumerate(draft):
             if token_id in stop_token_ids:
                 draft = draft[:i]
@@ -142,6 +142,8 @@ class Drafter:
         if draft and processors is not None and processors.constraint is not None:
             self.masks = processors.look_ahead(draft)
             draft = draft[: len(self.masks)]
+        if guess and not draft:
+            self._pause()
         self.draft = draft
         return draft
 
@@ -158,6 +160,9 @@ class Drafter:
         if accepted:
             self._misses = 0
         else:
-            self._misses += 1
-            self._resumes_at = len(self._tokens) + min(_LONGEST_PAUSE, 1 << self._misses)
+            self._pause()
         self.withdraw()
+
+    def _pause(self) -> None:
+        self._misses += 1
+        self._resumes_at = len(self._tokens) + min(_LONGEST_PAUSE, 1 << self._misses)

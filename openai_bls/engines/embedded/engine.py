@@ -163,7 +163,7 @@ class TransformersEngine:
         if problem is not None:
             command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
         if not self._commands.put(command):
-            self._emit([TokenDelta(request.request_id, [], "cancelled")])
+            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
@@ -208,8 +208,7 @@ class TransformersEngine:
             raise PrefixCacheError("the engine is being unloaded", busy=True)
         if not reset.result():
             raise PrefixCacheError(
-                "sequences that run hold some of the prefix cache; the rest of it is reset: ask again when they have "
-                "ended",
+                "sequences that run hold some of the prefix cache; the rest is reset: ask again when they have ended",
                 busy=True,
             )
 
@@ -224,9 +223,6 @@ class TransformersEngine:
             self._batcher.wake()
         self._answers.set()
 
-    def _emit(self, deltas: list[TokenDelta]) -> None:
-        emit(self._on_step, deltas)
-
     # Everything below runs on the engine's thread.
 
     def _run(self) -> None:
@@ -237,7 +233,7 @@ class TransformersEngine:
             logger.error("the engine died: %s: %s", type(error).__name__, error)
         self._failed = True
         # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
-        self._emit(self._end_all("error", ENGINE_FAILED))
+        emit(self._on_step, self._end_all("error", ENGINE_FAILED))
         self._tried.wait()
         if self._discarded:
             return
@@ -270,7 +266,7 @@ class TransformersEngine:
             self._settle(
                 self._prefill_queue.examine(lambda state: self._live.of_sequence(state.key) is not None), deltas
             )
-        self._emit(deltas)
+        emit(self._on_step, deltas)
 
     def _apply(self, command: _Command, deltas: list[TokenDelta]) -> None:
         if isinstance(command, TokenDelta):
@@ -330,13 +326,8 @@ class TransformersEngine:
         if self._speculation is not None:
             state.drafter = Drafter(self._speculation, request.prompt_token_ids, request.prediction, state.processors)
         try:
-            self._batcher.add(
-                state.key,
-                request.prompt_token_ids,
-                request.max_tokens,
-                request.stop_token_ids,
-                state.sampling(self._info.vocab_size),
-            )
+            sampling = state.sampling(self._info.vocab_size)
+            self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, request.stop_token_ids, sampling)
         except Exception as error:
             return state.failed(error)
         return None
@@ -363,7 +354,7 @@ class TransformersEngine:
                 ):
                     self._cancel(state)
             deltas.append(delta)
-        self._emit(deltas)
+        emit(self._on_step, deltas)
 
     def _cancel(self, state: RequestState) -> None:
         if not state.batched:

@@ -85,14 +85,13 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         """The sequences of the next step; see the original."""
-        active = self.active_requests.values()
         if self.speculator is not None:
-            self.speculator.propose(active, len(self.waiting_requests), self.max_requests_per_batch)
+            self.speculator.propose(self)
         scheduled = self._all_decoding(token_budget)
         if scheduled is None:
             step = super().schedule_batch(self._limited(token_budget), cache_budget)
             if self.speculator is not None:
-                self.speculator.confirm(active, step[0])
+                self.speculator.confirm(self.active_requests.values(), step[0])
             return step
         self.starved_requests: list[Any] = []
         return scheduled, True, len(scheduled), 0

@@ -14,7 +14,7 @@ Where steps overlap, a draft needs the tokens of the step in flight: it is waite
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -124,26 +124,28 @@ class Speculator:
         for io in [pair.host_io for pair in ios.io_pairs] if hasattr(ios, "io_pairs") else [ios]:
             _Inputs(self, io)
 
-    def waits(self, active: Collection[Any]) -> bool:
+    def waits(self, scheduler: Any) -> bool:
         """True if the next step needs the tokens of the step in flight: it has drafts, or the next one would."""
         if self._drafted:
             return True
-        if len(active) > self.config.max_batch_size:
-            return False
-        return any(drafter is not None and drafter.guess(1) for drafter in map(drafter_of, active))
+        room = self._room(scheduler)
+        states = scheduler.active_requests.values()
+        return room > 0 and any(drafter is not None and drafter.guess(1) for drafter in map(drafter_of, states))
 
-    def propose(self, active: Collection[Any], waiting: int, max_batch_size: int) -> None:
-        """Draft for the sequences that decode and whose last token is known, as far as rows and pages go.
+    def _room(self, scheduler: Any) -> int:
+        """Tokens that the draft of each active sequence may have, beside a row for every sequence that may come."""
+        active = len(scheduler.active_requests)
+        if not 0 < active <= self.config.max_batch_size:
+            return 0
+        sequences = min(scheduler.max_requests_per_batch, active + len(scheduler.waiting_requests))
+        return int(self._rows - sequences) // active
 
-        Args:
-            active: sequences that are in the batch.
-            waiting: sequences that are not.
-            max_batch_size: sequences that a step may have.
-        """
-        if len(active) > self.config.max_batch_size:
+    def propose(self, scheduler: Any) -> None:
+        """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
+        room = self._room(scheduler)
+        if room < 1:
             return
-        room = (self._rows - min(max_batch_size, len(active) + waiting)) // max(1, len(active))
-        for state in active:
+        for state in scheduler.active_requests.values():
             drafter = drafter_of(state)
             known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
             if drafter is None or not known or len(state.tokens_to_process) != 1:
@@ -158,7 +160,7 @@ class Speculator:
             state.tokens_to_process = state.tokens_to_process + draft
             self._drafted.append(drafter)
 
-    def confirm(self, active: Collection[Any], scheduled: Sequence[Any] | None) -> None:
+    def confirm(self, active: Iterable[Any], scheduled: Sequence[Any] | None) -> None:
         """Take the drafts back of sequences that are not in the next step."""
         if not self._drafted:
             return

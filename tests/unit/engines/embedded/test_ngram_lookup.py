@@ -38,10 +38,9 @@ def test_the_latest_occurrence_of_the_longest_ngram(
 def test_the_nearest_occurrence_of_the_shortest_ngram(
     tokens: list[int], tail: list[int], length: int, start: int
 ) -> None:
-    ends = [end for end in range(max(start, length), len(tokens)) if tokens[end - length : end] == tail[-length:]] or [
-        None
-    ]
-    assert NgramLookup(length, length + 2, tokens).nearest(tail, start) == ends[0]
+    ends = [end for end in range(max(start, length), len(tokens)) if tokens[end - length : end] == tail[-length:]]
+    wanted = ends[0] if ends else None
+    assert NgramLookup(length, length + 2, tokens).nearest(tail, start) == wanted
 
 
 @given(TOKENS.filter(bool), st.data())

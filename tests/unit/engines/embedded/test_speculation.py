@@ -39,7 +39,7 @@ def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         overlap(monkeypatch)
 
 
-def speculating(start: EngineFactory, **options: str) -> tuple[Any, Recorder]:
+def speculating(start: EngineFactory, **options: Any) -> tuple[Any, Recorder]:
     return start(speculative_method="ngram", **options)
 
 
@@ -290,6 +290,16 @@ def test_drafts_that_are_wrong_make_pauses() -> None:
         drafter.observe([1 + count % 2])
     gaps = [after - before for before, after in itertools.pairwise(drafts)]
     assert gaps == [2, 4, 8, 16, 32, 64, 128, 128]
+
+
+def test_guesses_that_can_be_no_draft_make_pauses_too() -> None:
+    """A guess keeps steps from overlapping."""
+    drafter = Drafter(CONFIG, [1, 2, 3, 1, 2])
+    assert drafter.guess(1) == [3]
+    assert drafter.propose(8, {3}) == []
+    assert drafter.guess(1) == []
+    drafter.observe([1, 2])
+    assert drafter.guess(1) == [1]
 
 
 def test_a_prediction_is_found_again_after_a_change() -> None:
