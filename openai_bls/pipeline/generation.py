@@ -90,9 +90,11 @@ class Generation:
         # A prompt counts once, and so does what was cached of it: by its first sequence, since the others share it.
         cached = sum(sequence.cached_tokens for sequence in sequences[:: self._per_prompt])
         reasoning = sum(sequence.reasoning_tokens for sequence in sequences)
-        predicted = sum(len(sequence.request.prediction) for sequence in sequences)
-        accepted = sum(sequence.predicted_tokens for sequence in sequences)
-        prediction = (accepted, max(0, predicted - accepted)) if predicted else None
+        prediction = None
+        if sequences[0].request.prediction:
+            accepted = [sequence.predicted_tokens for sequence in sequences]
+            length = len(sequences[0].request.prediction)
+            prediction = sum(accepted), sum(max(0, length - count) for count in accepted)
         return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning, prediction=prediction)
 
     def cancel(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
@@ -203,7 +204,13 @@ class Sequence:
         """Take a delta from the engine; no exception leaves this."""
         assert self._owner is not None
         try:
-            self._take(self._owner, delta)
+            if len(delta.token_ids) > 1 and (self._stops is not None or self._parser is not None):
+                # The answer may end, or the reasoning, with any of them, and what comes after is not counted.
+                for part in _single_tokens(delta):
+                    if self.finish_reason is None:
+                        self._take(self._owner, part)
+            else:
+                self._take(self._owner, delta)
         except Exception:
             logger.exception("a request failed")
             self._owner.fail(EngineError("The server had an error; see its log."))
@@ -333,3 +340,31 @@ class Sequence:
         self.finish_reason = reason
         self._writer.finished(self, reason)
         owner.sequence_ended()
+
+
+def _single_tokens(delta: TokenDelta) -> Iterator[TokenDelta]:
+    """`delta` as deltas of one token each; the first has what comes once, the last has the end."""
+    last = len(delta.token_ids) - 1
+    found = delta.logprobs
+    for i, token_id in enumerate(delta.token_ids):
+        columns = found and Logprobs(
+            found.token_logprobs[i : i + 1], found.top_token_ids[i : i + 1], found.top_logprobs[i : i + 1]
+        )
+        once = delta if i == 0 else _NOTHING
+        end = delta if i == last else _NOTHING
+        yield TokenDelta(
+            delta.request_id,
+            [token_id],
+            end.finish_reason,
+            end.stop_token_id,
+            end.error,
+            end.invalid,
+            logprobs=columns,
+            prompt_logprobs=once.prompt_logprobs,
+            cached_tokens=once.cached_tokens,
+            queue_s=once.queue_s,
+            predicted_tokens=int(i < delta.predicted_tokens),
+        )
+
+
+_NOTHING = TokenDelta(0, [])
