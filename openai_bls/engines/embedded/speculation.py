@@ -128,23 +128,23 @@ class Speculator:
         """True if the next step needs the tokens of the step in flight: it has drafts, or the next one would."""
         if self._drafted:
             return True
-        room = self._room(scheduler)
+        if self._room(scheduler) < 1:
+            return False
         states = scheduler.active_requests.values()
-        return room > 0 and any(drafter is not None and drafter.guess(1) for drafter in map(drafter_of, states))
+        decoding = (drafter_of(state) for state in states if state._status is RequestStatus.DECODING)
+        return any(drafter is not None and drafter.guess(1) for drafter in decoding)
 
     def _room(self, scheduler: Any) -> int:
-        """Tokens that the draft of each active sequence may have, beside a row for every sequence that may come."""
+        """Tokens that all drafts of the next step may have, beside a row for every sequence that may come."""
         active = len(scheduler.active_requests)
         if not 0 < active <= self.config.max_batch_size:
             return 0
         sequences = min(scheduler.max_requests_per_batch, active + len(scheduler.waiting_requests))
-        return int(self._rows - sequences) // active
+        return int(self._rows - sequences)
 
     def propose(self, scheduler: Any) -> None:
         """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
         room = self._room(scheduler)
-        if room < 1:
-            return
         for state in scheduler.active_requests.values():
             drafter = drafter_of(state)
             known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
@@ -154,6 +154,7 @@ class Speculator:
             draft = drafter.propose(min(room, left), state._eos_token_ids)
             if not draft:
                 continue
+            room -= len(draft)
             if not self._cache.can_store_request_tokens(state, 1 + len(draft)):
                 drafter.withdraw()
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
@@ -10,18 +11,23 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
+import torch
 from transformers.generation.continuous_batching.requests import RequestStatus
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.embedded import speculation
 from openai_bls.engines.embedded.drafter import Drafter, SpeculationConfig
+from openai_bls.engines.embedded.sampling import random_bits
 from openai_bls.engines.embedded.speculation import Speculator
 from tests.unit.engines.embedded.overlapping import overlap
 from tests.unit.engines.embedded.test_constraints import demo_dir
 from tests.unit.engines.embedded.test_engine import PROMPTS
 from tests.unit.engines.embedded.test_engine_features import EVERYTHING
+from tests.unit.engines.embedded.test_scheduler import DRAWN as SAMPLED
+from tests.unit.engines.embedded.test_scheduler import add, decoding, make_io
 from tests.unit.engines.engine_support import GREEDY, Recorder, counted_restarts, request, run_all
 
 if TYPE_CHECKING:
@@ -365,3 +371,38 @@ def test_a_prediction_is_found_again_after_a_change() -> None:
     assert drafter.propose(8, set()) == text[10:14]
     assert drafter.observe(text[10:]) == 50
     assert drafter.propose(8, set()) == []
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_rows_of_a_step(padded: bool) -> None:
+    """As on a GPU, where captured steps are padded: a draft has a row for each of its tokens and one more."""
+    io, sampler, scheduler = make_io(short=True)
+    sampler._speculates = True
+    speculator = Speculator(CONFIG)
+    speculator._rows, speculator._cache = 8, scheduler.cache
+    speculation._Inputs(speculator, io)
+    drafter = Drafter(CONFIG, [*range(7), 40, 41, 5, 6, 40, 41])
+    drawn = dataclasses.replace(SAMPLED, drafter=drafter)
+    states = [decoding("a", 5, 1), decoding("b", 9, 4, sampling=drawn), decoding("c", 2, 1)]
+    add(scheduler, *states)
+    scheduler.speculator = speculator
+    scheduled, fast, tokens, keys = scheduler.schedule_batch(32, 64)
+    assert (fast, tokens) == (False, 7)
+    assert drafter.draft == [5, 6, 40, 41]
+    size = 16 if padded else tokens
+    io.prepare_batch_tensors(scheduled, sampler, False, size, keys, padded)
+    given = io.get_model_kwargs(use_padding=padded)
+    more = 1 if padded else 0
+    assert given["logits_indices"].tolist() == [*range(7), *[0] * more]
+    assert given["cu_seq_lens_q"].tolist() == [0, 1, 6, *[7] * (5 + more)]
+    assert given["cu_seq_lens_k"]["full_attention"].tolist() == [0, 6, 23, *[26] * (5 + more)]
+    assert given["input_ids"][0, :7].tolist() == [40, 43, 5, 6, 40, 41, 40]
+    assert given["position_ids"][0, :7].tolist() == [5, 12, 13, 14, 15, 16, 2]
+    # Each row has the random number of its place.
+    bits = random_bits(np.full(5, SAMPLED.seed, np.uint64), np.arange(13, 18, dtype=np.uint64))
+    assert given["logits_processor_args"][4, 1:6].tolist() == bits.tolist()
+    io.output_ids[0, :7] = torch.tensor([50, 5, 6, 51, 52, 54, 53])
+    requests, last, _ = io.prepare_batch_update()
+    assert [item.state for item in requests] == states
+    assert last == [50, 51, 53]
+    assert (states[1].generated_tokens[-2:], states[1].position_offset) == ([5, 6], 15)
