@@ -168,7 +168,7 @@ class ContinuousBatcher:
         )
         self._manager.before_step = before_step
         self._manager.speculator = speculator
-        sampler = Sampler(on_gpu=on_gpu, lora=lora, speculates=speculator is not None)
+        sampler = Sampler(on_gpu=on_gpu, lora=lora, speculator=speculator)
         self._manager.logit_processor = sampler
         if on_gpu or config.paged or config.async_batching:
             self._manager.make_runner = functools.partial(

@@ -19,7 +19,7 @@ from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors, 
 from openai_bls.engines.embedded.logits_processors_device import StepLogprobs, apply
 from openai_bls.engines.embedded.lora_layers import LoraLayers
 from openai_bls.engines.embedded.sampling import MOST_CANDIDATES, Plan, choose, random_bits
-from openai_bls.engines.embedded.speculation import rows_of
+from openai_bls.engines.embedded.speculation import Speculator, rows_of
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
 
@@ -55,15 +55,15 @@ class Sampler:
 
     do_processing = True
 
-    def __init__(self, *, on_gpu: bool, lora: LoraLayers | None = None, speculates: bool = False) -> None:
+    def __init__(self, *, on_gpu: bool, lora: LoraLayers | None = None, speculator: Speculator | None = None) -> None:
         """Start with a step of nothing.
 
         Args:
             on_gpu: never look at the device's values from the host, which would wait for all steps in flight.
             lora: layers that take the slots of a step's tokens from a row of the argument storage.
-            speculates: sequences may have several rows (`speculation`).
+            speculator: its drafts make several rows of a sequence.
         """
-        self._speculates = speculates
+        self._speculator = speculator
         self._on_gpu = on_gpu
         self._lora = lora
         self.tensors_required = _ROWS + (lora is not None)
@@ -87,7 +87,7 @@ class Sampler:
         if self._lora is not None:
             self._lora.prepare(requests_in_batch, arg_storage[_ROWS])
         states = [item.state for item in requests_in_batch if item.has_new_token]
-        if self._speculates:
+        if self._speculator is not None and self._speculator.drafting:
             states = rows_of(states)
         params: list[Sampling] = [state.logit_processor_kwargs.get("sampling", _WARM_UP) for state in states]
         processed = [(row, p.processors) for row, p in enumerate(params) if p.processors is not None]

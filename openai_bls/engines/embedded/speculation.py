@@ -116,6 +116,11 @@ class Speculator:
         self._cache: Any = None
         self._rows = 0
 
+    @property
+    def drafting(self) -> bool:
+        """True if a step with drafts is being prepared, or runs."""
+        return bool(self._drafted)
+
     def install(self, processor: Any) -> None:
         """Let the steps of a batch processor have drafts."""
         self._cache = processor.cache
@@ -126,7 +131,7 @@ class Speculator:
 
     def waits(self, scheduler: Any) -> bool:
         """True if the next step needs the tokens of the step in flight: it has drafts, or the next one would."""
-        if self._drafted:
+        if self.drafting:
             return True
         if self._room(scheduler) < 1:
             return False
@@ -183,6 +188,8 @@ class Speculator:
         Returns:
             The last token that counts of each sequence with a new token.
         """
+        if not self.drafting:
+            return list(tokens)
         last: list[int] = []
         row = 0
         for item in requests:
@@ -226,6 +233,8 @@ class _Inputs:
     def prepare_batch_tensors(self, requests_in_batch: Sequence[Any], *args: Any, **kwargs: Any) -> None:
         """Write the inputs of a step, then the rows at which it samples; each looks like a sequence from there on."""
         self._prepare(requests_in_batch, *args, **kwargs)
+        if not self._speculator.drafting:
+            return
         places: list[tuple[str, int]] = []
         end = 0
         for item in requests_in_batch:
@@ -235,8 +244,6 @@ class _Inputs:
                 drafted = 0 if drafter is None else len(drafter.draft)
                 places += [(item.state.request_id, end - 1 - back) for back in range(drafted, -1, -1)]
         io, rows = self._io, len(places)
-        if rows == len(io.req_id_to_new_token_position):
-            return
         # The next step takes no token from this one, as it waits for it: only the number of rows is read.
         io.req_id_to_new_token_position = {f"{key} {place}": place for key, place in places}
         io.logits_indices[:rows].copy_(torch.tensor([place for _, place in places], dtype=torch.int32))

@@ -315,7 +315,7 @@ def test_pages_are_complete_up_to_what_is_accepted() -> None:
     speculator = Speculator(CONFIG)
     speculator._cache = cache
     for sampled, new, offset, pages in (([3, 7, 5, 6, 8], [3], 32, 1), ([7, 4, 5, 6, 8], [], 31, 0)):
-        drafter.draft = [3, 4, 5, 6]
+        drafter.draft, speculator._drafted = [3, 4, 5, 6], [drafter]
         state.generated_tokens, state.position_offset = [9], 35  # as the step's inputs have counted it
         item = SimpleNamespace(state=state, has_new_token=True, complete_blocks=1, query_length=5)
         assert speculator.verify([item], sampled) == [7]
@@ -377,8 +377,7 @@ def test_a_prediction_is_found_again_after_a_change() -> None:
 def test_rows_of_a_step(padded: bool) -> None:
     """As on a GPU, where captured steps are padded: a draft has a row for each of its tokens and one more."""
     io, sampler, scheduler = make_io(short=True)
-    sampler._speculates = True
-    speculator = Speculator(CONFIG)
+    sampler._speculator = speculator = Speculator(CONFIG)
     speculator._rows, speculator._cache = 8, scheduler.cache
     speculation._Inputs(speculator, io)
     drafter = Drafter(CONFIG, [*range(7), 40, 41, 5, 6, 40, 41])
