@@ -204,8 +204,8 @@ class Sequence:
         """Take a delta from the engine; no exception leaves this."""
         assert self._owner is not None
         try:
-            if len(delta.token_ids) > 1 and (self._stops is not None or self._parser is not None):
-                # The answer may end, or the reasoning, with any of them, and what comes after is not counted.
+            if len(delta.token_ids) > 1 and (self._stops is not None or not self._parallel_tool_calls):
+                # The answer may end with any of them, and what comes after is not counted.
                 for part in _single_tokens(delta):
                     if self.finish_reason is None:
                         self._take(self._owner, part)
