@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
+from openai_bls.engines.embedded.drafter import SpeculationConfig
 from openai_bls.engines.embedded.sampler import Sampling
 
 
@@ -55,6 +56,8 @@ class BatchingConfig:
     cuda_graphs: bool = False
     async_batching: bool = False
     """Prepare a step while the one before it runs; on a GPU only."""
+    speculation: SpeculationConfig | None = None
+    """Drafts; None is off."""
 
 
 class Runner(Protocol):
@@ -74,6 +77,10 @@ class Runner(Protocol):
 
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of the KV cache in use): a rough look from any thread."""
+
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """(tokens drafted, those that were accepted) so far."""
 
     def add(
         self,

@@ -99,6 +99,14 @@ class Answers:
         if not self._open:
             self.ended.set()
 
+    def wait(self, cancel: Callable[[int], None] | None) -> None:
+        """Wait for all to end; those of a replay are ended by `cancel` after a while."""
+        if cancel is not None and not self.ended.wait(REPLAY_SECONDS):
+            self.began.wait()
+            for request_id in self._samples:
+                cancel(request_id)
+        self.ended.wait()
+
     @property
     def samples(self) -> list[Sample]:
         """All of them, in the order of the requests."""

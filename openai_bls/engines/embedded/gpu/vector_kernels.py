@@ -30,7 +30,6 @@ def _vector_kernel(
     EVEN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    UNROLL: tl.constexpr,
 ):
     """ROWS outputs. With GATED, the matrix holds the rows of the gate and then those of the values it is applied to."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -40,7 +39,7 @@ def _vector_kernel(
     further = outputs.to(tl.int64) * size
     sums = tl.zeros([ROWS, BLOCK], tl.float32)
     values = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in tl.range(0, size, BLOCK, loop_unroll_factor=UNROLL):
+    for start in range(0, size, BLOCK):
         column = start + columns
         if EVEN:
             x = tl.load(x_ptr + column).to(tl.float32)[None, :]
@@ -71,17 +70,11 @@ def _vector_kernel(
     tl.store(out_ptr + row, result.to(kind), mask=in_rows)
 
 
-TUNED = {
-    (2, False): (1, 256, 1, 1),
-    (2, True): (1, 512, 2, 1),
-    (1, False): (4, 512, 1, 4),
-    (1, True): (2, 512, 1, 4),
-}
-"""Bytes of a weight, gated → rows per program, block of columns, warps, blocks at a time.
+TUNED = {(2, False): (1, 256, 1), (2, True): (1, 512, 2), (1, False): (2, 512, 1), (1, True): (1, 512, 1)}
+"""Bytes of a weight, gated → rows per program, block of columns, warps.
 
-In half precision the fastest on an H200 for the layers of a 7B, of rows of 1 to 8, blocks of 256 to 2,048 and 1 to 8
-warps; the compiler has several blocks on their way by itself. In FP8 it has not, and numbers take more instructions to
-widen than bytes to load, unless rows share those of the input.
+The fastest on an H200 for the layers of a 7B: in half precision of rows of 1 to 8, blocks of 256 to 2,048 and 1 to 8
+warps, in FP8 of seven of these.
 """
 
 
@@ -89,7 +82,7 @@ def _product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None, *, gated: bool
 ) -> torch.Tensor:
     outputs, size = weight.shape
-    rows, block, warps, unroll = TUNED[min(weight.itemsize, 2), gated]
+    rows, block, warps = TUNED[min(weight.itemsize, 2), gated]
     if gated:
         outputs //= 2
     out = x.new_empty(*x.shape[:-1], outputs)
@@ -107,7 +100,6 @@ def _product(
         EVEN=size % block == 0,
         ROWS=rows,
         BLOCK=block,
-        UNROLL=unroll,
         num_warps=warps,
         num_stages=3,
     )

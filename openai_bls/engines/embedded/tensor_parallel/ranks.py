@@ -321,6 +321,8 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
         raise EngineLoadError(
             f"{about}, on which kv_cache_dtype {options.kv_cache_dtype} is not supported: leave it out"
         )
+    if options.speculative_method:
+        raise EngineLoadError(f"{about}, on which nothing is drafted: leave speculative_method out")
     if options.runner == "dynamic_cache":
         raise EngineLoadError(f"{about}, on which there is no runner dynamic_cache: leave it to the engine")
     if device.type == "cuda" and device.index is not None:

@@ -60,6 +60,14 @@ def test_raw_prompts_are_taken_as_they_stand(encoder: PromptEncoder) -> None:
     assert encoder.prepare(PromptRequest(prompts=[])) == PromptResult([])
 
 
+def test_a_prediction_is_the_inside_of_an_output(tmp_path: Path, encoder: PromptEncoder) -> None:
+    assert prepare(encoder, prediction="a 中").prediction == token_ids("a 中")
+    bounded = PromptEncoder(write_tokenizer(tmp_path), lambda: 70_000)
+    result = prepare(bounded, prediction="a" * 70_001)
+    assert (result.param, result.code) == ("prediction", "string_above_max_length")
+    assert "The prediction has 70001 bytes" in (result.error or "")
+
+
 @pytest.mark.parametrize(
     "name",
     [
