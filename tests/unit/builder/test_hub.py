@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub.errors import RevisionNotFoundError
-from huggingface_hub.utils import enable_progress_bars
+from huggingface_hub.utils.tqdm import enable_progress_bars
 
 from openai_bls.builder.hub import commit_of, fetch_config, find_source
 from openai_bls.core.manifest import EngineLoadError
