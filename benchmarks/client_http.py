@@ -7,6 +7,7 @@ events beyond where they end.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 
 import httptools
@@ -16,6 +17,9 @@ from benchmarks.target import Plan, bodies, http_request
 from benchmarks.traces import RequestError, Run, Trace
 
 _READ_BYTES = 1 << 18
+_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_TLS.check_hostname = False
+_TLS.verify_mode = ssl.CERT_NONE
 
 
 class _Connection:
@@ -36,7 +40,9 @@ class _Connection:
             OSError: the server cannot be reached.
         """
         target = self._run.plan.target
-        self._reader, self._writer = await asyncio.open_connection(target.host, target.port, limit=_READ_BYTES)
+        self._reader, self._writer = await asyncio.open_connection(
+            target.host, target.port, limit=_READ_BYTES, ssl=_TLS if target.tls else None
+        )
         self._parser = httptools.HttpResponseParser(self)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from benchmarks.cells import Results, Shape
-from benchmarks.contenders.servers import BARE, CONTENDERS, OURS, Contender, prepare
+from benchmarks.contenders.servers import BARE, CONTENDERS, OURS, OURS_TLS, Contender, prepare
 from benchmarks.driver import Clients, exit_on_sigterm
 from benchmarks.goals import Goal, judge
 from benchmarks.machine import Conditions, conditions
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="one short round; writes files only where --out says")
     parser.add_argument("--contenders", type=_names(CONTENDERS), default=list(CONTENDERS), help="with commas between")
+    parser.add_argument("--tls", action="store_true", help="ours over HTTPS, too")
     parser.add_argument("--stages", type=_names(_STAGES), default=list(_STAGES), help=f"of {', '.join(_STAGES)}")
     parser.add_argument("--concurrency", type=levels, help="levels of the throughput stage (1,16,64,128,512)")
     parser.add_argument("--rounds", type=positive, help="over all contenders (3)")
@@ -149,7 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="serve_layer-") as scratch, Clients() as clients:
             session = Session(clients, prepare(options.repository, Path(scratch)), shape, results, say)
-            run(session, [CONTENDERS[name] for name in options.contenders], options.stages, options.rounds)
+            contenders = [*(CONTENDERS[name] for name in options.contenders), *([OURS_TLS] if options.tls else [])]
+            run(session, contenders, options.stages, options.rounds)
     except (LaunchError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -157,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(terminal(results, goals))
     if options.out or not options.quick:
         write(results, goals, shape, made, options.out or _FOLDER, None if options.out else _RESULTS)
-    return int(any(cell.result.failed for cell in results.cells if cell.result.path.startswith(f"{OURS.name} ")))
+    return int(any(cell.result.failed for cell in results.cells if cell.result.path.startswith(OURS.name)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.cells import MemorySample, Results, Shape, Stage, Value
+from benchmarks.contenders.servers import OURS, OURS_TLS, V1
 from benchmarks.goals import Goal, cpu, rate, reference
 from benchmarks.machine import Conditions
 from benchmarks.processes import total_pss_mb
@@ -119,6 +120,7 @@ def tables(results: Results, goals: Sequence[Goal]) -> Iterator[Table]:
     yield "Goals", ("goal", "target", "measured", "met"), judged
     yield from _stage("As fast as possible", results, "throughput", _THROUGHPUT)
     yield from _by_process(results)
+    yield from _tls(results)
     yield from _stage("Single requests", results, "first token", _FIRST_TOKEN)
     yield from _stage("At a pace", results, "paced", _PACED)
     yield from _stage("Very many streams", results, "crowd", _THROUGHPUT)
@@ -152,6 +154,23 @@ def _by_process(results: Results) -> Iterator[Table]:
     if names:
         body = [[cell(row) for _, cell in columns] for row in rows]
         yield f"CPU µs per token by process, {level} streams", [header for header, _ in columns], body
+
+
+def _tls(results: Results) -> Iterator[Table]:
+    """What HTTPS costs on /v1."""
+    plain, tls = OURS.label(V1), OURS_TLS.label(V1)
+    process = _micros("openai_bls")[1]
+    body = []
+    for level in results.levels("throughput"):
+        one, other = (Row(results, "throughput", path, level) for path in (plain, tls))
+        if one.every and other.every:
+            ratio = results.compare("throughput", (tls, level), (plain, level), rate)
+            rates = [number(row.median(rate), 0) for row in (one, other)]
+            costs = [process(row) for row in (one, other)]
+            body.append([str(level), *rates, number(ratio, 2), _shown_range(ratio, 2), *costs])
+    headers = ("conc.", "tokens/s", "HTTPS", "ratio", "(range)", "openai_bls, µs per token", "HTTPS")
+    if body:
+        yield "HTTPS on /v1", headers, body
 
 
 def _micros(name: str) -> Column:

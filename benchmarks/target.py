@@ -52,6 +52,8 @@ class Target:
     triton_model: str = "openai_bls"
     """The Triton model that takes OpenAI requests."""
     dialect: Dialect = "openai"
+    tls: bool = False
+    """Whose certificate is not verified."""
 
     @property
     def output(self) -> str:
@@ -95,14 +97,15 @@ def http_target(
     """The target for `api` under `base_url`: `http://host:port/v1`, or Triton's `http://host:port`.
 
     Raises:
-        ValueError: not a plain http URL.
+        ValueError: not an http or https URL.
     """
     url = urlsplit(base_url)
-    if url.scheme != "http" or not url.hostname:
-        raise ValueError(f"not an http:// URL: {base_url}")
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ValueError(f"not an http:// or https:// URL: {base_url}")
+    tls = url.scheme == "https"
     endpoint = "/chat/completions" if api == "chat" else f"/v2/models/{triton_model}/generate_stream"
     path = url.path.rstrip("/") + endpoint
-    return Target(api, url.hostname, url.port or 80, path, model, triton_model, dialect)
+    return Target(api, url.hostname, url.port or (443 if tls else 80), path, model, triton_model, dialect, tls)
 
 
 def grpc_target(

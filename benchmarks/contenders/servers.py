@@ -37,6 +37,8 @@ class Contender:
     paths: tuple[str, ...]
     """The ways in, by the names that tables show."""
     dialect: Dialect = "openai"
+    tls: bool = False
+    """/v1 speaks HTTPS."""
     peer: Target | None = None
     """A server that is not started here."""
     peer_pid: int | None = None
@@ -51,6 +53,7 @@ BARE = Contender("bare", ("bare",), (HTTP, GRPC), "ids")
 OFFICIAL_BLS = Contender("official_bls", ("official_bls", "preprocessing", "bare", "postprocessing"), (HTTP,), "text")
 ENSEMBLE = Contender("ensemble", ("ensemble", "preprocessing", "bare", "postprocessing"), (HTTP, GRPC), "text")
 OURS = Contender("ours", (), (V1, HTTP, GRPC))
+OURS_TLS = Contender("ours_tls", (), (V1,), tls=True)
 CONTENDERS = {one.name: one for one in (BARE, OFFICIAL_BLS, ENSEMBLE, OURS)}
 
 
@@ -152,11 +155,24 @@ def running(contender: Contender, setup: Setup, step_delay_ms: float) -> Iterato
         repository = setup.repository
         env = {"OPENAI_BLS_ENGINE_NULL_STEP_DELAY_MS": f"{step_delay_ms:g}"}
         args = []
+    if contender.tls:
+        env["OPENAI_BLS_SSL_CERTFILE"] = str(_certificate(setup.repository.parent))
     # Requests that hang must not hold the run up.
     args.append(f"--exit-timeout-secs={_EXIT_TIMEOUT_S}")
     with run_server(repository, env, args, timeout=_START_TIMEOUT_S) as server:
         targets = {path: _target(contender, path, server) for path in contender.paths}
         yield Running(targets, server.pid, triton_version(server.http_url), server)
+
+
+def _certificate(folder: Path) -> Path:
+    """A file with a certificate, of an ECDSA key, and the key."""
+    # Here, since it is the tests' package.
+    import trustme
+
+    made = trustme.CA(key_type=trustme.KeyType.ECDSA).issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA)
+    path = folder / "tls.pem"
+    made.private_key_and_cert_chain_pem.write_to_path(path)
+    return path
 
 
 def _target(contender: Contender, path: str, server: RunningServer) -> Target:

@@ -33,6 +33,7 @@ from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.gguf_source import describe
 from openai_bls.builder.hub import SOURCE, commit_of, default_name, find_source, no_gguf_for_tensorrt_llm, source_of
 from openai_bls.builder.lora import fingerprint, lora_settings, place_adapters, read_adapters
+from openai_bls.builder.model_kind import quantized
 from openai_bls.builder.recipe import BuildOptions, Recipe, Report
 from openai_bls.builder.self_test import self_test
 from openai_bls.builder.target import BuildTarget, NamedTarget, Prepared, sole_build, target_of
@@ -55,6 +56,7 @@ from openai_bls.core.manifest import (
     write_manifest,
 )
 from openai_bls.core.settings import TensorRtLlmSettings
+from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
 from openai_bls.launcher import progress
 from openai_bls.triton_models.cpp_backend import render_configs
 from openai_bls.triton_models.repository import served_names
@@ -171,6 +173,19 @@ class _Embedded:
             )
         if options.engine == "null" and (options.lora.adapters or options.lora.max_loras):
             raise EngineLoadError("--lora-dir and --max-loras are for engines with a model: the null engine has none")
+        if options.quant and quantized(source):
+            raise EngineLoadError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
+        if options.tensor_parallel_size > 1:
+            plan_of(source, options.tensor_parallel_size, trust_remote_code=options.trust_remote_code)
+            if options.lora.adapters or options.lora.max_loras:
+                raise EngineLoadError(
+                    "--lora-dir and --max-loras do not go with --tp-size: on several GPUs the embedded engine has no "
+                    "adapters"
+                )
+            if options.quant:
+                raise EngineLoadError(
+                    "--quant does not go with --tp-size: on several GPUs the embedded engine does not quantize"
+                )
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,
@@ -178,9 +193,11 @@ class _Embedded:
             max_batch_size=options.max_batch_size,
             created=0,
             dtype=options.dtype,
+            quant=options.quant,
             kv_cache=KvCacheSettings(max_tokens_in_kv_cache=options.max_tokens_in_kv_cache),
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
+            tensor_parallel_size=options.tensor_parallel_size,
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
         built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
@@ -205,6 +222,12 @@ class _Embedded:
         assert passed is not None
         how = f"{passed.runner} with attention {passed.attention}, in {passed.dtype} on {passed.device}"
         self._report(f"self-test: passed by {how}")
+        if (distance := passed.quant_distance) is not None:
+            self._report(
+                f"self-test: {self.manifest.quant} changes the log-probabilities of {distance.tokens} tokens of a text "
+                f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
+                f"{distance.same_greedy:.1%}"
+            )
         self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 
 

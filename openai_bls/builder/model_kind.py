@@ -13,6 +13,7 @@ from openai_bls.builder.tensorrt_llm.quantized_checkpoint import CHECKPOINT_FORM
 from openai_bls.core.checkpoint import CheckpointFacts, read_json, text_config
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.engines.adapters import CONFIG_FILE as ADAPTER_CONFIG
+from openai_bls.engines.embedded import fp8_checkpoint
 
 # By the name of the architecture, the most telling first.
 _KINDS = (
@@ -95,6 +96,8 @@ def quantized(source: Path) -> bool:
         told = {"quant_method": "gptq", "file": "quantize_config.json"}
     if not isinstance(told, dict):
         return False
+    if fp8_checkpoint.is_served(told):
+        return True
     stored = stored_as({"quantization_config": told})
     assert stored is not None
     form = CHECKPOINT_FORMS.get(stored.form)

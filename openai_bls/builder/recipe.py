@@ -11,7 +11,7 @@ import msgspec
 from openai_bls.builder.lora import LoraOptions
 from openai_bls.builder.target import Prepared
 from openai_bls.builder.tensorrt_llm.options import TensorRtLlmOptions
-from openai_bls.core.manifest import Dtype, FileRecord, Manifest
+from openai_bls.core.manifest import Dtype, FileRecord, Manifest, Quantization
 
 EngineKind = Literal["transformers", "null", "tensorrt_llm"]
 """Engines that can be built."""
@@ -32,6 +32,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Name of a further engine; empty is the default one."""
     engine: EngineKind = "transformers"
     dtype: Dtype = "auto"
+    quant: Quantization = ""
+    """Of an engine of transformers; that of TensorRT-LLM is among its options."""
     max_model_len: int | None = None
     """Tokens; None takes the checkpoint's own."""
     max_batch_size: int = 64
@@ -41,6 +43,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     served_model_name: str | None = None
     """Name on the API; None takes the directory's."""
     trust_remote_code: bool = False
+    tensor_parallel_size: int = 1
+    """GPUs that share each layer."""
     self_test: bool = True
     """Of an engine of transformers, before it takes the place of the last; otherwise the load does it."""
     force: bool = False

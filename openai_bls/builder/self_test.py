@@ -52,6 +52,8 @@ def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
     options = parse_options(engine_overrides(os.environ))[1]["transformers"]
     (prepared.work / manifest.checkpoint).symlink_to(prepared.checkpoint.resolve())
     (prepared.work / "lora").symlink_to(prepared.lora.resolve())
+    if manifest.quant:  # which is measured on a text
+        (prepared.work / "tokenizer").symlink_to(prepared.tokenizers[0].resolve())
     process = context.Process(target=_run, args=(sender, prepared.work.resolve(), manifest, options))
     try:
         process.start()

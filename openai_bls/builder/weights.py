@@ -24,6 +24,7 @@ from openai_bls.builder.gguf_source import WEIGHTS_NAME, write_weights
 from openai_bls.builder.model_kind import causal_lm, quantized
 from openai_bls.core.checkpoint import CheckpointFacts, Tensors, read_checkpoint, read_json
 from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.engines.embedded import fp8_checkpoint
 from openai_bls.launcher import progress
 
 # Larger files are linked where the file system can, not copied. Small ones are copied even so: a training run that
@@ -63,6 +64,8 @@ def place_weights(
     if trust_remote_code:
         _place_code(source, target)
     names, tensors = find_weights(source)
+    if fp8_checkpoint.quantization(source) is not None:
+        fp8_checkpoint.scale_names(tensors)
     if tensors:
         if whole:
             _require_whole(source, tensors)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from openai_bls.builder.build import build, remove
 from openai_bls.builder.hub import fetch_config, is_gguf, local_path
@@ -21,7 +21,7 @@ from openai_bls.builder.lora import read_lora_options
 from openai_bls.builder.recipe import BuildOptions, EngineKind
 from openai_bls.builder.tensorrt_llm.options import read_options, refuse_meaningless
 from openai_bls.commands.options import repository
-from openai_bls.core.manifest import EngineLoadError
+from openai_bls.core.manifest import EngineLoadError, Quantization
 from openai_bls.engines.tensorrt_llm.nvidia_smi import visible_gpus
 from openai_bls.launcher import workspace
 
@@ -79,6 +79,7 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
     engine, reason = choose_engine(options.get("engine", "auto"), dry_run=dry_run)
     if engine == "tensorrt_llm" and reason and is_gguf(model):
         engine, reason = "transformers", "engine transformers: TensorRT-LLM does not read GGUF files"
+    quant = _embedded_quant(options.pop("quant", "")) if engine == "transformers" else ""
     tensorrt_llm = read_options(options)
     lora = read_lora_options(options)
     refuse_meaningless(options, engine, tensorrt_llm.flow, tensorrt_llm.backend)
@@ -89,17 +90,26 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         name=options.get("name", ""),
         engine=engine,
         dtype=options.get("dtype", "auto"),
+        quant=quant,
         max_model_len=options.get("max_seq_len"),
         max_batch_size=options.get("max_batch_size", 64),
         max_tokens_in_kv_cache=0 if engine == "tensorrt_llm" else options.get("max_tokens_in_kv_cache", 0),
         served_model_name=options.get("served_model_name"),
         trust_remote_code=options.get("trust_remote_code", False),
+        tensor_parallel_size=tensorrt_llm.tensor_parallel_size,
         self_test=options.get("self_test", True),
         force=options.get("force", False),
         lora=lora,
         tensorrt_llm=tensorrt_llm,
     )
     return DryRun(asked, *gpu) if dry_run else Build(asked, reason)
+
+
+def _embedded_quant(asked: str) -> Quantization:
+    if asked.lower() not in get_args(Quantization):
+        raise EngineLoadError(f"--quant {asked} is for --engine tensorrt_llm: the engine transformers has fp8")
+    quant: Quantization = asked.lower()  # type: ignore[assignment]  # as was just seen
+    return quant
 
 
 def choose_engine(asked: str, *, dry_run: bool = False) -> tuple[EngineKind, str]:

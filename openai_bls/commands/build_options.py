@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--gpu", metavar="NAME", help="to estimate for, such as L40S (default: what is here, else H100)")
     what.add_argument("--gpu-memory", metavar="SIZE", help="to estimate for a GPU of this memory, such as 16GB")
     _add_sizes(parser.add_argument_group("sizes"))
-    _add_quantization(parser.add_argument_group("number formats and quantization (TensorRT-LLM)"))
+    _add_quantization(parser.add_argument_group("number formats and quantization"))
     _add_build(parser.add_argument_group("the build (TensorRT-LLM)"))
     _add_lora(parser.add_argument_group("adapters (LoRA)"))
     _add_serving(parser.add_argument_group("serving, written into config.pbtxt (TensorRT-LLM; no rebuild)"))
@@ -101,12 +101,12 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
         help="most tokens of prompt and output together (default: what the model was made for)",
     )
     group.add_argument("--max-batch-size", type=int, metavar="N", help="sequences in flight (default: 64)")
+    group.add_argument("--tp-size", type=int, metavar="N", help="GPUs that share each layer (default: 1)")
     more = (
         ("--max-input-len", "most tokens of a prompt (default: all but the output's; see --enable-chunked-context)"),
         ("--max-output-len", "most tokens of an output, in the place of --max-seq-len"),
         ("--max-num-tokens", "tokens of one step, prompts and new tokens together (default: 8192)"),
         ("--max-beam-width", "of beam search (default: 1)"),
-        ("--tp-size", "GPUs that share each layer (default: 1)"),
         ("--pp-size", "stages of layers, a GPU each, or --tp-size of them (default: 1)"),
     )
     for option, text in more:
@@ -117,16 +117,21 @@ def _add_quantization(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quant",
         metavar="HOW",
-        help=f"of the weights: {', '.join(BUILT)}; smoothquant, int8 and int4_awq are understood too."
-        " A checkpoint that ModelOpt quantized is taken as it is, without this (docs/models.md)",
+        help=f"of the weights: fp8 with transformers, on a GPU that has it; with TensorRT-LLM {', '.join(BUILT)};"
+        " smoothquant, int8 and int4_awq are understood too. A checkpoint that is quantized already is taken as it is,"
+        " without this (docs/models.md)",
     )
-    group.add_argument("--kv-cache-dtype", choices=get_args(KvCacheDtype), help="auto is that of the weights")
+    group.add_argument(
+        "--kv-cache-dtype", choices=get_args(KvCacheDtype), help="TensorRT-LLM: auto is that of the weights"
+    )
     group.add_argument(
         "--calib-dataset",
         metavar="NAME|DIR",
-        help="text to calibrate with: a directory needs no network (default: cnn_dailymail, from the hub)",
+        help="TensorRT-LLM: text to calibrate with; no network for a directory (default: cnn_dailymail, from the hub)",
     )
-    group.add_argument("--calib-size", type=int, metavar="N", help="texts to calibrate with (default: 512; awq: 32)")
+    group.add_argument(
+        "--calib-size", type=int, metavar="N", help="TensorRT-LLM: texts to calibrate with (default: 512; awq: 32)"
+    )
 
 
 def _add_build(group: argparse._ArgumentGroup) -> None:

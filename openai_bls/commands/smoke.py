@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=above_zero, default=120.0, metavar="SECONDS", help="for each answer (default: %(default)s)"
     )
     parser.add_argument("--ca-file", type=Path, metavar="FILE", help="CAs of the certificate of https URLs, PEM")
+    parser.add_argument(
+        "--client-certfile", type=Path, metavar="FILE", help="certificate of the client, where a server wants one, PEM"
+    )
+    parser.add_argument(
+        "--client-keyfile", type=Path, metavar="FILE", help="its private key, PEM (default: in --client-certfile)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
 
 

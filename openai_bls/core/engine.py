@@ -43,6 +43,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Engine steps since the start."""
     generated_tokens: int
     """Tokens sampled since the start."""
+    draft_tokens: int = 0
+    """Tokens drafted by speculative decoding since the start."""
+    accepted_draft_tokens: int = 0
+    """Those of them that became output."""
     failed: bool = False
     """Every request is answered with an error until the engine is reloaded."""
 

@@ -100,6 +100,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     itself with finish_reason "stop"."""
     lora_name: str | None = None
     """LoRA adapter, one of `EngineInfo.lora_names`."""
+    prediction: tuple[int, ...] = ()
+    """Tokens that the output is likely to be. The output does not depend on them, but comes sooner where they are
+    right."""
     pooling: Literal["last", "mean"] | None = None
     """Do not generate: answer with `TokenDelta.embedding`, the last hidden state of the last token or the mean of all,
     scaled to length 1. `max_tokens` is 0 then."""
@@ -130,6 +133,8 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     queue_s: float | None = None
     """Seconds that the request waited in the engine for a place in its batch, in the request's first delta; None where
     the engine does not tell."""
+    predicted_tokens: int = 0
+    """How many of `token_ids` the request's `prediction` has in their place."""
 
 
 class LoraUpdate(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -209,6 +214,8 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     """Raw texts, tokenized as they are, one result each."""
     bad_words: list[str] = []
     """Words to tokenize, each on its own and inside a text."""
+    prediction: str | None = None
+    """Text to tokenize as the inside of an output."""
     max_prompt_tokens: int | None = None
     """A prompt that has more for certain need not be tokenized to be refused; None is no limit."""
 
@@ -220,6 +227,7 @@ class PromptResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """One list for a conversation, else one for each prompt."""
     bad_words: list[list[int]] = []
     """Token sequences of all the request's `bad_words`."""
+    prediction: list[int] = []
     error: str | None = None
     """Message for the client."""
     param: str | None = None

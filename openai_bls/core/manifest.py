@@ -38,6 +38,8 @@ _SMALL_BYTES = 1 << 20
 _HASH_BLOCK_BYTES = 1 << 20
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["", "fp8"]
+"""Quantization that the embedded engine makes; empty is none beyond the checkpoint's own."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -132,6 +134,18 @@ class TensorRtLlmRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
+class QuantDistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Distance of a quantized model from itself before, over the tokens of one text."""
+
+    tokens: Positive
+    mean: float
+    """Mean difference of a token's log-probability, without its sign."""
+    max: float
+    """Largest difference."""
+    same_greedy: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    """Share of the places where the likeliest token is the same."""
+
+
 class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Outcome of the embedded engine's self-test: what passed it, where, and answers to compare with at each load."""
 
@@ -153,6 +167,10 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Log-probabilities of its tokens."""
     shared_steps: bool = True
     """Sequences shared forward passes."""
+    kv_cache_dtype: str = "auto"
+    """`fp8`, or `auto` for the weights' own type."""
+    quant_distance: QuantDistance | None = None
+    """From the checkpoint's own weights, where the build quantized them and could compare."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,10 +191,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder beside the manifest."""
     dtype: Dtype = "auto"
     """Data type of the loaded weights. `auto` is float32 on a CPU and the checkpoint's own on a GPU."""
+    quant: Quantization = ""
+    """Quantization of linear layers' weights, which the embedded engine makes at each load."""
     kv_cache: KvCacheSettings = KvCacheSettings()
     trust_remote_code: bool = False
     """Run Python code that came with the checkpoint."""
     lora: LoraSettings = LoraSettings()
+    tensor_parallel_size: Positive = 1
+    """GPUs that share each layer, of the embedded engine."""
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""
     source: str = ""

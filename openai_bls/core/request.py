@@ -149,6 +149,8 @@ class ValidRequest(msgspec.Struct, frozen=True, kw_only=True):
     echo: bool = False
     best_of: int | None = None
     """Candidates for each prompt, of which the `n` likeliest are answered; None: `n`."""
+    prediction: str | None = None
+    """Text that the output is likely to be."""
     truncate_prompt_tokens: int | None = None
     """Number of the prompt's last tokens to keep; None keeps all."""
     timeout: float | None = None

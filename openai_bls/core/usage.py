@@ -16,10 +16,14 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     """Taken from the cache instead of being computed."""
 
 
-class CompletionTokensDetails(msgspec.Struct, frozen=True):
+class CompletionTokensDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """New tokens by kind."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int | None = None
+    """Tokens of the completion that its `prediction` had in their place; absent without one."""
+    rejected_prediction_tokens: int | None = None
+    """Those of the prediction that were none of them; they do not count as new tokens."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -32,8 +36,23 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens_details: CompletionTokensDetails
 
     @classmethod
-    def of(cls, prompt: int, completion: int, *, cached: int = 0, reasoning: int = 0) -> Usage:
-        """The counts, of which `cached` are prompt tokens and `reasoning` new ones."""
-        return cls(
-            prompt, completion, prompt + completion, PromptTokensDetails(cached), CompletionTokensDetails(reasoning)
-        )
+    def of(
+        cls,
+        prompt: int,
+        completion: int,
+        *,
+        cached: int = 0,
+        reasoning: int = 0,
+        prediction: tuple[int, int] | None = None,
+    ) -> Usage:
+        """The counts.
+
+        Args:
+            prompt: tokens of the prompts.
+            completion: new tokens.
+            cached: those of the prompt that were not computed.
+            reasoning: those of the new ones that are reasoning.
+            prediction: tokens of the predictions that were accepted, and rejected; None without a prediction.
+        """
+        details = CompletionTokensDetails(reasoning, *(prediction or ()))
+        return cls(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)

@@ -27,6 +27,7 @@ _REQUEST_FIELDS = (
     "prompt_logprobs",
     "grammar",
     "lora_name",
+    "prediction",
     "pooling",
 )
 ALL_FIELDS = (*_SAMPLING_FIELDS, *_REQUEST_FIELDS)

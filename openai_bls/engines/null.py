@@ -36,6 +36,7 @@ _NOT_SUPPORTED = {
     "grammar",
     "pooling",
     "lora_name",
+    "prediction",
 }
 SUPPORTED = tuple(field for field in ALL_FIELDS if field not in _NOT_SUPPORTED)
 """Without adapters; with some, also `lora_name`, which shifts the tokens by one."""

@@ -215,6 +215,12 @@ def check_repository(repository: Path) -> str:
         unfit = _unfit_character(name)
         if unfit is not None and any((repository / name).glob("*/model.py")):
             raise LaunchError(f"Triton cannot start the Python model {name!r}, since its name has a {unfit}: rename it")
+    for name in MODELS:
+        config = repository / name / "config.pbtxt"
+        if config.is_file() and not config.read_bytes().strip():
+            raise LaunchError(
+                f"{config} is empty: put this release's file back, and your settings by `openai-bls render --set`"
+            )
     return f"models {', '.join(names)} in {repository}"
 
 

@@ -90,7 +90,12 @@ class Generation:
         # A prompt counts once, and so does what was cached of it: by its first sequence, since the others share it.
         cached = sum(sequence.cached_tokens for sequence in sequences[:: self._per_prompt])
         reasoning = sum(sequence.reasoning_tokens for sequence in sequences)
-        return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning)
+        prediction = None
+        if sequences[0].request.prediction:
+            accepted = [sequence.predicted_tokens for sequence in sequences]
+            length = len(sequences[0].request.prediction)
+            prediction = sum(accepted), sum(max(0, length - count) for count in accepted)
+        return Usage.of(self._prompt_tokens, completion, cached=cached, reasoning=reasoning, prediction=prediction)
 
     def cancel(self) -> None:
         """Stop the engine's work and write nothing more: the client has gone. Harmless after the end."""

@@ -353,4 +353,14 @@ _LOAD: dict[str, tuple[str, type[GaugeMetricFamily] | type[CounterMetricFamily],
         CounterMetricFamily,
         "Tokens that the engine has sampled since it was loaded, for whatever client.",
     ),
+    "engine_spec_decode_num_draft_tokens": (
+        "draft_tokens",
+        CounterMetricFamily,
+        "Tokens that speculative decoding has drafted since the engine was loaded.",
+    ),
+    "engine_spec_decode_num_accepted_tokens": (
+        "accepted_draft_tokens",
+        CounterMetricFamily,
+        "Drafted tokens that became output since the engine was loaded.",
+    ),
 }

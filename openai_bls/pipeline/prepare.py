@@ -35,6 +35,8 @@ class Prompts(NamedTuple):
     """One list per prompt."""
     bad_words: list[list[int]]
     """One list per token sequence that must not be generated."""
+    prediction: list[int]
+    """What the output is likely to be."""
     tail: str
     """End of the (first) rendered prompt; see `prompt_tail`."""
 
@@ -105,6 +107,13 @@ def check_supported(request: ValidRequest, model: ServedModel) -> None:
         raise unsupported(model, "min_tokens")
     if request.bad_words and not model.supports("bad_words"):
         raise unsupported(model, "bad_words")
+    if request.prediction is not None and not model.supports("prediction"):
+        raise InvalidRequestError(
+            f"'prediction' needs speculative decoding, which is off in the engine of this model ({model.info.engine}): "
+            "the embedded engine has it with OPENAI_BLS_ENGINE_SPECULATIVE_METHOD=ngram.",
+            param="prediction",
+            code="unsupported_parameter",
+        )
     if request.logprobs is not None:
         if not model.supports("logprobs"):
             raise unsupported(model, "logprobs")
@@ -169,7 +178,7 @@ async def tokenize(request: ValidRequest, model: ServedModel) -> Prompts:
         prompts = [prompt[-request.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
         check_length(request, model, prompt)
-    return Prompts(prompts, result.bad_words, prompt_tail(request, model, prompts[0]))
+    return Prompts(prompts, result.bad_words, result.prediction, prompt_tail(request, model, prompts[0]))
 
 
 def check_token_ids(prompts: list[list[int]], model: ServedModel, param: str) -> None:
@@ -240,7 +249,7 @@ def make_sequences(
         for index in range(len(result), len(result) + request.candidates):
             sequence = Sequence(
                 index,
-                generation_request(request, target, index, prompt, prompts.bad_words, constraint),
+                generation_request(request, target, index, prompt, prompts.bad_words, constraint, prompts.prediction),
                 model.detokenizers.new(
                     skip_special_tokens=request.skip_special_tokens, prompt_token_ids=prompt, keep_special=kept
                 ),
@@ -299,6 +308,7 @@ def generation_request(
     prompt: list[int],
     bad_words: list[list[int]],
     constraint: Grammar | None,
+    prediction: list[int] | None = None,
 ) -> GenerationRequest:
     """The engine request of sequence `index`.
 
@@ -330,4 +340,5 @@ def generation_request(
         prompt_logprobs=request.logprobs if request.echo else None,
         grammar=constraint,
         lora_name=target.lora_name,
+        prediction=tuple(prediction or ()),
     )

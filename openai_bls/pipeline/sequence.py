@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
@@ -151,6 +152,7 @@ class Sequence:
         "finish_reason",
         "index",
         "matched_stop",
+        "predicted_tokens",
         "reasoning_tokens",
         "request",
     )
@@ -175,6 +177,7 @@ class Sequence:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
+        self.predicted_tokens = 0
         self.finish_reason: FinishReason | None = None
         self.matched_stop: str | None = None
         """The stop string that ended it."""
@@ -201,7 +204,13 @@ class Sequence:
         """Take a delta from the engine; no exception leaves this."""
         assert self._owner is not None
         try:
-            self._take(self._owner, delta)
+            if len(delta.token_ids) > 1 and (self._stops is not None or not self._parallel_tool_calls):
+                # The answer may end with any of them, and what comes after is not counted.
+                for part in _single_tokens(delta):
+                    if self.finish_reason is None:
+                        self._take(self._owner, part)
+            else:
+                self._take(self._owner, delta)
         except Exception:
             logger.exception("a request failed")
             self._owner.fail(EngineError("The server had an error; see its log."))
@@ -221,6 +230,8 @@ class Sequence:
                 owner.first_token_at = time.monotonic()
         if delta.cached_tokens:
             self.cached_tokens = delta.cached_tokens
+        if delta.predicted_tokens:
+            self.predicted_tokens += delta.predicted_tokens
         if self._reasoning_open:
             self.reasoning_tokens += count
         # The stop token was sampled like any other, although it is not delivered.
@@ -329,3 +340,31 @@ class Sequence:
         self.finish_reason = reason
         self._writer.finished(self, reason)
         owner.sequence_ended()
+
+
+def _single_tokens(delta: TokenDelta) -> Iterator[TokenDelta]:
+    """`delta` as deltas of one token each; the first has what comes once, the last has the end."""
+    last = len(delta.token_ids) - 1
+    found = delta.logprobs
+    for i, token_id in enumerate(delta.token_ids):
+        columns = found and Logprobs(
+            found.token_logprobs[i : i + 1], found.top_token_ids[i : i + 1], found.top_logprobs[i : i + 1]
+        )
+        once = delta if i == 0 else _NOTHING
+        end = delta if i == last else _NOTHING
+        yield TokenDelta(
+            delta.request_id,
+            [token_id],
+            end.finish_reason,
+            end.stop_token_id,
+            end.error,
+            end.invalid,
+            logprobs=columns,
+            prompt_logprobs=once.prompt_logprobs,
+            cached_tokens=once.cached_tokens,
+            queue_s=once.queue_s,
+            predicted_tokens=int(i < delta.predicted_tokens),
+        )
+
+
+_NOTHING = TokenDelta(0, [])

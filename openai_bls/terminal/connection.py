@@ -135,7 +135,9 @@ def unreachable(url: str, error: Exception) -> str:
 
     if isinstance(error, httpx.TimeoutException):
         return f"the server at {url} has not answered in time"
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"the certificate of {url} is not trusted here ({error}): SSL_CERT_FILE=FILE names the CA of your own"
+    if isinstance(error, httpx.ConnectError) and "[SSL" not in str(error):
         return f"no server answers at {url}: start one with `openai-bls serve`, or give its --url"
     said = str(error) or type(error).__name__
     return f"the connection to {url} broke: {said}"
@@ -143,12 +145,13 @@ def unreachable(url: str, error: Exception) -> str:
 
 def refusal(server: Connection, status: int, body: Any) -> str:
     """Sentence for an answer that is an error."""
-    if status == 401:
+    error = body.get("error", body) if isinstance(body, Mapping) else {}
+    code = error.get("code") if isinstance(error, Mapping) else None
+    if status == 401 and code != "client_certificate_required":
         given = "refuses the key" if server.api_key else "wants a key"
         return (
             f"the server at {server.url} {given}: put the right one into OPENAI_API_KEY, or a file for --api-key-file"
         )
-    error = body.get("error", body) if isinstance(body, Mapping) else {}
     said = error.get("message") if isinstance(error, Mapping) else error
     return f"the server answers {status}" + (f": {said}" if said else f" at {server.url}")
 

@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 def main() -> int:
     """Run it; 0 if nothing was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600, help="of cases and faults (600)")
+    parser.add_argument(
+        "--seconds", type=float, help="of cases and faults (600, and until every fault has come up once)"
+    )
     parser.add_argument("--cases", type=int, default=0, help="go on until there were so many, too")
     parser.add_argument("--seed", type=int, default=None, help="of a run that is to be repeated")
     parser.add_argument("--without-faults", action="store_true", help="break nothing")
@@ -37,11 +39,12 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(31)
     options = Options(
-        arguments.seconds,
+        600 if arguments.seconds is None else arguments.seconds,
         arguments.cases,
         seed,
         with_faults=not arguments.without_faults,
         faults=arguments.faults,
+        every_fault=arguments.seconds is None,
     )
     # gRPC and asyncio have words of their own for connections that are cut.
     logging.disable(logging.CRITICAL)

@@ -110,10 +110,12 @@ def _terminate(server: Server) -> str:
     """SIGTERM to the launcher, and a new one."""
     crippled = server.crippled
     code = server.stop()
-    if code is None or (code != 0 and not crippled):
-        raise RuntimeError(f"SIGTERM: exit code {code}: {server.last_words[-5000:]}")
+    if code is None:
+        server.kill()
     server.start()
-    return f"exit code {code}"
+    if code is None or (code != 0 and not crippled and not server.kept_by_ensemble()):
+        raise RuntimeError(f"exit code {code}")
+    return f"exit code {code}" + (" for the ensemble" if server.kept_by_ensemble() else "")
 
 
 @contextlib.contextmanager
@@ -178,12 +180,18 @@ def all_faults() -> list[Fault]:
     return [*first, *rest]
 
 
-def order(rng: random.Random, words: str) -> Iterator[Fault]:
-    """Faults without end whose names have these words: at first those of a short run as they stand, then at random."""
+def wanted(words: str) -> list[Fault]:
+    """Faults whose names have these words."""
     everything = all_faults()
     faults = [fault for fault in everything if words in fault.name]
     if not faults:
         raise ValueError(f"no fault is called {words!r}: there are {', '.join(fault.name for fault in everything)}")
+    return faults
+
+
+def order(rng: random.Random, words: str) -> Iterator[Fault]:
+    """Faults without end: each once before any comes again, at first those of a short run as they stand."""
+    faults = wanted(words)
     first, rest = faults[:_FIRST], faults[_FIRST:]
     rng.shuffle(rest)
     yield from (*first, *rest)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_SLACK_SECONDS = 5.0
+SLACK_SECONDS = 5.0
 """Time after a fault in which its consequences are still met: /health is a second old, and clients reconnect."""
-_MOST_SAVED = 50
+_MOST_SAVED = 10
+"""Findings of one head."""
 
 
 @dataclass
@@ -77,7 +78,7 @@ class Record:
             return [
                 fault
                 for fault in self.faults
-                if fault.begun <= ended and (fault.ended is None or fault.ended + _SLACK_SECONDS >= begun)
+                if fault.begun <= ended and (fault.ended is None or fault.ended + SLACK_SECONDS >= begun)
             ]
 
     def found(self, head: str, **details: Any) -> None:
@@ -85,8 +86,8 @@ class Record:
         with self.lock:
             self.findings.append(head)
             self.heads[head] += 1
-            count = len(self.findings)
-        if count <= _MOST_SAVED:
+            count, same = len(self.findings), self.heads[head]
+        if same <= _MOST_SAVED:
             self._folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps({"finding": head, **details}, indent=1, ensure_ascii=True)
             (self._folder / f"{count:04}.json").write_text(text + "\n")

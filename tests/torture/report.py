@@ -26,6 +26,8 @@ def page(run: Run, options: Options) -> str:
     ]
     if not run.has_disks:
         lines += ["Nobody may mount here: a full disk and a full /dev/shm were left out.", ""]
+    if missing := run.missing_faults():
+        lines += [f"Never came up: {', '.join(missing)}.", ""]
     if record.findings:
         lines += ["## Findings", ""]
         lines += [f"- {count} × {head}" for head, count in record.heads.most_common(_MOST_FINDINGS)]

@@ -17,7 +17,7 @@ from openai_bls.triton_models.tensors import MODELS
 from tests.torture import clients, faults
 from tests.torture.cases import DOORS, Case
 from tests.torture.doors import HOST, Doors
-from tests.torture.record import Broken, Record
+from tests.torture.record import SLACK_SECONDS, Broken, Record
 from tests.torture.samples import Samples
 from tests.torture.server import Server
 from tests.torture.streams import (
@@ -35,7 +35,7 @@ _ROUND = 40
 """Cases of one door in a row."""
 _RECOVERY_SECONDS = 300.0
 _QUIET_SECONDS = 3.0
-"""Between two faults."""
+"""Between the consequences of one fault and the next, so that answers with nothing broken are seen too."""
 _PROBE_SECONDS = 15.0
 _RETRY_SECONDS = 0.5
 """Pause of a client that got nothing."""
@@ -61,6 +61,8 @@ class Options:
     with_faults: bool = True
     faults: str = ""
     """Words in the names of those that are wanted."""
+    every_fault: bool = False
+    """Goes on until each has come up, too."""
 
 
 class Run:
@@ -132,8 +134,17 @@ class Run:
     def _over(self, begun: float) -> bool:
         if self._interrupted.is_set():
             return True
-        enough = self.record.cases >= self._options.cases
+        enough = self.record.cases >= self._options.cases and not (self._options.every_fault and self.missing_faults())
         return not self._server.running() or (enough and time.monotonic() - begun >= self._options.seconds)
+
+    def missing_faults(self) -> list[str]:
+        """Names of the wanted faults that have never come up."""
+        wanted = faults.wanted(self._options.faults) if self._options.with_faults else []
+        had = {broken.name for broken in self.record.faults}
+        return [fault.name for fault in wanted if fault.name not in had and self._can(fault)]
+
+    def _can(self, fault: faults.Fault) -> bool:
+        return self.has_disks or not fault.disk
 
     # --- what is asked ---
 
@@ -235,9 +246,9 @@ class Run:
                     f"{told - begun:.0f} s: {self.record.cases:,} cases, {len(self.record.faults)} faults, "
                     f"{len(self.record.findings)} findings"
                 )
-            time.sleep(_QUIET_SECONDS)
+            time.sleep(SLACK_SECONDS + _QUIET_SECONDS)
             fault = next(sequence)
-            if not self._options.with_faults or (fault.disk and not self._server.has_disks) or self._over(begun):
+            if not self._options.with_faults or not self._can(fault) or self._over(begun):
                 continue
             with self.record.fault(fault.name) as broken:
                 self._break(fault, broken)
@@ -251,7 +262,10 @@ class Run:
         except Exception as error:
             broken.outcome = repr(error)[:80]
             self.record.found(
-                f"{fault.name}: {repr(error)[:80]}", detail=str(error), console=self._server.console()[said:]
+                f"{fault.name}: {repr(error)[:80]}",
+                detail=str(error),
+                console=self._server.console()[said:],
+                log=self._server.last_words,
             )
             return
         since = time.monotonic() if fault.lasting else broken.begun
@@ -332,7 +346,7 @@ class Run:
                 record.found(f"{history.name} has {history.files[-1]} open files, {history.files[0]} at first")
         crippled = server.crippled
         code = server.stop(at_once=crippled)
-        if code is None or (code != 0 and not crippled):
+        if code is None or (code != 0 and not crippled and not server.kept_by_ensemble()):
             record.found(f"the last stop: exit code {code}", log=server.last_words[-5000:])
         if left := server.family():
             record.found(f"processes left behind: {left}")

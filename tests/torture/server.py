@@ -115,6 +115,10 @@ class Server:
             finally:
                 self.last_words = log.read().decode(errors="replace")
 
+    def kept_by_ensemble(self) -> bool:
+        """Whether the last stop waited to its timeout for the ensemble, whose requests on gRPC Triton loses then."""
+        return "Model 'ensemble' (version 1) has" in self.last_words.partition("Timeout 0: Found ")[2]
+
     def kill(self) -> None:
         """End whatever is left."""
         for pid in self.family():

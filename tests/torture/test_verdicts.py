@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +19,18 @@ from openai_bls.core.errors import RequestDeadlineError
 from openai_bls.launcher.ports import Ports
 from tests.torture.cases import Case, replayed
 from tests.torture.doors import HOST, Answer, Doors
+from tests.torture.faults import order, wanted
+from tests.torture.record import Record
+from tests.torture.report import page
+from tests.torture.run import Options, Run
+from tests.torture.server import Server
 from tests.torture.streams import WAYS, BrokenOffError, KnownStreams, SaidError, WrongError
 from tests.torture.verdicts import fault_of, status_of
 
 V1 = Case("POST /v1/chat/completions", "openai", "/v1/chat/completions", b'{"messages": "/tmp/x"}')
 GENERATE = Case("generate ensemble", "http", "/v2/models/ensemble/generate", b"{")
 GRPC = Case("gRPC ensemble", "grpc", "ModelStreamInfer", b"")
+BODILESS = Case("POST /reset_prefix_cache", "openai", "/reset_prefix_cache", b"")
 HURRIED = Case(V1.door, "openai", V1.path, b"{}", headers=(("x-request-timeout", "0.1"),))
 ERROR = json.dumps({"error": {"message": "no"}})
 LATE = json.dumps(RequestDeadlineError(0.1, waited=True).body())
@@ -44,6 +53,7 @@ def fault(case: Case, status: str, text: str, *, disturbed: bool = False) -> str
         (V1, "400", "{}"),
         (V1, "400", "no"),
         (V1, "200", ""),
+        (BODILESS, "400", ""),
         (V1, "200", '{"a": NaN}'),
         (V1, "400", json.dumps({"error": {"message": "/model_repository/x"}})),
         (V1, "400", json.dumps({"error": {"message": "Traceback (most recent call last)"}})),
@@ -64,6 +74,8 @@ def test_what_is_wrong(case: Case, status: str, text: str) -> None:
     [
         (V1, "400", ERROR),
         (V1, "429", ERROR),
+        (BODILESS, "503", json.dumps({"error": {"message": "Sequences that run hold some of the prefix cache; ..."}})),
+        (BODILESS, "200", ""),
         (HURRIED, "504", LATE),
         (replace(GENERATE, body=b'{"timeout": 0.1}'), "500", LATE),
         (V1, "400", json.dumps({"error": {"message": "not /tmp/x"}})),
@@ -161,3 +173,40 @@ def test_an_answer_that_breaks_off() -> None:
         doors = Doors(ports)
         assert doors.ask(V1).status == "broken off"
         doors.close()
+
+
+def test_every_fault_comes_up_before_one_comes_again() -> None:
+    faults = [fault.name for fault in wanted("")]
+    for seed in range(3):
+        dealt = [fault.name for fault in islice(order(random.Random(seed), ""), 3 * len(faults))]
+        decks = [dealt[at : at + len(faults)] for at in range(0, len(dealt), len(faults))]
+        assert [sorted(deck) for deck in decks] == [sorted(faults)] * 3
+
+
+def test_a_report_names_the_faults_that_never_came_up(tmp_path: Path) -> None:
+    run = Run(Server(tmp_path, Ports(1, 2, 3, 4), tmp_path), Options(faults="kill -9"), Record(tmp_path))
+    with run.record.fault("kill -9 openai_bls"):
+        pass
+    assert "Never came up: kill -9 preprocessing, kill -9 tensorrt_llm, kill -9 " in page(
+        run, Options(faults="kill -9")
+    )
+    assert "kill -9 openai_bls" not in run.missing_faults()
+
+
+def test_findings_of_each_head_are_saved(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    for head in ["often"] * 100 + ["once"]:
+        record.found(head)
+    saved = [json.loads(file.read_text())["finding"] for file in tmp_path.glob("*.json")]
+    assert (saved.count("often"), saved.count("once")) == (10, 1)
+
+
+def test_a_stop_that_waits_for_the_ensemble(tmp_path: Path) -> None:
+    server = Server(tmp_path, Ports(1, 2, 3, 4), tmp_path)
+    waits = "Timeout 1: Found 1 model versions\nModel 'ensemble' (version 1) has 1 in-flight inferences\n"
+    server.last_words = waits
+    assert not server.kept_by_ensemble()
+    server.last_words += waits.replace("Timeout 1", "Timeout 0")
+    assert server.kept_by_ensemble()
+    server.last_words = server.last_words.replace("'ensemble'", "'openai_bls'")
+    assert not server.kept_by_ensemble()

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from openai_bls.api.registry import ENDPOINTS
 from tests.torture.cases import Case
 from tests.torture.doors import Answer
 
@@ -21,6 +22,9 @@ _TRITONS_OWN = re.compile(
 _UNAVAILABLE = ("503", "529", "UNAVAILABLE", "no connection", "broken off")
 # Said to a request that gave itself little time. No other limit is set here that a request could meet.
 _TOO_LATE = re.compile(r"timeout of [\d.e+-]+ s(?: has passed|\. Try again)")
+_HELD = "hold some of the prefix cache"
+"""Said, as documented, to a reset while sequences run."""
+_BODILESS = frozenset(path for endpoint in ENDPOINTS if endpoint.operation.answer is None for path in endpoint.paths)
 _WRONG_GRPC = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "UNAVAILABLE")
 # gRPC's streams have messages without codes: of Python's exceptions these are what a model did not expect.
 _UNEXPECTED = re.compile(r"\b(?:Type|Value|Key|Index|Attribute|Assertion|Unicode\w*|Recursion|Memory|Runtime)Error\b")
@@ -49,6 +53,8 @@ def fault_of(case: Case, answer: Answer, *, disturbed: bool) -> str | None:
         wrong = f"leaks {leak!r}"
     elif _TOO_LATE.search(text) and _has_timeout(case):
         wrong = _malformed(case, status, text) if case.port == "openai" else None
+    elif status == "503" and _HELD in text:
+        wrong = _malformed(case, status, text)
     elif status in _UNAVAILABLE:
         wrong = None if disturbed else f"{status} with nothing broken"
     elif case.port == "openai":
@@ -79,7 +85,8 @@ def _malformed(case: Case, status: str, text: str) -> str | None:
     if text.startswith(("data: ", "event: ", ":")):
         return _broken_stream(case, text)
     if not text:
-        return None if status.startswith("3") else f"{status} without a body"
+        bodiless = status.startswith("3") or (status == "200" and case.path in _BODILESS)
+        return None if bodiless else f"{status} without a body"
     try:
         body = json.loads(text, parse_constant=_refuse)
     except ValueError:

@@ -210,6 +210,7 @@ def test_a_parameter_that_is_not_utf_8(server: RunningServer, model: str, body: 
     response = httpx.post(f"{server.http_url}/v2/models/{model}/generate", content=body, timeout=60)
     assert response.status_code == 400
     assert "not valid UTF-8" in response.text
+    assert ".py" not in response.text
 
 
 @pytest.mark.parametrize("model", ["openai_bls", "ensemble"])

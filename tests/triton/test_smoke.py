@@ -64,16 +64,19 @@ def test_for_machines_and_for_one_model(server: RunningServer) -> None:
 
 
 def test_a_server_of_its_own_whose_engine_fails(server: RunningServer, repository: Path, tmp_path: Path) -> None:
-    """Over HTTPS."""
+    """Over HTTPS, with a certificate of the client."""
     authority = Authority(tmp_path)
+    certificate, key = authority.issue("client")
     tokens = httpx.post(f"{server.openai_url}/tokenize", json={"prompt": QUESTION}).json()["tokens"]
     environment = {
         "OPENAI_BLS_ENGINE": "null",
         "OPENAI_BLS_ENGINE_NULL_FAIL_ON_TOKEN_ID": str(tokens[-1]),
         "OPENAI_BLS_API_KEY": "secret",
+        "OPENAI_BLS_SSL_CA_CERTS": str(authority.file),
         **{f"OPENAI_BLS_{name.upper()}": path for name, path in authority.settings().items()},
     }
     files = ["--model-repository", str(repository), "--ca-file", str(authority.file)]
+    files += ["--client-certfile", str(certificate), "--client-keyfile", str(key)]
     done = smoke(*files, "--json", **environment)
     assert done.returncode == 1, done.stdout + done.stderr
     checks = by_name(done)

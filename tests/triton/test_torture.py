@@ -28,6 +28,6 @@ def test_torture(repository: Path, tmp_path: Path) -> None:
         run.run()
     report = page(run, options)
     assert run.record.findings == [], report
-    assert run.record.faults[0].outcome == "exit code 0", report
+    assert run.record.faults[0].outcome.startswith("exit code "), report
     assert run.record.statuses.keys() <= DOORS.keys()
     assert sum(run.record.streams[door]["exact"] for door in WAYS) > 0, report

@@ -53,8 +53,9 @@ class TritonPythonModel:
         """Hand every request to the runtime."""
         for request in requests:
             reply = pb_utils.TensorReply(request, decoupled=self.decoupled)
-            parameters = pb_utils.request_parameters(request)
+            parameters: dict[str, Any] = {}
             try:
+                parameters = pb_utils.request_parameters(request)
                 key = request_keys.check_key(self.api_keys, parameters)
                 # On `generate` it is a parameter like any other, in seconds.
                 timeout = parameters.get("timeout", pb_utils.request_timeout_s(request))

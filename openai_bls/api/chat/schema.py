@@ -117,6 +117,12 @@ class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     audio: Any = None
 
 
+class Prediction(msgspec.Struct, tag_field="type", tag="content", forbid_unknown_fields=True):
+    """OpenAI's predicted output."""
+
+    content: str | list[TextPart]
+
+
 class ToolMessage(msgspec.Struct, tag_field="role", tag="tool", forbid_unknown_fields=True):
     """A tool's result."""
 
@@ -329,10 +335,12 @@ class ChatCompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True
     """For templates that show them."""
     include_reasoning: bool | None = None
     """False leaves thoughts out of the answer."""
+    prediction: Prediction | None = None
+    """`{"type": "content", "content": ...}`, a string or text parts: what the answer is likely to be, a file before an
+    edit, say. The answer is the same and comes sooner where it is right. May be used with any other field."""
     # unsupported: see UNSUPPORTED
     modalities: Any = UNSET
     audio: Any = UNSET
-    prediction: Any = UNSET
     verbosity: Any = UNSET
     web_search_options: Any = UNSET
     functions: Any = UNSET
@@ -358,14 +366,13 @@ class CompletionRequest(Generation, kw_only=True, forbid_unknown_fields=True):
 
 ENGINE_FIELDS = frozenset(STRUCTURED_FIELDS) | {
     *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias", "bad_words", "min_tokens", "best_of"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "prediction"),
 }
 """Honoured where the engine behind the model does it, else refused by `pipeline.prepare`."""
 
 UNSUPPORTED: dict[str, Unsupported] = {
     "modalities": Unsupported((["text"], []), "text is the only modality"),
     "audio": Unsupported((), "text is the only modality"),
-    "prediction": Unsupported((), "there are no predicted outputs here"),
     "verbosity": Unsupported(("medium",), "the served models have no such setting"),
     "web_search_options": Unsupported((), "there is no web search here"),
     "functions": Unsupported(([],), "use tools"),

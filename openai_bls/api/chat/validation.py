@@ -117,6 +117,10 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
             )
         kwargs["add_generation_prompt"] = False
     max_tokens = request.max_completion_tokens or request.max_tokens
+    prediction = None
+    if request.prediction is not None:
+        content = request.prediction.content
+        prediction = content if isinstance(content, str) else "".join(part.text for part in content)
     _check_min_tokens(request, max_tokens)
     return ValidRequest(
         endpoint="chat.completions",
@@ -128,11 +132,13 @@ def _chat(request: schema.ChatCompletionRequest, common: dict[str, Any]) -> Vali
             chat_template_kwargs=kwargs,
             documents=request.documents,
             reasoning_effort=request.reasoning_effort,
+            prediction=prediction,
             add_special_tokens=bool(request.add_special_tokens),
             bad_words=list(common["bad_words"]),
         ),
         prompt_token_ids=[],
         max_tokens=max_tokens,
+        prediction=prediction,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         tools=tools,
         parallel_tool_calls=request.parallel_tool_calls is not False,

@@ -1,4 +1,8 @@
-"""Limits of a connection before its requests are admitted: size and time of a head, pace of a body, pipelining."""
+"""Limits of a connection before its requests are admitted: size and time of a head, pace of a body, pipelining.
+
+A request that asks for an upgrade, such as the h2c that Java's client asks for, is answered as if it did not (RFC 9110,
+7.8). httptools ends such a request after its head.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from openai_bls.api.common.encoding import encode
@@ -64,6 +69,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._dropped_bytes = 0
         self._deaf = False
         """Nothing that comes is read any more."""
+        self._framing: list[tuple[bytes, bytes]] = []
+        """Headers that tell where the body ends of a request that asks for an upgrade."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,7 +95,11 @@ class BoundedConnection(HttpToolsProtocol):
         if self._deaf:
             return
         self._began = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._deaf or self.transport.is_closing():
             return
         if self._phase == "head":
@@ -105,6 +116,21 @@ class BoundedConnection(HttpToolsProtocol):
         elif self.cycle is None or self.cycle.response_complete:
             self._close_if_silent()
 
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as head:
+                data = data[head.args[0] :]
+            if self._framing and not self._deaf:
+                # A parser that waits for this body. The head that tells it so is no request.
+                lines = [b"POST / HTTP/1.1", *(b"%b: %b" % header for header in self._framing), b"\r\n"]
+                self._framing, self._deaf = [], True
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(b"\r\n".join(lines))
+                self._deaf = False
+
     # Parser callbacks
 
     def on_message_begin(self) -> None:
@@ -120,8 +146,8 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
-        if not self._deaf:
+        """A header; what follows a body counts for nothing."""
+        if not self._deaf and self._phase == "head":
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -129,7 +155,6 @@ class BoundedConnection(HttpToolsProtocol):
         if self._deaf:
             return
         self._stop_timer()
-        self._phase, self._dropped_bytes = "body", 0
         error: ApiError | None = None
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             error = _head_too_large()
@@ -139,7 +164,12 @@ class BoundedConnection(HttpToolsProtocol):
             # In its turn, after the answers to the requests before it.
             self._deaf = True
             self.app = _refusing(error)
+            # uvicorn does not take every path apart.
+            self.url = b"/"
         super().on_headers_complete()
+        self._phase, self._dropped_bytes = "body", 0
+        if self.parser.should_upgrade():
+            self._framing = [header for header in self.headers if _announces_body(*header)]
         self.cycle.transport = cast("asyncio.Transport", self._response_transport)
 
     def on_body(self, body: bytes) -> None:
@@ -154,7 +184,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request has come whole."""
-        if self._deaf:
+        if self._deaf or self._framing:
             return
         self._stop_timer()
         self._phase = "idle"
@@ -241,6 +271,10 @@ class BoundedConnection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._timer = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+
+def _announces_body(name: bytes, value: bytes) -> bool:
+    return name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0)
 
 
 def _head_too_large() -> ApiError:

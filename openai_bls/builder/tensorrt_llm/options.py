@@ -74,7 +74,7 @@ _TENSORRT_FLOW = {
 _CPP_BACKEND = {"cpp_parameter", "max_queue_delay", "max_queue_size"}
 _PYTORCH_FLOW = {"extra_llm_api_options"}
 _TENSORRT_LLM = _TENSORRT_FLOW | _PYTORCH_FLOW | _CPP_BACKEND | {
-    "flow", "backend", "tp_size", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
+    "flow", "backend", "pp_size", "max_input_len", "max_output_len", "max_num_tokens", "max_beam_width",
     "kv_cache_dtype", "gpu", "gpu_memory", "kv_cache_free_gpu_mem_fraction",
     "kv_cache_host_memory_bytes", "enable_kv_cache_reuse", "max_attention_window_size", "enable_chunked_context",
     "batch_scheduler_policy", "guided_decoding_backend",
@@ -103,6 +103,8 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
         option = f"--{name.replace('_', '-')}"
         if engine != "tensorrt_llm" and name in _TENSORRT_LLM:
             raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
+        if name == "tp_size" and engine == "null":
+            raise EngineLoadError("--tp-size is for engines with a model: the null engine has none")
         if name == "self_test" and engine != "transformers":
             raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has none")
         if name in _CPP_BACKEND and backend != "cpp":

@@ -54,6 +54,8 @@ def _attention(
     result = query.new_empty(1, heads, queries, size)
     for i in range(len(query_ends) - 1):
         q0, q1, k0, k1 = query_ends[i], query_ends[i + 1], key_ends[i], key_ends[i + 1]
+        if q0 == q1:  # a row of a draft, which belongs to another sequence
+            continue
         q, k, v = query[:, :, q0:q1], key[:, :, k0:k1], value[:, :, k0:k1]
         mask = attention_mask[:, :, q0:q1, k0:k1]
         scale = kwargs.get("scaling")

@@ -9,14 +9,16 @@ Written against transformers 5.17 to 5.23, whose continuous batching is young an
 - on a GPU the model runner, replaced by `gpu.cuda_graph_runner`.
 
 When steps overlap, a step is launched before the results of the one before it are looked at: after the whole step, or,
-if a grammar needs them, between its forward pass and its sampling (`_Manager.update_last_step`).
+if a grammar needs them, between its forward pass and its sampling, or, if a draft needs them, before it is prepared
+(`_Manager.update_last_step`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,13 +27,16 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING
 
 from openai_bls.core.engine import PrefixCacheError
+from openai_bls.engines.embedded.fp8_layers import FP8
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner
 from openai_bls.engines.embedded.lora_layers import layers_of
 from openai_bls.engines.embedded.prefix_sharing import can_share_by_adapter, share_by_adapter
 from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOutputs, SequenceOutput
 from openai_bls.engines.embedded.sampler import Sampler, Sampling
 from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path
+from openai_bls.engines.embedded.speculation import Speculator
 from openai_bls.engines.embedded.step_budget import StepBudget
+from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 _SCHEDULER = "openai_bls"
 
@@ -57,31 +62,48 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
     before_step: Callable[[], None]
     make_runner: Callable[..., Any] | None = None
+    cache_dtype: torch.dtype | None = None
     _update_batch: Callable[[], None]
-    _updated = False
+    speculator: Speculator | None = None
+    _in_flight = 0
+    """Steps that are launched and not looked at."""
 
     def _generation_loop_body(self, batch_processor: Any, bootstrapping: bool) -> bool:
         self.before_step()
-        self._updated = False
+        if self.speculator is not None and self._in_flight and self.speculator.waits(batch_processor.scheduler):
+            self.update_last_step()
+            # The next step gets its tokens from the host.
+            ios = batch_processor.inputs_and_outputs
+            ios.io_pairs[1 - ios.current_pair].host_io.req_id_to_new_token_position = {}
         return bool(super()._generation_loop_body(batch_processor, bootstrapping))
+
+    def _generation_step(self) -> None:
+        super()._generation_step()
+        self._in_flight += 1
 
     def update_last_step(self) -> None:
         """Wait for the tokens of the step before the one being launched, and update its sequences now, not after."""
+        if not self._in_flight:
+            return
         ios = self.batch_processor.inputs_and_outputs
         ios.current_pair = 1 - ios.current_pair
         self._update_batch()
         ios.current_pair = 1 - ios.current_pair
-        self._updated = True
+        self._in_flight -= 1
 
     def _update_unless_done(self) -> None:
-        if not self._updated:
+        if self._in_flight > self.batch_processor.use_async_batching:
             self._update_batch()
+            self._in_flight -= 1
 
     def _create_batch_processor(self) -> Any:
         is_new = self.batch_processor is None
-        processor = super()._create_batch_processor()
+        with _caches_in(self.cache_dtype):
+            processor = super()._create_batch_processor()
         if is_new:
             install_fast_path(processor)
+            if self.speculator is not None:
+                self.speculator.install(processor)
             self._update_batch = processor.update_batch
             processor.update_batch = self._update_unless_done
         if is_new and self.make_runner is not None:
@@ -94,6 +116,18 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
                 return_logprobs=False,
             )
         return processor
+
+
+@contextlib.contextmanager
+def _caches_in(dtype: torch.dtype | None) -> Iterator[None]:
+    """Let the manager, which gives its cache the model's type, give it this one; None leaves it as it is."""
+    made = continuous_api.PagedAttentionCache
+    if dtype is not None:
+        continuous_api.PagedAttentionCache = lambda **settings: made(**settings | {"dtype": dtype})
+    try:
+        yield
+    finally:
+        continuous_api.PagedAttentionCache = made
 
 
 class ContinuousBatcher:
@@ -124,11 +158,14 @@ class ContinuousBatcher:
         page_field = "page_size" if "page_size" in fields else "block_size"
         on_gpu = model.device.type != "cpu"
         pages = -(-config.max_tokens_in_kv_cache // config.page_size)
+        speculator = None if config.speculation is None else Speculator(config.speculation)
+        # Of a step; without drafts as many as sequences.
+        rows = max(config.max_batch_size, 0 if speculator is None else 1 + speculator.config.num_tokens)
         settings: dict[str, Any] = {
             page_field: config.page_size,
             "num_blocks": pages or None,
             "max_batch_tokens": config.max_num_tokens,
-            "max_requests_per_batch": config.max_batch_size,
+            "max_requests_per_batch": rows,
             "max_memory_percent": config.free_memory_fraction,
             "allow_block_sharing": config.prefix_sharing and (lora is None or can_share_by_adapter()),
             "use_cuda_graph": False,
@@ -147,29 +184,45 @@ class ContinuousBatcher:
             ),
         )
         self._manager.before_step = before_step
-        sampler = Sampler(on_gpu=on_gpu, lora=lora)
+        self._manager.speculator = speculator
+        sampler = Sampler(on_gpu=on_gpu, lora=lora, speculator=speculator)
         self._manager.logit_processor = sampler
-        if on_gpu or config.paged or config.async_batching:
+        peers = peers_of(model)
+        if on_gpu or config.paged or config.async_batching or peers is not None:
             self._manager.make_runner = functools.partial(
                 CudaGraphRunner,
                 sampler,
                 self._manager.update_last_step,
                 graphs=config.cuda_graphs,
                 paged=config.paged,
+                peers=peers,
             )
+        self._manager.cache_dtype = FP8 if config.kv_cache_dtype == "fp8" else None
         self._manager.output_router = _Router(on_outputs)
         self._manager.current_batch = 0
         self._page_size = config.page_size
         self._wake: Any = getattr(self._manager, "_wake_up_loop", None) or self._manager._has_new_requests
         # Makes the batch processor, hence the cache, here and now, where a failure can still be told to the caller.
+        self._manager.batch_processor = self._manager._create_batch_processor()
+        if peers is not None:
+            peers.begin(config, self._manager.batch_processor.cache)
+            if peers.follows:
+                return
         with torch.no_grad():
             self._manager.warmup()
         processor = self._manager.batch_processor
+        processor.scheduler.max_requests_per_batch = config.max_batch_size
+        processor.scheduler.speculator = speculator
         times = getattr(processor.model_runner, "step_times", None)
         if times is not None and config.max_step_seconds:
             processor.scheduler.step_budget = StepBudget(times, config.max_step_seconds)
         if lora is not None:
             share_by_adapter(self._manager.batch_processor.cache)
+
+    @property
+    def processor(self) -> Any:
+        """transformers' batch processor."""
+        return self._manager.batch_processor
 
     @property
     def capacity(self) -> int:
@@ -180,6 +233,12 @@ class ContinuousBatcher:
     def steps(self) -> int:
         """Forward passes so far."""
         return int(self._manager.current_batch)
+
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """(tokens drafted, those that were accepted) so far."""
+        speculator = self._manager.speculator
+        return (0, 0) if speculator is None else (speculator.draft_tokens, speculator.accepted_tokens)
 
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of the KV cache in use): a rough look from any thread."""

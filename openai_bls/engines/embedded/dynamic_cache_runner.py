@@ -66,6 +66,11 @@ class DynamicCacheRunner:
         live, waiting = sum(not state.done for state in list(self._live.values())), len(self._waiting)
         return max(0, live - waiting), waiting, min(1.0, self._used() / self.capacity)
 
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """Nothing is drafted here."""
+        return 0, 0
+
     def add(
         self,
         key: str,

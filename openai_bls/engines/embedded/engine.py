@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import secrets
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -22,26 +21,25 @@ from typing import Any
 
 import msgspec
 import torch
-import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
-from openai_bls.core.engine import EngineStats, LoraError, PrefixCacheError, StepListener
-from openai_bls.core.engine_types import EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir, first_line
+from openai_bls.core.engine import EngineStats, PrefixCacheError, StepListener
+from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
+from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir
 from openai_bls.engines.adapters import require_loaded, require_room
-from openai_bls.engines.capabilities import ALL_FIELDS, ENGINE_FAILED, MAX_LOGPROBS, refusal
+from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
-from openai_bls.engines.embedded import model_loader, prefix_sharing, self_test
-from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
-from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
+from openai_bls.engines.embedded import lora, model_loader, runners, self_test
+from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
-from openai_bls.engines.embedded.lora import Adapters
+from openai_bls.engines.embedded.info import engine_info
+from openai_bls.engines.embedded.live_requests import LiveRequests, UnloadedAdapterError
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
 from openai_bls.engines.embedded.request_state import RequestState
 from openai_bls.engines.embedded.runner import BatchingConfig, Runner, SequenceOutput
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
-from openai_bls.engines.embedded.sampler import Sampling
+from openai_bls.engines.embedded.tensor_parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +63,9 @@ class TransformersEngine:
         """
         folder = checkpoint_dir(version_dir, manifest, hashes=options.verify_weights)
         facts = read_checkpoint(folder)
+        self._speculation = model_loader.speculation_config(options)
         self._on_step = on_step
-        self._states: dict[int, RequestState] = {}
-        self._ids: dict[str, int] = {}
-        self._next_key = 0
         self._generated = 0
-        self._waiting = 0
-        """Live requests that the batcher does not have yet."""
         self._failed = False
         self._stopping = False
         self._commands: CommandQueue[_Command] = CommandQueue(self._wake)
@@ -87,31 +81,13 @@ class TransformersEngine:
         compiler = None if factory is None else GrammarCompiler(factory, self._commands.put)
         if compiler is not None:
             compiler.warm_up()  # while the model loads, so that no grammar waits for it
-        if device.type == "cpu":
-            torch.set_num_threads(options.num_threads or max(1, model_loader.cores() // 2))
-        model = model_loader.load_model(folder, manifest, options, device)
+        self._ranks: Ranks | None = None
+        """The other GPUs' processes, if the model is on several."""
+        model, facts = self._load_model(folder, manifest, options, device, facts)
         self._lora_lock = threading.Lock()
-        self._adapters = _adapters(model, version_dir, manifest)
-        absent = {"lora_name": self._adapters is None, "grammar": factory is None}
-        missing = [field for field, is_absent in absent.items() if is_absent]
-        self._info = EngineInfo(
-            engine="transformers",
-            model_name=manifest.model_name,
-            max_model_len=min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len),
-            max_batch_size=options.max_batch_size or manifest.max_batch_size,
-            vocab_size=facts.vocab_size,
-            eos_token_ids=facts.eos_token_ids,
-            pad_token_id=facts.pad_token_id,
-            sampling_defaults=facts.sampling_defaults,
-            supported=tuple(field for field in ALL_FIELDS if field not in missing),
-            version=f"transformers {transformers.__version__}",
-            created=manifest.created,
-            max_logprobs=min(MAX_LOGPROBS, facts.vocab_size),
-            grammar_backend=factory.backend if factory is not None else "",
-            lora_names=() if self._adapters is None else self._adapters.names,
-            max_loras=manifest.lora.max_loras,
-            max_lora_rank=manifest.lora.max_lora_rank,
-        )
+        self._adapters = lora.built_in(model, version_dir, manifest)
+        self._live = LiveRequests(self._adapters)
+        self._info = engine_info(facts, manifest, options, factory, self._adapters)
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
         self.self_test: SelfTestRecord | None = None
         """Of the runner that is running."""
@@ -119,9 +95,23 @@ class TransformersEngine:
         """Choices of a runner that did not do, each with the reason."""
         try:
             self._choose_runner(model, facts, manifest, options)
-        except EngineLoadError:
+        except BaseException:
             self._prefill_queue.close()
+            self._close_ranks()
             raise
+        if self._ranks is not None:
+            self._ranks.attach(self._wake)
+
+    def _load_model(
+        self, folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device, facts: CheckpointFacts
+    ) -> tuple[Any, CheckpointFacts]:
+        """The model, or this process's part of it, and what is true of that."""
+        if device.type == "cpu":
+            torch.set_num_threads(model_loader.threads(options, manifest.tensor_parallel_size))
+        if manifest.tensor_parallel_size == 1:
+            return model_loader.load_model(folder, manifest, options, device), facts
+        self._ranks = Ranks(folder, manifest, options, device)
+        return self._ranks.model, self._ranks.facts(facts)
 
     def _choose_runner(self, model: Any, facts: CheckpointFacts, manifest: Manifest, options: EngineOptions) -> None:
         """Run `model` with the choice that the manifest records, if that holds here, else with the first that is right.
@@ -152,18 +142,12 @@ class TransformersEngine:
         Raises:
             EngineLoadError: another choice would not do either.
         """
-        runner = ContinuousBatcher if choice.runner == "continuous_batching" else DynamicCacheRunner
         try:
-            batcher: Runner = runner(model, config, self._before_step, self._on_outputs)
-        except ValueError as error:
-            return f"the KV cache cannot be set up: {first_line(error)}"
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise EngineLoadError(f"the KV cache cannot be set up: {first_line(error)}") from None
-        if batcher.capacity < self._info.max_model_len:
-            raise EngineLoadError(
-                f"the KV cache holds {batcher.capacity} tokens, fewer than max_model_len {self._info.max_model_len}: "
-                "raise max_tokens_in_kv_cache or build with a smaller --max-model-len"
+            batcher = runners.make(
+                model, choice, config, self._before_step, self._on_outputs, max_model_len=self._info.max_model_len
             )
+        except runners.UnusableRunnerError as error:
+            return str(error)
         self._batcher = batcher
         self._tried.clear()
         self._thread = threading.Thread(target=self._run, name="transformers-engine", daemon=True)
@@ -194,7 +178,7 @@ class TransformersEngine:
         if problem is not None:
             command = TokenDelta(request.request_id, [], "error", error=problem, invalid=True)
         if not self._commands.put(command):
-            self._emit([TokenDelta(request.request_id, [], "cancelled")])
+            emit(self._on_step, [TokenDelta(request.request_id, [], "cancelled")])
 
     def cancel(self, request_id: int) -> None:
         """Stop a request soon."""
@@ -204,13 +188,16 @@ class TransformersEngine:
         """The present load."""
         batcher = self._batcher
         running, waiting, usage = batcher.load() if batcher else (0, 0, 0.0)
+        drafted, accepted = batcher.drafts if batcher else (0, 0)
         return EngineStats(
             running=running,
-            waiting=waiting + self._waiting,
+            waiting=waiting + self._live.waiting,
             kv_cache_usage=usage,
             steps=batcher.steps if batcher else 0,
             generated_tokens=self._generated,
             failed=self._failed and not self._commands.closed,
+            draft_tokens=drafted,
+            accepted_draft_tokens=accepted,
         )
 
     def load_lora(self, name: str, path: str) -> None:
@@ -236,8 +223,7 @@ class TransformersEngine:
             raise PrefixCacheError("the engine is being unloaded", busy=True)
         if not reset.result():
             raise PrefixCacheError(
-                "sequences that run hold some of the prefix cache; the rest of it is reset: ask again when they have "
-                "ended",
+                "sequences that run hold some of the prefix cache; the rest is reset: ask again when they have ended",
                 busy=True,
             )
 
@@ -252,9 +238,6 @@ class TransformersEngine:
             self._batcher.wake()
         self._answers.set()
 
-    def _emit(self, deltas: list[TokenDelta]) -> None:
-        emit(self._on_step, deltas)
-
     # Everything below runs on the engine's thread.
 
     def _run(self) -> None:
@@ -265,7 +248,9 @@ class TransformersEngine:
             logger.error("the engine died: %s: %s", type(error).__name__, error)
         self._failed = True
         # Whatever the batcher had not failed by itself, then all that still comes, until `close`.
-        self._emit(self._end_all("error", ENGINE_FAILED))
+        emit(self._on_step, self._end_all("error", ENGINE_FAILED))
+        if self._ranks is not None:
+            self._ranks.ended()
         self._tried.wait()
         if self._discarded:
             return
@@ -279,12 +264,19 @@ class TransformersEngine:
         self._batcher = None
         batcher.free()
         del batcher
+        self._close_ranks()
         if torch.cuda.is_available():
             gc.collect()
             torch.cuda.empty_cache()
 
+    def _close_ranks(self) -> None:
+        if self._ranks is not None:
+            self._ranks.close()
+
     def _before_step(self) -> None:
         """Apply what came in since the last step."""
+        if self._ranks is not None and not self._failed:
+            self._ranks.check()
         closed = self._commands.closed
         deltas: list[TokenDelta] = []
         for command in self._commands.drain():
@@ -295,26 +287,28 @@ class TransformersEngine:
                 self._stopping = True
                 self._batcher.stop()
         elif not self._failed:
-            self._settle(self._prefill_queue.examine(lambda state: state.key in self._ids), deltas)
-        self._emit(deltas)
+            self._settle(
+                self._prefill_queue.examine(lambda state: self._live.of_sequence(state.key) is not None), deltas
+            )
+        emit(self._on_step, deltas)
 
     def _apply(self, command: _Command, deltas: list[TokenDelta]) -> None:
         if isinstance(command, TokenDelta):
-            if command.request_id in self._states:
+            if command.request_id in self._live:
                 logger.warning("request id %d is already live: ignored", command.request_id)
             else:
                 deltas.append(command)
         elif isinstance(command, int):
-            state = self._forget(command)
+            state = self._live.remove(command)
             if state is not None:
                 self._cancel(state)
                 deltas.append(TokenDelta(command, [], "cancelled"))
         elif isinstance(command, Future):
             self._reset(command)
         elif isinstance(command, CompiledGrammar):
-            request_id = self._ids.get(command.key)
-            if request_id is not None:
-                self._settle(self._prefill_queue.compiled(self._states[request_id], command), deltas)
+            state = self._live.of_sequence(command.key)
+            if state is not None:
+                self._settle(self._prefill_queue.compiled(state, command), deltas)
         else:
             self._start(command, deltas)
 
@@ -327,26 +321,17 @@ class TransformersEngine:
             reset.set_exception(error)
 
     def _start(self, request: GenerationRequest, deltas: list[TokenDelta]) -> None:
-        if request.request_id in self._states:
+        if request.request_id in self._live:
             logger.warning("request id %d is already live: ignored", request.request_id)
             return
         if self._failed or self._batcher is None:
             deltas.append(TokenDelta(request.request_id, [], "error", error=ENGINE_FAILED))
             return
-        adapter = None
-        if request.lora_name is not None and self._adapters is not None:
-            adapter = self._adapters.acquire(request.lora_name)
-            if adapter is None:
-                error = f"lora_name: the adapter {request.lora_name!r} was unloaded"
-                deltas.append(TokenDelta(request.request_id, [], "error", error=error, invalid=True))
-                return
-        # Keys are never used twice: an id may be used again while the batcher still has its cancelled sequence.
-        key = str(self._next_key) if adapter is None else prefix_sharing.key(self._next_key, adapter.number)
-        state = RequestState(key, request, adapter)
-        self._next_key += 1
-        self._states[request.request_id] = state
-        self._ids[state.key] = request.request_id
-        self._waiting += 1
+        try:
+            state = self._live.add(request)
+        except UnloadedAdapterError as error:
+            deltas.append(TokenDelta(request.request_id, [], "error", error=str(error), invalid=True))
+            return
         self._settle(self._prefill_queue.start(state), deltas)
 
     def _settle(self, prepared: Sequence[Prepared], deltas: list[TokenDelta]) -> None:
@@ -354,40 +339,27 @@ class TransformersEngine:
         for state, known in prepared:
             end = known or self._add(state)
             if end is not None:
-                self._forget(state.request.request_id)
+                self._live.remove(state.request.request_id)
                 deltas.append(end)
 
     def _add(self, state: RequestState) -> TokenDelta | None:
         """Hand a request to the batcher; returns its end if that cannot be done."""
-        request, params = state.request, state.request.sampling
+        request = state.request
         assert self._batcher is not None
-        state.batched = True
-        self._waiting -= 1
+        self._live.batched(state)
+        if self._speculation is not None:
+            state.drafter = Drafter(self._speculation, request.prompt_token_ids, request.prediction, state.processors)
         try:
-            self._batcher.add(
-                state.key,
-                request.prompt_token_ids,
-                request.max_tokens,
-                request.stop_token_ids,
-                Sampling(
-                    temperature=params.temperature,
-                    top_p=params.top_p,
-                    top_k=params.top_k if params.top_k < self._info.vocab_size else 0,
-                    min_p=params.min_p,
-                    seed=secrets.randbits(64) if params.seed is None else params.seed,
-                    processors=state.processors,
-                    lora_slot=state.lora_slot,
-                ),
-            )
+            sampling = state.sampling(self._info.vocab_size)
+            self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, request.stop_token_ids, sampling)
         except Exception as error:
             return state.failed(error)
         return None
 
     def _on_outputs(self, outputs: Sequence[SequenceOutput]) -> None:
         """Turn a step's outputs into deltas; those of cancelled requests are passed over."""
-        current = [
-            (self._states[self._ids[output.request_id]], output) for output in outputs if output.request_id in self._ids
-        ]
+        found = ((self._live.of_sequence(output.request_id), output) for output in outputs)
+        current = [(state, output) for state, output in found if state is not None]
         if self._factory is not None:
             accepted = [state.accept(output) for state, output in current]
             self._factory.fill_bitmasks([constraint for constraint in accepted if constraint is not None])
@@ -399,14 +371,14 @@ class TransformersEngine:
                 continue
             self._generated += state.cursor - seen
             if delta.finish_reason is not None:
-                self._forget(delta.request_id)
+                self._live.remove(delta.request_id)
                 # The batcher knows of all other ends.
                 if output.error is None and (
                     delta.finish_reason == "error" or (delta.finish_reason == "stop" and delta.stop_token_id is None)
                 ):
                     self._cancel(state)
             deltas.append(delta)
-        self._emit(deltas)
+        emit(self._on_step, deltas)
 
     def _cancel(self, state: RequestState) -> None:
         if not state.batched:
@@ -414,28 +386,12 @@ class TransformersEngine:
         elif self._batcher is not None and not self._failed:
             self._batcher.cancel(state.key)
 
-    def _forget(self, request_id: int) -> RequestState | None:
-        state = self._states.pop(request_id, None)
-        if state is not None:
-            del self._ids[state.key]
-            self._waiting -= not state.batched
-            self._release(state)
-        return state
-
-    def _release(self, state: RequestState) -> None:
-        if state.adapter is not None and self._adapters is not None:
-            self._adapters.release(state.adapter)
-
-    def _end_all(self, reason: Any, error: str | None = None) -> list[TokenDelta]:
-        ended = list(self._states)
-        for state in self._states.values():
+    def _end_all(self, reason: EngineFinishReason, error: str | None = None) -> list[TokenDelta]:
+        ended = self._live.remove_all()
+        for state in ended:
             if not state.batched:
                 self._prefill_queue.cancel(state)
-            self._release(state)
-        self._states.clear()
-        self._ids.clear()
-        self._waiting = 0
-        return [TokenDelta(request_id, [], reason, error=error) for request_id in ended]
+        return [TokenDelta(state.request.request_id, [], reason, error=error) for state in ended]
 
     # Start-up.
 
@@ -445,10 +401,11 @@ class TransformersEngine:
         Raises:
             EngineLoadError: another choice would not do either.
         """
+        in_fp8 = self_test.rounds_to_fp8(model, choice)
         if self.self_test is not None:
-            self_test.replay(self._info, self.self_test, model.dtype, self._generate)
+            self_test.replay(self._info, self.self_test, model.dtype, self._generate, in_fp8=in_fp8)
         else:
-            samples, problem = self_test.problem(model, self._info, page_size, self._generate)
+            samples, problem = self_test.problem(model, self._info, page_size, self._generate, in_fp8=in_fp8)
             if problem is not None:
                 return problem
             self.self_test = self_test.make_record(model, choice, samples)
@@ -461,24 +418,6 @@ class TransformersEngine:
         self._on_step = answers
         for request in requests:
             self.submit(request)
-        if self.self_test is not None and not answers.ended.wait(self_test.REPLAY_SECONDS):
-            answers.began.wait()
-            for request in requests:
-                self.cancel(request.request_id)
-        answers.ended.wait()
+        answers.wait(None if self.self_test is None else self.cancel)
         self._on_step = listener
         return answers
-
-
-def _adapters(model: Any, version_dir: Path, manifest: Manifest) -> Adapters | None:
-    """The adapters that were built in, on a model that runs as it was loaded; None if there is no room for any."""
-    lora = manifest.lora
-    if not lora.max_loras:
-        return None
-    adapters = Adapters(model, lora.max_loras, lora.max_lora_rank)
-    for name, folder in lora.adapters.items():
-        try:
-            adapters.load(name, version_dir / folder)
-        except LoraError as error:
-            raise EngineLoadError(f"the adapter {name} does not load: {error}") from None
-    return adapters

@@ -231,6 +231,22 @@ class LlguidanceConstraint:
         self._next = None
         return bool(self.matcher.consume_token(token_id))
 
+    def look_ahead(self, token_ids: Sequence[int]) -> list[Bitmask]:
+        """Bitmasks after each of `token_ids`, as far as they are allowed and something may follow them."""
+        masks: list[Bitmask] = []
+        try:
+            ahead = LlguidanceConstraint(self.matcher.deep_copy(), self._text, self._stop)
+            valid = self.matcher.validate_tokens(list(token_ids))
+            for token_id in token_ids[:valid]:
+                if not ahead.accept(token_id) or ahead.ended:
+                    break
+                mask = np.empty_like(self._text)
+                ahead.fill(mask)
+                masks.append(mask)
+        except Exception as error:  # comes again, where it counts, if the token is sampled
+            logger.debug("a draft leads to where the grammar fails: %s", error)
+        return masks
+
     @property
     def ended(self) -> bool:
         """True once the grammar is complete and only a stop token may follow; raises as `fill` does."""

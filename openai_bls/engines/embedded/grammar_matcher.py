@@ -33,6 +33,11 @@ class Constraint(Protocol):
         """Advance by a sampled token, which is no stop token; False if the grammar forbids it."""
         ...
 
+    def look_ahead(self, token_ids: Sequence[int]) -> list[Bitmask]:
+        """What `fill` would write after each of `token_ids`, none of them a stop token, without advancing: up to the
+        first that is forbidden, or with which the grammar is complete or fails. Raises nothing."""
+        ...
+
     @property
     def ended(self) -> bool:
         """True once the grammar is complete and nothing but a stop token may follow."""

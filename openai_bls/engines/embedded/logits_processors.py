@@ -8,21 +8,30 @@ bitmask is asked for when the tokens of the step before have arrived, while the 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.engines.embedded.grammar_matcher import Constraint
+from openai_bls.engines.embedded.grammar_matcher import Bitmask, Constraint
 
 ANY = -1
 """Stands for every token as the last one."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+
+
+class Constrained(Protocol):
+    """A row under a grammar."""
+
+    def fill_bitmask(self, mask: Bitmask) -> bool:
+        """Write the tokens that the grammar allows next; False if there is nothing to sample for any more."""
+        ...
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,7 +44,7 @@ class LogitsUpdate:
     """(row, its penalties, count of the row's last token as output: 0 for a prompt's, else 1)."""
     bans: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     """(row, last token with which the ban holds or `ANY`, forbidden token)."""
-    constrained: list[tuple[int, HostLogitsProcessors]] = dataclasses.field(default_factory=list)
+    constrained: list[tuple[int, Constrained]] = dataclasses.field(default_factory=list)
     """Rows under a grammar."""
     logprobs: list[tuple[int, int, HostLogitsProcessors]] = dataclasses.field(default_factory=list)
     """(row, index in its sequence of the token to be chosen, who wants the log-probabilities)."""
@@ -83,6 +92,12 @@ class Penalties:
     def counts(self) -> Floats:
         """Shape [n]: how often the output holds each."""
         return self._counts[: len(self._slots)]
+
+    def copy(self) -> Penalties:
+        """The same counts, to go on with tokens that may be rejected."""
+        other = copy.copy(self)
+        other._slots, other._ids, other._counts = self._slots.copy(), self._ids.copy(), self._counts.copy()
+        return other
 
     def advance(self, state: Any, end: int) -> None:
         """Take in the tokens of `state` up to `end`, an index in its sequence that never goes back."""
@@ -158,24 +173,32 @@ class HostLogitsProcessors:
         )
 
     def collect(self, row: int, state: Any, update: LogitsUpdate) -> None:
-        """Add to `update` what the step that has `state` at `row` needs."""
+        """Add to `update` what the step that has `state`, a sequence or a `speculation.DraftRow`, at `row` needs."""
         # By now the offset counts this step's tokens too: it is the index of the token about to be chosen.
         place = state.position_offset
         if self._bias is not None:
             update.bias.append((row, *self._bias))
+        drafted = getattr(state, "drafted", 0)
         if self._penalties is not None:
-            self._penalties.advance(state, place - 1)
-            update.penalties.append((row, self._penalties, float(place > self._prompt_length)))
+            penalties = self._penalties.copy() if drafted else self._penalties
+            penalties.advance(state, place - 1)
+            update.penalties.append((row, penalties, float(place > self._prompt_length)))
         if self._bad_words:
             update.bans.extend((row, last, banned) for last, banned in _completions(self._bad_words, state))
         if place < self._first_stop:
             update.bans.extend((row, ANY, stop) for stop in self._stops)
         if self.constraint is not None:
-            update.constrained.append((row, self))
+            update.constrained.append((row, state if drafted else self))
         if self.logprobs is not None:
             update.logprobs.append((row, place, self))
 
-    def fill_bitmask(self, mask: npt.NDArray[np.int32]) -> bool:
+    def look_ahead(self, token_ids: Sequence[int]) -> list[Bitmask]:
+        """Bitmasks after each of the tokens, as many as the grammar allows without coming to its end."""
+        if self.ended or self.failure is not None or self.constraint is None:
+            return []
+        return self.constraint.look_ahead(token_ids)
+
+    def fill_bitmask(self, mask: Bitmask) -> bool:
         """Write the tokens that the grammar allows next; False if there is nothing to sample for any more."""
         if self.ended or self.failure is not None or self.constraint is None:
             return False

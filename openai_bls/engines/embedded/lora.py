@@ -10,6 +10,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from openai_bls.core.engine import LoraError
+from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.adapters import WEIGHTS_FILE, read_adapter
 from openai_bls.engines.embedded.lora_layers import LoraLayers
 
@@ -91,3 +92,21 @@ class Adapters:
     def _free_if_unused(self, adapter: LoadedAdapter) -> None:
         if adapter.unloaded and not adapter.users:
             self._free.append(adapter.slot)
+
+
+def built_in(model: Any, version_dir: Path, manifest: Manifest) -> Adapters | None:
+    """The adapters that were built in, on a model that runs as it was loaded; None if there is no room for any.
+
+    Raises:
+        EngineLoadError: one does not load.
+    """
+    described = manifest.lora
+    if not described.max_loras:
+        return None
+    adapters = Adapters(model, described.max_loras, described.max_lora_rank)
+    for name, folder in described.adapters.items():
+        try:
+            adapters.load(name, version_dir / folder)
+        except LoraError as error:
+            raise EngineLoadError(f"the adapter {name} does not load: {error}") from None
+    return adapters

@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 
 from openai_bls.core.engine import LoraError
 from openai_bls.engines.adapters import Adapter, require_rank
+from openai_bls.engines.embedded.fp8_layers import Fp8Linear
 
 _PROBE_TOKENS = 7
 
@@ -26,10 +27,11 @@ _PROBE_TOKENS = 7
 class _Layer:
     """A linear layer and the matrices of all slots: A is [columns, inputs], B [outputs, columns]."""
 
-    def __init__(self, module: nn.Linear, columns: int) -> None:
+    def __init__(self, module: Any, columns: int) -> None:
         self.module = module
-        self.a = module.weight.new_zeros(columns, module.in_features)
-        self.b = module.weight.new_zeros(module.out_features, columns)
+        dtype = module.input_dtype if isinstance(module, Fp8Linear) else module.weight.dtype
+        self.a = module.weight.new_zeros(columns, module.in_features, dtype=dtype)
+        self.b = module.weight.new_zeros(module.out_features, columns, dtype=dtype)
         self.slots: set[int] = set()
         """Slots whose adapter changes this layer."""
 
@@ -123,7 +125,7 @@ class LoraLayers:
 
     def _forward(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
         module = layer.module
-        output = linear(x, module.weight, module.bias)
+        output: torch.Tensor = type(module).forward(module, x)
         if self._blocked is None or not (layer.slots or self._always):
             return output
         return output + linear(linear(x, layer.a).masked_fill(self._blocked, 0), layer.b)
@@ -157,9 +159,9 @@ def _slot(state: Any) -> int:
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _reached(model: Any) -> dict[str, nn.Linear]:
+def _reached(model: Any) -> dict[str, Any]:
     """Linear layers whose input has a row for each token, in the tokens' order: experts' have not, nor has the head."""
-    found: dict[str, nn.Linear] = {}
+    found: dict[str, Any] = {}
     head = model.get_output_embeddings()
 
     def watch(path: str, module: Any, args: Any) -> None:
@@ -169,7 +171,7 @@ def _reached(model: Any) -> dict[str, nn.Linear]:
     hooks = [
         module.register_forward_pre_hook(functools.partial(watch, path))
         for path, module in model.named_modules()
-        if type(module) is nn.Linear and module is not head
+        if type(module) in (nn.Linear, Fp8Linear) and module is not head
     ]
     try:
         ids = torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=model.device)

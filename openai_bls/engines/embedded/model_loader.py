@@ -12,12 +12,14 @@ import transformers
 
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest, first_line
-from openai_bls.engines.embedded import attention_cpu, attention_eager
+from openai_bls.engines.embedded import attention_cpu, attention_eager, fp8_loading
+from openai_bls.engines.embedded.drafter import SpeculationConfig
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice, candidates
 from openai_bls.engines.embedded.tensor_check import missing_weights
+from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,11 @@ _FLASH_STEP_TOKENS = 8192
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(options: EngineOptions, processes: int = 1) -> int:
+    """CPU threads of one of `processes` that share a model."""
+    return options.num_threads or max(1, cores() // 2 // processes)
 
 
 def find_device(wanted: str) -> torch.device:
@@ -66,28 +73,38 @@ def read_model(folder: Path, manifest: Manifest, device: torch.device, implement
         dtype = "float32"
     transformers.utils.logging.disable_progress_bar()
     try:
+        unquantized = fp8_loading.config_without_quantization(folder, trust_remote_code=manifest.trust_remote_code)
         # Without `device_map`, which needs the package accelerate: the weights are mapped from their files, and the GPU
         # holds one copy.
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=implementation,
-            trust_remote_code=manifest.trust_remote_code,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with fp8_loading.unreported_scales(unquantized):
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation=implementation,
+                trust_remote_code=manifest.trust_remote_code,
+                local_files_only=True,
+                output_loading_info=True,
+                **({} if unquantized is None else {"config": unquantized}),
+            )
         if problem := missing_weights(info["missing_keys"]):
             # transformers would draw them at random, with a warning.
             raise ValueError(problem)
+        fp8_loading.finish(model, folder, manifest, device, stored=unquantized is not None)
         return model.to(device).eval()
+    except EngineLoadError:
+        raise
     except Exception as error:
         logger.exception("loading the checkpoint failed")
         raise EngineLoadError(f"the checkpoint does not load: {first_line(error)}") from None
 
 
 def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[RunnerChoice]:
-    """Runners and attentions for a loaded model, in order of preference."""
-    return candidates(
+    """Runners and attentions for a loaded model, in order of preference.
+
+    Raises:
+        EngineLoadError: there is none.
+    """
+    found = candidates(
         type(model),
         model.config,
         max_model_len,
@@ -95,6 +112,15 @@ def choices(model: Any, max_model_len: int, options: EngineOptions) -> list[Runn
         on_gpu=model.device.type == "cuda",
         flash_installed=transformers.utils.is_flash_attn_2_available(),
     )
+    if peers_of(model) is None:
+        return found
+    batched = [choice for choice in found if choice.runner == "continuous_batching"]
+    if not batched:
+        raise EngineLoadError(
+            "--tp-size: this model is not served on several GPUs by the embedded engine: continuous batching does not "
+            f"run it ({found[0].reason})"
+        )
+    return batched
 
 
 def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loaded: str) -> str | None:
@@ -109,9 +135,18 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
     Returns:
         The reason for which it cannot be had; None if it is settled.
     """
+    peers = peers_of(model)
+    if peers is None:
+        return _set_attention(model, choice, options, loaded)
+    with peers.attending(choice, loaded) as problems:
+        problem = _set_attention(model, choice, options, loaded)
+    return problem or next(iter(problems), None)
+
+
+def _set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loaded: str) -> str | None:
     kind = loaded if choice.attention == "auto" else choice.attention
     if kind in ("paged", "varlen"):
-        reason = paged_attention.refusal(model, kind)
+        reason = paged_attention.refusal(model, kind, choice.kv_cache_dtype)
         if reason is not None:
             return f"attention {kind} cannot be used: {reason}"
         paged_attention.use(model, kind)
@@ -123,6 +158,26 @@ def set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, load
     if options.fused_ops or (options.fused_ops is None and kind == "paged"):
         logger.info("fused operations: %s", fused_layers.fuse(model))
     return None
+
+
+def speculation_config(options: EngineOptions) -> SpeculationConfig | None:
+    """Speculative decoding as asked for; None if it is off.
+
+    Raises:
+        EngineLoadError: the lengths of n-grams exclude each other.
+    """
+    if not options.speculative_method:
+        return None
+    if options.prompt_lookup_min > options.prompt_lookup_max:
+        raise EngineLoadError(
+            f"prompt_lookup_min is {options.prompt_lookup_min}, above prompt_lookup_max {options.prompt_lookup_max}"
+        )
+    return SpeculationConfig(
+        num_tokens=options.num_speculative_tokens,
+        lookup_min=options.prompt_lookup_min,
+        lookup_max=options.prompt_lookup_max,
+        max_batch_size=options.speculative_disable_by_batch_size,
+    )
 
 
 def batching_config(
@@ -144,7 +199,8 @@ def batching_config(
     elif not cache_tokens and facts.kv_bytes_per_token:
         # More than a full batch can use would only make index tensors and attention masks larger.
         free, _ = torch.cuda.mem_get_info(model.device)
-        needed = wanted * facts.kv_bytes_per_token * model.dtype.itemsize // 4
+        itemsize = 1 if choice.kv_cache_dtype == "fp8" else model.dtype.itemsize
+        needed = wanted * facts.kv_bytes_per_token * itemsize // 4
         free = int(free * manifest.kv_cache.free_memory_fraction / 2)
         if needed < free:
             cache_tokens = wanted
@@ -165,8 +221,10 @@ def batching_config(
         prefix_sharing=options.prefix_sharing,
         max_request_tokens=manifest.max_model_len,
         shared_steps=choice.shared_steps,
+        kv_cache_dtype=choice.kv_cache_dtype,
         paged=paged,
         max_step_seconds=options.max_step_ms / 1e3,
+        speculation=speculation_config(options),
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from openai_bls.core.manifest import EngineLoadError, NotNegative
+from openai_bls.core.manifest import EngineLoadError, NotNegative, Positive
 from openai_bls.core.settings import TensorRtLlmSettings
 
 _SHARED_SETTINGS = {
@@ -38,6 +38,9 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     taken in by pieces that fit. 0 is no limit but `max_num_tokens`."""
     max_tokens_in_kv_cache: NotNegative = 0
     """Tokens; 0 takes the manifest's."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """Type of keys and values in the cache. `auto` is the model's own; `fp8` is e4m3 without a scale, which takes half
+    the memory, for the attention `paged` on a GPU of compute capability 8.9 or later."""
     prefix_sharing: bool = True
     """Prompts with a common beginning share its KV cache."""
     runner: Literal["auto", "continuous_batching", "dynamic_cache"] = "auto"
@@ -51,6 +54,17 @@ class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replay captured CUDA graphs. None: on a GPU, with an attention that allows it (paged and flash attention)."""
     async_batching: bool | None = None
     """Prepare a step while the one before it runs. None: on a GPU, unless each step needs an attention mask."""
+    speculative_method: Literal["", "ngram"] = ""
+    """Speculative decoding. `ngram` drafts the next tokens of a sequence from its own text, where the last ones stood
+    before, and from the `prediction` of its request; a step then samples several tokens of it. Empty is off."""
+    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    """Most tokens of a draft."""
+    prompt_lookup_min: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
+    """Tokens of the shortest n-gram that is looked up."""
+    prompt_lookup_max: Annotated[int, msgspec.Meta(ge=1, le=16)] = 4
+    """Tokens of the longest."""
+    speculative_disable_by_batch_size: Positive = 8
+    """Sequences in flight beyond which nothing is drafted: wider steps then cost more than they save."""
     fused_ops: bool | None = None
     """Norms, rotations, gates and projections in fewer operations. None: on a GPU, with paged attention."""
     verify_weights: bool = False

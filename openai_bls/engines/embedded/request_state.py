@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from openai_bls.core.engine_types import EngineFinishReason, GenerationRequest, Logprobs, TokenDelta
 from openai_bls.engines.capabilities import ENGINE_FAILED
+from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 from openai_bls.engines.embedded.lora import LoadedAdapter
+from openai_bls.engines.embedded.sampler import Sampling
 from openai_bls.engines.stop_words import StopWords
 
 logger = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ class RequestState:
         "adapter",
         "batched",
         "cursor",
+        "drafter",
         "key",
         "processors",
         "prompt_logprobs",
@@ -50,6 +54,7 @@ class RequestState:
         self.request = request
         self.adapter = adapter
         self.processors: HostLogitsProcessors | None = None
+        self.drafter: Drafter | None = None
         self.prompt_logprobs: Logprobs | None = None
         """Log-probabilities of the prompt, for the first delta."""
         self.received_at = time.monotonic()
@@ -65,6 +70,20 @@ class RequestState:
     def lora_slot(self) -> int:
         """Slot of its adapter; 0 is the base model."""
         return 0 if self.adapter is None else self.adapter.slot
+
+    def sampling(self, vocab_size: int) -> Sampling:
+        """Sampling parameters of its sequence."""
+        params = self.request.sampling
+        return Sampling(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k if params.top_k < vocab_size else 0,
+            min_p=params.min_p,
+            seed=secrets.randbits(64) if params.seed is None else params.seed,
+            processors=self.processors,
+            lora_slot=self.lora_slot,
+            drafter=self.drafter,
+        )
 
     def end(self, reason: EngineFinishReason, **more: Any) -> TokenDelta:
         """The one delta of a request for which nothing is sampled."""
@@ -140,6 +159,7 @@ class RequestState:
             prompt_logprobs=None if first else self.prompt_logprobs,
             cached_tokens=0 if first else getattr(output, "cached_tokens", 0),
             queue_s=None if scheduled_at is None else scheduled_at - self.received_at,
+            predicted_tokens=0 if self.drafter is None else self.drafter.observe(delivered),
         )
 
     def _end(self, new: Sequence[int]) -> _End | None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
+from openai_bls.engines.embedded.drafter import SpeculationConfig
 from openai_bls.engines.embedded.sampler import Sampling
 
 
@@ -46,6 +47,8 @@ class BatchingConfig:
     """Tokens of prompt and output of one sequence together."""
     shared_steps: bool = True
     """Sequences may share forward passes."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """`fp8` with a paged attention only."""
     paged: bool = False
     """The model's attention reads the cache by page tables and slot lists (`gpu.paged_attention`)."""
     max_step_seconds: float = 0.0
@@ -53,6 +56,8 @@ class BatchingConfig:
     cuda_graphs: bool = False
     async_batching: bool = False
     """Prepare a step while the one before it runs; on a GPU only."""
+    speculation: SpeculationConfig | None = None
+    """Drafts; None is off."""
 
 
 class Runner(Protocol):
@@ -72,6 +77,10 @@ class Runner(Protocol):
 
     def load(self) -> tuple[int, int, float]:
         """(running, waiting, share of the KV cache in use): a rough look from any thread."""
+
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """(tokens drafted, those that were accepted) so far."""
 
     def add(
         self,

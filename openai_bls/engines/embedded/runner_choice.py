@@ -40,11 +40,13 @@ class RunnerChoice:
     reason: str
     shared_steps: bool = True
     """Sequences share forward passes; False only after that has failed."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
 
     def __str__(self) -> str:
         slower = ", slower than continuous_batching" if self.runner == "dynamic_cache" else ""
         shared = "" if self.shared_steps else " and a pass for each sequence"
-        return f"{self.runner} with attention {self.attention}{shared}{slower} ({self.reason})"
+        cache = f" and a KV cache in {self.kv_cache_dtype}" if self.kv_cache_dtype != "auto" else ""
+        return f"{self.runner} with attention {self.attention}{cache}{shared}{slower} ({self.reason})"
 
 
 def candidates(
@@ -100,7 +102,18 @@ def candidates(
             kind: Attention = "eager" if options.attention == "auto" and _caps_scores(text) else options.attention
             found.append(RunnerChoice("dynamic_cache", kind, reason))
             found.append(RunnerChoice("dynamic_cache", kind, "shared passes failed", shared_steps=False))
-    return found
+    if options.kv_cache_dtype == "auto":
+        return found
+    paged = [
+        dataclasses.replace(one, kv_cache_dtype=options.kv_cache_dtype) for one in found if one.attention == "paged"
+    ]
+    if not paged:
+        why = problem or ("there is none" if not on_gpu else f"attention {found[0].attention}: {found[0].reason}")
+        raise EngineLoadError(
+            f"kv_cache_dtype {options.kv_cache_dtype} is for the attention paged on a GPU, which {name} cannot have "
+            f"here ({why})"
+        )
+    return paged
 
 
 def rope_types(config: Any) -> set[str]:

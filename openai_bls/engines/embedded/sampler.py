@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors, LogitsUpdate
 from openai_bls.engines.embedded.logits_processors_device import StepLogprobs, apply
 from openai_bls.engines.embedded.lora_layers import LoraLayers
 from openai_bls.engines.embedded.sampling import MOST_CANDIDATES, Plan, choose, random_bits
+from openai_bls.engines.embedded.speculation import Speculator, rows_of
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
 
@@ -35,6 +37,8 @@ class Sampling:
     """The sequence's logits processors, if it has any."""
     lora_slot: int = 0
     """The slot of its adapter; 0 is the base model."""
+    drafter: Drafter | None = None
+    """The sequence's drafter, if the engine speculates."""
 
     @property
     def row(self) -> tuple[float, float, float]:
@@ -51,13 +55,15 @@ class Sampler:
 
     do_processing = True
 
-    def __init__(self, *, on_gpu: bool, lora: LoraLayers | None = None) -> None:
+    def __init__(self, *, on_gpu: bool, lora: LoraLayers | None = None, speculator: Speculator | None = None) -> None:
         """Start with a step of nothing.
 
         Args:
             on_gpu: never look at the device's values from the host, which would wait for all steps in flight.
             lora: layers that take the slots of a step's tokens from a row of the argument storage.
+            speculator: its drafts make several rows of a sequence.
         """
+        self._speculator = speculator
         self._on_gpu = on_gpu
         self._lora = lora
         self.tensors_required = _ROWS + (lora is not None)
@@ -81,6 +87,8 @@ class Sampler:
         if self._lora is not None:
             self._lora.prepare(requests_in_batch, arg_storage[_ROWS])
         states = [item.state for item in requests_in_batch if item.has_new_token]
+        if self._speculator is not None and self._speculator.drafting:
+            states = rows_of(states)
         params: list[Sampling] = [state.logit_processor_kwargs.get("sampling", _WARM_UP) for state in states]
         processed = [(row, p.processors) for row, p in enumerate(params) if p.processors is not None]
         update = LogitsUpdate()

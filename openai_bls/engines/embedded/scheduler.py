@@ -20,6 +20,7 @@ from transformers.generation.continuous_batching.requests import (
 )
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
+from openai_bls.engines.embedded.speculation import Speculator
 from openai_bls.engines.embedded.step_budget import StepBudget
 from openai_bls.engines.embedded.step_inputs import StepInputs
 
@@ -57,6 +58,8 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     step_budget: StepBudget | None = None
     """Limit of the steps that take prompts in beside sequences that decode."""
+    speculator: Speculator | None = None
+    """Drafts of sequences that decode."""
 
     def clear_cancelled_requests(self) -> Any:
         """Drop cancelled sequences; returns their states."""
@@ -82,9 +85,14 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> Any:
         """The sequences of the next step; see the original."""
+        if self.speculator is not None:
+            self.speculator.propose(self)
         scheduled = self._all_decoding(token_budget)
         if scheduled is None:
-            return super().schedule_batch(self._limited(token_budget), cache_budget)
+            step = super().schedule_batch(self._limited(token_budget), cache_budget)
+            if self.speculator is not None:
+                self.speculator.confirm(self.active_requests.values(), step[0])
+            return step
         self.starved_requests: list[Any] = []
         return scheduled, True, len(scheduled), 0
 
@@ -93,9 +101,13 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         if self.step_budget is None:
             return token_budget
         prefilling = [state for state in self.active_requests.values() if state._status is not RequestStatus.DECODING]
-        decoding = len(self.active_requests) - len(prefilling)
-        if not decoding:
+        if len(prefilling) == len(self.active_requests):
             return token_budget
+        decoding = sum(
+            len(state.tokens_to_process)
+            for state in self.active_requests.values()
+            if state._status is RequestStatus.DECODING
+        )
         prompts = [*prefilling, *self.waiting_requests.values()]
         tokens = sum(len(state.remaining_prefill_tokens) for state in prompts)
         past = max((state.position_offset for state in prefilling), default=0)

@@ -48,9 +48,10 @@ def report(target: Target, *, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def _target(options: argparse.Namespace) -> Iterator[Target]:
-    asked = (os.environ.get("OPENAI_BLS_API_KEY", ""), options.model, options.timeout)
+    tls = (options.ca_file, options.client_certfile, options.client_keyfile)
+    asked = (os.environ.get("OPENAI_BLS_API_KEY", ""), options.model, options.timeout, *tls)
     if options.url is not None:
-        yield Target(options.url, options.triton_url, options.grpc_url, options.metrics_url, *asked, options.ca_file)
+        yield Target(options.url, options.triton_url, options.grpc_url, options.metrics_url, *asked)
         return
     repository = (options.model_repository or default_repository(os.environ)).absolute()
     check_repository(repository)
@@ -58,4 +59,4 @@ def _target(options: argparse.Namespace) -> Iterator[Target]:
     if not options.json:
         Console().line(f"starting a server for {repository}")
     with run_server(repository, log_path=options.log_file, timeout=options.start_timeout, auto_complete=True) as server:
-        yield Target(server.openai_url, server.http_url, server.grpc_url, server.metrics_url, *asked, options.ca_file)
+        yield Target(server.openai_url, server.http_url, server.grpc_url, server.metrics_url, *asked)

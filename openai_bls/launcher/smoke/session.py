@@ -14,6 +14,8 @@ import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
+from openai_bls.launcher.errors import LaunchError
+
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 48
 # Room for models that think before they write what a grammar asks for.
@@ -46,6 +48,10 @@ class Target:
     """Seconds that the server may be silent in one check."""
     ca_file: Path | None = None
     """CAs of the server's certificate, PEM; None takes the usual ones."""
+    client_certfile: Path | None = None
+    """Certificate of the client, PEM."""
+    client_keyfile: Path | None = None
+    """Its key, PEM; None is in the same file."""
 
 
 class Session:
@@ -63,8 +69,17 @@ class Session:
 
     @functools.cached_property
     def tls(self) -> ssl.SSLContext:
-        """Verification of https URLs."""
-        return ssl.create_default_context(cafile=self.target.ca_file)
+        """Verification of https URLs, and the client's own certificate."""
+        target = self.target
+        try:
+            context = ssl.create_default_context(cafile=target.ca_file)
+            if target.client_certfile is not None:
+                context.load_cert_chain(target.client_certfile, target.client_keyfile)
+        except OSError as error:
+            files = (target.ca_file, target.client_certfile, target.client_keyfile)
+            named = ", ".join(str(file) for file in files if file is not None)
+            raise LaunchError(f"no certificate, or no key of it, in PEM form: {named}: {error}") from None
+        return context
 
     @functools.cached_property
     def triton(self) -> openai.OpenAI:

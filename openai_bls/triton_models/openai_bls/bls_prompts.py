@@ -139,7 +139,10 @@ class OfficialPromptClient(BlsPromptClient):
             # Templates write their own special tokens.
             texts, special = [await rendering], special is True
         prompts = await asyncio.gather(*(self._tokenize(text, special, encoder) for text in texts))
-        return PromptResult(list(prompts), await self._bad_words(request.bad_words))
+        prediction: list[int] = []
+        if request.prediction:
+            prediction = await self._tokenize(request.prediction, False, encoder)
+        return PromptResult(list(prompts), await self._bad_words(request.bad_words), prediction)
 
     async def close(self) -> None:
         """Nothing more is called."""

@@ -48,6 +48,9 @@ class PromptEncoder:
     """
 
     def __init__(self, tokenizer_dir: Path, max_prompt_bytes: Callable[[], int] | None = None) -> None:
+        if not tokenizer_dir.is_dir() or not any(tokenizer_dir.iterdir()):
+            # transformers would take it for the name of a repository on the hub.
+            raise FileNotFoundError(f"nothing at {tokenizer_dir}")
         # A second and 30 MB, even without torch: no process but preprocessing's pays for them.
         from transformers import AutoTokenizer
 
@@ -77,7 +80,11 @@ class PromptEncoder:
                     self.check_length(text, request.max_prompt_tokens, "prompt")
                     prompts.append(self.encode(text, add_special_tokens=special))
             bad_words = [list(word) for word in self.encode_words(request.bad_words)]
-            return PromptResult(prompts, bad_words)
+            prediction: list[int] = []
+            if request.prediction is not None:
+                self.check_length(request.prediction, None, "prediction")
+                prediction = self.encode(request.prediction, add_special_tokens=False)
+            return PromptResult(prompts, bad_words, prediction)
         except InvalidRequestError as error:
             return PromptResult(error=error.message, param=error.param, code=error.code)
 
@@ -104,8 +111,9 @@ class PromptEncoder:
             return
         limit, size = self._max_prompt_bytes(), len(text.encode(errors="replace"))
         if size > limit:
+            what = "prediction" if param == "prediction" else "prompt"
             raise InvalidRequestError(
-                f"The prompt has {size} bytes; at most {limit} are tokenized (max_prompt_bytes of the model "
+                f"The {what} has {size} bytes; at most {limit} are tokenized (max_prompt_bytes of the model "
                 "preprocessing).",
                 param=param,
                 code="string_above_max_length",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tritonclient.grpc import service_pb2
@@ -14,6 +15,7 @@ from benchmarks.driver import make_requests
 from benchmarks.events import StreamFailure, grpc_payload
 from benchmarks.stats import ClientReport, analyse
 from benchmarks.target import Plan, Target, grpc_target, http_target
+from tests.certificates import Authority
 from tests.unit.benchmarks.bench_stub import REFUSED, stub_server
 from tests.unit.benchmarks.grpc_stub import grpc_server
 
@@ -55,6 +57,13 @@ def test_every_token_is_counted(target: Target) -> None:
     assert len(report.gaps) == 7 * 19
     assert (report.first_token > 0).all()
     assert report.cpu_s > 0
+
+
+def test_https(tmp_path: Path) -> None:
+    with stub_server(Authority(tmp_path).issue()) as (port, _):
+        report = _drive(_plan(http_target("chat", f"https://127.0.0.1:{port}/v1", model="good")))
+    assert not report.failures
+    assert report.completion_tokens == 140
 
 
 def test_a_run_limited_in_time(target: Target) -> None:

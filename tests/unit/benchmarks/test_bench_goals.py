@@ -10,7 +10,7 @@ from benchmarks.cells import Cell, Results
 from benchmarks.goals import Goal, judge, rate
 from benchmarks.machine import Conditions
 from benchmarks.stats import Measurement, Spread, nothing_measured
-from benchmarks.summary import json_document, markdown, terminal
+from benchmarks.summary import json_document, markdown, tables, terminal
 from tests.unit.benchmarks.bench_results import SHAPE, good_results, made_up
 
 _MADE = Conditions("python -m benchmarks.serve_layer", "2026-01-02T03:04Z", 2, "A CPU", 0.5, {"Python": "3.11"})
@@ -116,3 +116,12 @@ def test_json_has_every_measurement_and_no_nan() -> None:
     assert document["cells"][-1]["tokens_per_s"] is None
     assert document["cells"][0]["events_per_s"] == 5_000
     assert document["memory"][0]["processes"]["openai_bls"] == {"rss_mb": 50.0, "pss_mb": 30.0}
+
+
+def test_what_https_costs() -> None:
+    results = good_results()
+    assert "HTTPS on /v1" not in terminal(results, [])
+    for number, speed in ((1, 1.0), (2, 0.5)):
+        results.cells.append(Cell("throughput", number, made_up("ours_tls /v1 chat", 64, 15_000 * speed)))
+    rows = next(rows for title, _, rows in tables(results, []) if title == "HTTPS on /v1")
+    assert [row[:5] for row in rows] == [["64", "15,000", "11,250", "0.75", "0.75–0.75"]]

@@ -101,6 +101,15 @@ def test_a_change_builds_again(source: Path, repository: Path) -> None:
         assert (repository / name / "1" / "tokenizer" / "tokenizer.json").is_file()
 
 
+def test_several_gpus(source: Path, repository: Path) -> None:
+    manifest, _ = run(source, repository, tensor_parallel_size=2, self_test=False)
+    assert manifest.tensor_parallel_size == 2
+    assert "3 GPUs do not divide its 4 attention heads" in refusal(source, repository, tensor_parallel_size=3)
+    said = refusal(source, repository, tensor_parallel_size=2, lora=LoraOptions(max_loras=1))
+    assert "--lora-dir and --max-loras do not go with --tp-size" in said
+    assert run(source, repository, self_test=False)[0].tensor_parallel_size == 1
+
+
 def test_adapters(source: Path, repository: Path, tmp_path: Path) -> None:
     lora = LoraOptions({"poet": make_adapter(source, tmp_path / "poet", **QUERIES)}, max_loras=3)
     manifest, _ = run(source, repository, lora=lora)

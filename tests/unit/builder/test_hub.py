@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub.errors import RevisionNotFoundError
+from huggingface_hub.utils.tqdm import enable_progress_bars
 
 from openai_bls.builder.hub import commit_of, fetch_config, find_source
 from openai_bls.core.manifest import EngineLoadError
@@ -69,6 +70,7 @@ def test_no_bar_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's own would be written over by the next lines of the build."""
     drawn = io.StringIO()
     bars: list[Any] = []
+    enable_progress_bars()  # an engine that was loaded in this process has turned them off
 
     def download(model: str, tqdm_class: Callable[..., Any], **_: object) -> str:
         bars.extend(tqdm_class(desc=f"bar {number}", total=2, disable=False, file=drawn) for number in range(2))

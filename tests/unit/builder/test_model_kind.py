@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-from tests.unit.builder.test_build import answer, run
+from tests.unit.builder.test_build import answer, refusal, run
+from tests.unit.engines.embedded.test_fp8 import by_row, write_fp8
 
 BLOCK = 32
 
@@ -38,6 +39,35 @@ def test_fp8(source: Path, repository: Path) -> None:
     (source / "config.json").write_text(json.dumps(config | {"quantization_config": told}))
     run(source, repository)
     assert answer(repository) == wanted
+
+
+def test_an_fp8_checkpoint_as_it_is(source: Path, repository: Path) -> None:
+    """Without any package for it: the answer is that of the numbers which the weights stand for."""
+    fp8 = source.parent / "fp8"
+    meant = write_fp8(source, fp8, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, by_row)
+    save_file(meant, source / "model.safetensors")
+    run(source, repository)
+    wanted = answer(repository)
+    manifest, _ = run(fp8, repository)
+    assert manifest.quant == ""
+    assert answer(repository) == wanted
+    assert "is quantized already" in refusal(fp8, repository, quant="fp8")
+    save_file(meant, fp8 / "model.safetensors")
+    assert "none of them is" in refusal(fp8, repository)
+
+
+def test_quantizing_to_fp8(source: Path, repository: Path) -> None:
+    manifest, lines = run(source, repository, quant="fp8")
+    assert manifest.quant == "fp8"
+    assert manifest.self_test is not None
+    distance = manifest.self_test.quant_distance
+    assert distance is not None
+    assert 0 < distance.mean < distance.max
+    assert any(f"{distance.mean:.4f} in the mean" in line for line in lines)
+    assert len(answer(repository)) == 8
+    again, _ = run(source, repository)
+    assert again.self_test is not None
+    assert again.self_test.quant_distance is None
 
 
 def test_the_text_part_of_a_vision_model(source: Path, repository: Path) -> None:

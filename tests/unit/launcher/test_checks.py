@@ -129,6 +129,17 @@ def test_repository(tmp_path: Path) -> None:
     assert checks.check_repository(tmp_path).startswith("models a, b in ")
 
 
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_an_emptied_config(tmp_path: Path, content: str) -> None:
+    for name in ("ensemble", "echo"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(content)
+    assert f"{tmp_path}/ensemble/config.pbtxt is empty" in failure(lambda: checks.check_repository(tmp_path))
+    (tmp_path / "ensemble" / "config.pbtxt").write_text('name: "ensemble"')
+    # Triton completes the configuration of a Python model of somebody's own.
+    assert checks.check_repository(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("character", "said"), [(" ", "space"), *((c, repr(c)) for c in "'\"$&;()<>|\\`é漢"), ("\t", "tab")]
 )

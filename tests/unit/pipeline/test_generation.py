@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,6 +113,31 @@ ONE_CALL = [("f", '{"a": 1}')]
 END = {"stop": ("END",)}
 
 
+def test_tokens_after_the_end_do_not_count() -> None:
+    """Of several that come in one delta, by speculative decoding."""
+    run = Run(stop=("END",))
+    run.deliver(0, "abENDxyz")
+    assert run.writer.content() == "ab"
+    assert run.writer.events[-1] == ("done", Usage.of(5, 5))
+    calls = Run(tools=True, parallel_tool_calls=False)
+    calls.deliver(0, CALL + CALL, "stop", stop_token_id=EOS)
+    assert calls.writer.events[-1][1].completion_tokens < len(token_ids(CALL + CALL))
+    assert calls.writer.reasons() == ["tool_calls"]
+
+
+def test_usage_of_predictions() -> None:
+    run = Run(count=2)
+    for sequence in run.sequences:
+        sequence.request = msgspec.structs.replace(sequence.request, prediction=tuple(token_ids("abcdef")))
+    run.deliver(0, "ab", predicted_tokens=2)
+    run.deliver(0, "xef", "length", predicted_tokens=1)
+    run.deliver(1, "abcdefabc", "length", predicted_tokens=9)
+    usage = run.generation.usage
+    details = msgspec.to_builtins(usage.completion_tokens_details)
+    assert details == {"reasoning_tokens": 0, "accepted_prediction_tokens": 12, "rejected_prediction_tokens": 3}
+    assert "accepted_prediction_tokens" not in msgspec.to_builtins(Usage.of(1, 1).completion_tokens_details)
+
+
 @pytest.mark.parametrize(
     ("options", "deltas", "reason", "text", "calls", "ends_in", "cancelled"),
     [
@@ -151,8 +177,14 @@ def test_what_becomes_of_deltas(
     assert [(name, run.writer.arguments(at)) for at, name in enumerate(names)] == calls
     assert run.writer.content() == text
     assert run.writer.reasons() == [ends_in]
-    tokens = sum(len(token_ids(delta) if isinstance(delta, str) else delta) for delta in deltas)
-    assert run.writer.events[-1] == ("done", Usage.of(5, tokens + (reason == "stop")))
+    # As if each had come by itself: those after the end do not count.
+    tokens = [token for delta in deltas for token in (token_ids(delta) if isinstance(delta, str) else delta)]
+    single = Run(**options)
+    for token in tokens:
+        single.deliver(0, [token])
+    if reason is not None:
+        single.deliver(0, [], reason, stop_token_id=EOS if reason == "stop" else None)
+    assert run.writer.events[-1] == single.writer.events[-1]
     assert len(run.engine.cancelled) == cancelled
     run.deliver(0, "late", "length")
     assert run.ends == 1

@@ -53,6 +53,7 @@ def constraint(request: ValidRequest, formats: ModelFormats = HERMES, tail: str 
     [
         (chat(min_tokens=1), "min_tokens", "min_tokens"),
         (chat(bad_words=["x"]), "bad_words", "bad_words"),
+        (chat(prediction={"type": "content", "content": "x"}), "prediction", "prediction"),
         (chat(logprobs=True), "logprobs", "logprobs"),
         (completion(logprobs=0, echo=True), "prompt_logprobs", "logprobs"),
         (completion(best_of=2), "logprobs", "best_of"),
@@ -196,13 +197,13 @@ def test_the_engines_request() -> None:
         stop_token_ids=[4],
     )
     grammar = Grammar("regex", "a")
-    made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], [[5, 6]], grammar)
+    made = prepare.generation_request(request, Target(served, "poet"), 0, [1, 2], [[5, 6]], grammar, [7, 8])
     assert (made.prompt_token_ids, made.max_tokens, made.min_tokens) == ([1, 2], 9, 3)
     assert (made.logprobs, made.prompt_logprobs) == (2, 2)
     assert made.bad_words == ((5, 6),)
     assert made.stop_token_ids == (4, EOS)
     assert made.sampling == SamplingParams(repetition_penalty=1.1, presence_penalty=0.5, logit_bias={7: -1.0})
-    assert (made.lora_name, made.grammar) == ("poet", grammar)
+    assert (made.lora_name, made.grammar, made.prediction) == ("poet", grammar, (7, 8))
 
 
 def test_log_probabilities_by_which_the_best_are_found() -> None:

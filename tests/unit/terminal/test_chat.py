@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from openai_bls.commands import main as cli
 from openai_bls.launcher.errors import LaunchError
 from openai_bls.terminal.answer import Answer, Asker
 from openai_bls.terminal.chat import Chat, history_path
-from openai_bls.terminal.connection import Connection
+from openai_bls.terminal.connection import Connection, refusal
 from openai_bls.terminal.conversation import Conversation
+from tests.certificates import Authority
 from tests.unit.terminal.support import FakeServer
 
 TOOLS = [{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}]
@@ -78,6 +80,31 @@ def test_what_is_wrong_is_one_sentence(
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("speaks_tls", "said"), [(True, "is not trusted here ([SSL: CERTIFICATE_VERIFY_FAILED]"), (False, "broke: [SSL")]
+)
+def test_https_that_fails(
+    fake: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    speaks_tls: bool,
+    said: str,
+) -> None:
+    if speaks_tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*Authority(tmp_path).issue())
+        fake.socket = context.wrap_socket(fake.socket, server_side=True)
+    assert ask(fake, monkeypatch, "--url", fake.url.replace("http:", "https:")) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_client_certificate_is_no_key() -> None:
+    error = {"message": "A client certificate is missing.", "code": "client_certificate_required"}
+    said = refusal(Connection("https://x/v1", "", 1), 401, {"error": error})
+    assert said == "the server answers 401: A client certificate is missing."
 
 
 def test_an_error_leaves_no_question_behind(fake: FakeServer, chat: Chat, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from transformers.generation.continuous_batching.model_runner import ModelRunner
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.embedded.gpu import paged_attention
 from openai_bls.engines.embedded.step_budget import StepTimes
+from openai_bls.engines.embedded.tensor_parallel.peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         *,
         graphs: bool,
         paged: bool,
+        peers: Peers | None = None,
         **kwargs: Any,
     ) -> None:
         """Take the place of a `ModelRunner`.
@@ -83,6 +85,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             graphs: capture steps that have one new token per sequence and page tables.
             paged: attention is `gpu.paged_attention`'s, which takes lengths from the device alone, so that steps with
                 prompts are captured too, and has a kernel for long prompts, whose place it must be told.
+            peers: other ranks, on which every forward pass of this one runs too.
             kwargs: of `ModelRunner`.
         """
         super().__init__(**kwargs)
@@ -97,11 +100,13 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         limit = min(_LADDER[-1], self.cache.max_batch_tokens)
         self._prompt_steps = tuple(step for step in _LADDER if paged and _LEAST_PROMPT <= step <= limit)
         self._paged = paged
+        self._peers = peers
         self._longest: int | None = None
         """Tokens of the longest sequence for which warm-up makes graphs; None: those of the step."""
         self.step_times: StepTimes | None = None
         """Measured by `warmup`, with paged attention on a GPU."""
         self.pad_inputs = graphs
+        self._warming_up = False
 
     @property
     def _asynchronous(self) -> bool:
@@ -126,18 +131,34 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
         def forward() -> torch.Tensor:
             ios.carry_over_tokens(batch_data["input_ids"], carry_over, previous)
+            if self._peers is not None:
+                self._peers.share(batch_data["input_ids"])
             logits: torch.Tensor = model(**batch_data).logits
             return logits[0] if "logits_to_keep" in batch_data else logits[0, batch_data["logits_indices"]]
 
         stream = ios.compute_stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-            logits = self._forward(host, forward, batch_data)
+            with self._on_all_ranks(host):
+                logits = self._forward(host, forward, batch_data)
             if rows:
                 if self._asynchronous and self._sampler.needs_last_tokens:
                     self._update_last_step()
                 last_ids = batch_data["input_ids"][0, batch_data["logits_indices"][:rows]]
                 args = batch_data["logits_processor_args"][:, :rows]
                 output[0, :rows].copy_(self._sampler.pick(last_ids, logits[:rows], args))
+
+    def follow(self, model: Any, batch_data: dict[str, Any], longest: int | None) -> None:
+        """Run the step of rank 0, which alone samples."""
+        self._longest = longest
+        self.compute_batch(model, batch_data)
+
+    def _on_all_ranks(self, host: Any) -> contextlib.AbstractContextManager[None]:
+        """A forward pass with the inputs that `host` holds."""
+        if self._peers is None:
+            return contextlib.nullcontext()
+        pair = self.inputs_and_outputs.current_pair if self._asynchronous else 0
+        padded = self.pad_inputs or self._warming_up
+        return self._peers.step(host, pair, padded=padded, longest=self._longest)
 
     def _forward(self, host: Any, forward: Callable[[], torch.Tensor], batch_data: dict[str, Any]) -> torch.Tensor:
         """The logits of the step, by a graph where one fits."""
@@ -192,6 +213,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             return
         torch.cuda.synchronize()
         started = time.monotonic()
+        self._warming_up = True
         page = int(getattr(self.cb_config, "page_size", 0) or getattr(self.cache, "block_size", 0) or 32)
         for _ in range(2 if self._asynchronous else 1):
             self.run_one_warmup(model, self.cache.max_batch_tokens - page, 0)
@@ -207,6 +229,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         self._longest = None
         if self._paged:
             self.step_times = self._measure_steps(model, page)
+        self._warming_up = False
         torch.cuda.synchronize()
         if hasattr(self.cache, "reset"):
             self.cache.reset()

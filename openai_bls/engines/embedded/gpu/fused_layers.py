@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from openai_bls.core.manifest import first_line
+from openai_bls.engines.embedded.fp8_layers import Fp8Linear, joined
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +52,17 @@ def _close(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> boo
     )
 
 
-def _normal(*shape: int, like: torch.Tensor) -> torch.Tensor:
-    return torch.randn(*shape, dtype=like.dtype, device=like.device)
+def _normal(*shape: int, of: Any) -> torch.Tensor:
+    """Random numbers in the type of what the layer `of` takes."""
+    dtype = of.input_dtype if isinstance(of, Fp8Linear) else of.weight.dtype
+    return torch.randn(*shape, dtype=dtype, device=of.weight.device)
 
 
-def _install(module: Any, forward: Callable[..., Any], weight: torch.Tensor) -> int:
-    """Make `forward` the module's, if it agrees with the original on random rows as long as those of `weight`."""
+def _install(module: Any, forward: Callable[..., Any], layer: Any) -> int:
+    """Make `forward` the module's, if it agrees with the original on random rows such as `layer` takes."""
     with torch.no_grad():
         for rows in (1, 3):
-            trial = _normal(1, rows, weight.shape[-1], like=weight)
+            trial = _normal(1, rows, layer.weight.shape[-1], of=layer)
             if not _close([forward(trial)], [type(module).forward(module, trial)]):
                 logger.warning("%s is left as it is: a trial came out different", type(module).__name__)
                 return 0
@@ -79,15 +82,15 @@ def _fuse_norm(module: Any) -> int:
     def forward(hidden_states: torch.Tensor) -> torch.Tensor:
         return rms_norm(hidden_states, weight, epsilon)
 
-    return _install(module, forward, weight)
+    return _install(module, forward, module)
 
 
 def _are_plain(layers: Iterable[Any]) -> bool:
-    """True if these are linear layers of one type, all with a bias or all without."""
+    """True if these are linear layers of one type, in half precision or FP8, all with a bias or all without."""
     layers = list(layers)
     first = layers[0]
     return all(
-        type(layer) is nn.Linear
+        type(layer) in (nn.Linear, Fp8Linear)
         and "forward" not in layer.__dict__
         and layer.in_features == first.in_features
         and layer.weight.dtype == first.weight.dtype
@@ -96,19 +99,36 @@ def _are_plain(layers: Iterable[Any]) -> bool:
     )
 
 
-def _put_together(layers: list[Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """One weight and one bias for all `layers`, whose own become parts of them."""
-    with torch.no_grad():
-        weight = torch.cat([layer.weight.data for layer in layers])
-        bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
-        start = 0
-        for layer in layers:
-            end = start + layer.out_features
-            layer.weight.data = weight[start:end]
-            if bias is not None:
-                layer.bias.data = bias[start:end]
-            start = end
-    return weight, bias
+class _Joined:
+    """Linear layers put together, whose own weights become parts of one."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        with torch.no_grad():
+            self.weight = torch.cat([layer.weight.data for layer in layers])
+            self.bias = None if layers[0].bias is None else torch.cat([layer.bias.data for layer in layers])
+            start = 0
+            for layer in layers:
+                end = start + layer.out_features
+                layer.weight.data = self.weight[start:end]
+                if self.bias is not None:
+                    layer.bias.data = self.bias[start:end]
+                start = end
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return _linear(x, self.weight, self.bias)
+
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """`silu(gate) * up`, the gate's outputs being the first half."""
+        from openai_bls.engines.embedded.gpu import vector_kernels
+        from openai_bls.engines.embedded.gpu.fused_kernels import silu_mul
+
+        if vector_kernels.is_vector(x):
+            return vector_kernels.gated_linear(x, self.weight, self.bias)
+        return silu_mul(nn.functional.linear(x, self.weight, self.bias))
+
+
+def _put_together(layers: list[Any]) -> _Joined | Fp8Linear:
+    return joined(layers) if isinstance(layers[0], Fp8Linear) else _Joined(layers)
 
 
 def _fuse_gate(module: Any) -> int:
@@ -118,18 +138,12 @@ def _fuse_gate(module: Any) -> int:
     layers = [module.gate_proj, module.up_proj]
     if not _are_plain(layers) or "silu" not in type(module.act_fn).__name__.lower():
         return 0
-    from openai_bls.engines.embedded.gpu import vector_kernels
-    from openai_bls.engines.embedded.gpu.fused_kernels import silu_mul
-
-    weight, bias = _put_together(layers)
-    down = module.down_proj
+    both, down = _put_together(layers), module.down_proj
 
     def forward(x: torch.Tensor) -> Any:
-        if vector_kernels.is_vector(x):
-            return down(vector_kernels.gated_linear(x, weight, bias))
-        return down(silu_mul(nn.functional.linear(x, weight, bias)))
+        return down(both.gated(x))
 
-    return _install(module, forward, weight)
+    return _install(module, forward, module.gate_proj)
 
 
 def _use_vector_kernel(module: Any) -> int:
@@ -138,7 +152,7 @@ def _use_vector_kernel(module: Any) -> int:
         return 0
     if not module.weight.is_contiguous() or module.weight.untyped_storage().nbytes() != module.weight.nbytes:
         return 0
-    return _install(module, functools.partial(_linear, weight=module.weight, bias=module.bias), module.weight)
+    return _install(module, functools.partial(_linear, weight=module.weight, bias=module.bias), module)
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -153,7 +167,7 @@ class _Shared:
     """Queries, keys and values of the same input in one product, handed out to three layers as they ask."""
 
     def __init__(self, layers: list[Any]) -> None:
-        self._weight, self._bias = _put_together(layers)
+        self._product = _put_together(layers)
         self._sizes = [layer.out_features for layer in layers]
         self._input: torch.Tensor | None = None
         self._parts: dict[int, torch.Tensor] = {}
@@ -161,8 +175,7 @@ class _Shared:
     def part(self, place: int, x: torch.Tensor) -> torch.Tensor:
         """Output `place` for `x`; the product is made anew for another input, or when a part is asked for again."""
         if self._input is not x or place not in self._parts:
-            product = _linear(x, self._weight, self._bias)
-            self._input, self._parts = x, dict(enumerate(product.split(self._sizes, dim=-1)))
+            self._input, self._parts = x, dict(enumerate(self._product(x).split(self._sizes, dim=-1)))
         result = self._parts.pop(place)
         if not self._parts:
             self._input = None
@@ -182,7 +195,7 @@ def _fuse_projections(module: Any) -> int:
         def forward(x: torch.Tensor, place: int = place) -> torch.Tensor:
             return shared.part(place, x)
 
-        done += _install(layer, forward, layer.weight)
+        done += _install(layer, forward, layer)
     return int(done == len(layers))
 
 
@@ -206,9 +219,9 @@ def _fuse_rotation(module: Any) -> int:
             return rotary(q, k, cos, sin)
         return original(q, k, cos, sin, *more, **named)
 
-    like, size = module.q_proj.weight, module.head_dim
-    q, k = _normal(1, 3, 4, size, like=like).transpose(1, 2), _normal(1, 3, 2, size, like=like).transpose(1, 2)
-    cos, sin = _normal(1, 3, size, like=like), _normal(1, 3, size, like=like)
+    of, size = module.q_proj, module.head_dim
+    q, k = _normal(1, 3, 4, size, of=of).transpose(1, 2), _normal(1, 3, 2, size, of=of).transpose(1, 2)
+    cos, sin = _normal(1, 3, size, of=of), _normal(1, 3, size, of=of)
     if not _close(rotary(q, k, cos, sin), original(q, k, cos, sin)):
         logger.warning("%s is left as it is: a trial came out different", original)
         return 0

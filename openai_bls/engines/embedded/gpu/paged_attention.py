@@ -25,6 +25,8 @@ from transformers import AttentionInterface
 from transformers.generation.continuous_batching import initialization
 
 from openai_bls.core.manifest import first_line
+from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded.gpu import attention_trials
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,6 @@ _LONG_PROMPT = 256
 """Queries of a sequence from which on a kernel of its own pays: below, the copy and the launches cost more."""
 _LONG_CONTEXT = 4096
 """Keys of a sequence from which on the mixed kernel shares them out."""
-_CLOSE = 0.03  # of attention over standard normal values in half precision
 
 
 def use(model: Any, kind: str) -> None:
@@ -88,7 +89,7 @@ def seconds_per_score(model: Any) -> float:
     k, v = (torch.randn(length, kv_heads, size, device=model.device, dtype=model.dtype) for _ in range(2))
     out, slots = torch.empty_like(q), torch.arange(length, device=model.device)
     has_kernel = _has_prompt_kernel(q.device, q.dtype, heads, kv_heads, size)
-    query_ends, key_ends = _ends([queries], q.device), _ends([length], q.device)
+    query_ends, key_ends = attention_trials.ends([queries], q.device), attention_trials.ends([length], q.device)
 
     def attend() -> None:
         if has_kernel:
@@ -106,8 +107,14 @@ def seconds_per_score(model: Any) -> float:
     return (time.perf_counter() - started) / rounds * layers / (queries * (length - queries / 2))
 
 
-def refusal(model: Any, kind: str) -> str | None:
-    """Reason why `model` cannot attend by `kind` here, tried on random numbers; None if it can."""
+def refusal(model: Any, kind: str, kv_cache: str = "auto") -> str | None:
+    """Reason why `model` cannot attend by `kind` here, tried on random numbers; None if it can.
+
+    Args:
+        model: on its device.
+        kind: "paged" or "varlen".
+        kv_cache: "fp8", or "auto" for the model's own type.
+    """
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None) or []
     if any(layer != "full_attention" for layer in layers) or (not layers and getattr(config, "sliding_window", None)):
@@ -120,7 +127,13 @@ def refusal(model: Any, kind: str) -> str | None:
     if size > _MOST_DIMS or heads % kv_heads:
         return f"heads of size {size}, {heads} for {kv_heads}, are not what it is made for"
     try:
-        (_try_paged if kind == "paged" else _try_varlen)(model.device, model.dtype, heads, kv_heads, size)
+        if kv_cache == "fp8" and (reason := fp8_layers.refusal(model.device, model.dtype)) is not None:
+            raise NotImplementedError(f"a KV cache in FP8: {reason}")
+        shape = (model.device, model.dtype, heads, kv_heads, size)
+        if kind == "paged":
+            attention_trials.try_paged(*shape, fp8_layers.FP8 if kv_cache == "fp8" else model.dtype)
+        else:
+            attention_trials.try_varlen(_flash, *shape)
     except Exception as error:  # of compilers, drivers and missing packages
         reason = (str(error).strip().splitlines() or [""])[0]
         return f"{type(error).__name__}: {reason}"
@@ -194,8 +207,8 @@ def _paged(
         )
         return out.unsqueeze(0), None
     written = kwargs["write_index"][layer.group]
-    layer.keys.index_copy_(0, written, k)
-    layer.values.index_copy_(0, written, v)
+    _write(layer.keys, written, k)
+    _write(layer.values, written, v)
     slots = kwargs["read_index"][layer.group]
     query_ends = kwargs["cu_seq_lens_q"]
     if not slots.numel():  # no sequence has a past: all keys are the step's own
@@ -218,9 +231,25 @@ def _paged(
     for prompt in prompts:
         rows = slice(prompt.first_query, prompt.first_query + prompt.queries)
         own = slots[prompt.first_key : prompt.first_key + prompt.keys]
-        keys, values = (cache.index_select(0, own) for cache in (layer.keys, layer.values))
+        keys, values = (_read(cache, own, q.dtype) for cache in (layer.keys, layer.values))
         prompt_attention.prompt_attention(q[rows], keys, values, out[rows], scale)
     return out.unsqueeze(0), None
+
+
+def _write(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
+    """Put `rows` into a cache; numbers beyond those of FP8 become its largest."""
+    if cache.dtype == fp8_layers.FP8:  # of which PyTorch copies no rows by index
+        narrow = rows.clamp(-fp8_layers.LARGEST, fp8_layers.LARGEST).to(cache.dtype)
+        cache.view(torch.uint8).index_copy_(0, slots, narrow.view(torch.uint8))
+    else:
+        cache.index_copy_(0, slots, rows)
+
+
+def _read(cache: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of a cache, widened to `dtype`."""
+    if cache.dtype == fp8_layers.FP8:
+        return cache.view(torch.uint8).index_select(0, slots).view(cache.dtype).to(dtype)
+    return cache.index_select(0, slots)
 
 
 def splits_keys(longest: int) -> bool:
@@ -257,7 +286,7 @@ def _has_prompt_kernel(device: torch.device, dtype: torch.dtype, heads: int, kv_
         k, v = (torch.randn(length, kv_heads, size, device=device, dtype=dtype) for _ in range(2))
         out = torch.empty_like(q)
         prompt_attention.prompt_attention(q, k, v, out, scale)
-        _require_close(out, _reference(q, k, v, scale))
+        attention_trials.require_close(out, attention_trials.reference(q, k, v, scale))
     except Exception as error:  # of compilers and drivers
         logger.warning("long prompts have no kernel of their own: %s: %s", type(error).__name__, first_line(error))
         return False
@@ -298,10 +327,7 @@ def _longest(kwargs: dict[str, Any], kind: str) -> int:
     return int(_of_full_layers(kwargs[name] if name in kwargs else kwargs[f"max_seqlen_{kind}"]))
 
 
-_Flash = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, float], torch.Tensor]
-
-
-def _find_flash() -> _Flash | None:
+def _find_flash() -> attention_trials.Flash | None:
     """PyTorch's flash attention for packed sequences, whose arguments differ from release to release."""
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -333,79 +359,3 @@ def _find_flash() -> _Flash | None:
 
 
 _flash = _find_flash()
-
-
-def _reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """Causal attention of one sequence, [queries, heads, size] over [keys, key heads, size]."""
-    groups = q.shape[1] // k.shape[1]
-    k, v = (x.float().repeat_interleave(groups, 1) for x in (k, v))
-    scores = torch.einsum("qhd,khd->hqk", q.float(), k) * scale
-    queries, keys = q.shape[0], k.shape[0]
-    ahead = torch.ones(queries, keys, dtype=torch.bool, device=q.device).triu(keys - queries + 1)
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(ahead, -torch.inf).softmax(-1), v)
-
-
-def _require_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    difference = float((found.float() - wanted).abs().max())
-    if not difference < _CLOSE:
-        raise ArithmeticError(f"a trial differs from the reference by {difference:.2g}")
-
-
-def _ends(lengths: list[int], device: torch.device) -> torch.Tensor:
-    return torch.tensor([0, *lengths], dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32)
-
-
-def _pieces(rows: torch.Tensor, lengths: list[int]) -> tuple[torch.Tensor, ...]:
-    return tuple(rows[: sum(lengths)].split(lengths))
-
-
-def _try_paged(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None:
-    """Decoding and a mixed step on random numbers; raises if they do not run or are wrong."""
-    from openai_bls.engines.embedded.gpu import attention_kernels
-
-    page_size, keys, scale = 16, [1, 33, 200], size**-0.5
-    random = torch.Generator(device).manual_seed(0)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=random, device=device, dtype=dtype)
-
-    pages = torch.randperm(60, generator=random, device=device).to(torch.int32).view(3, 20)
-    key_cache, value_cache = normal(60 * page_size, kv_heads, size), normal(60 * page_size, kv_heads, size)
-    key_ends = _ends(keys, device)
-    slots = torch.cat(
-        [
-            (row.long()[:, None] * page_size + torch.arange(page_size, device=device)).flatten()[:count]
-            for row, count in zip(pages, keys, strict=True)
-        ]
-    )
-    q, k, v = normal(3, heads, size), normal(3, kv_heads, size), normal(3, kv_heads, size)
-    for processors in (1, attention_kernels.processors(device)):
-        out = attention_kernels.decode_attention(
-            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, processors
-        )
-        for i, places in enumerate(_pieces(slots, keys)):
-            _require_close(out[i : i + 1], _reference(q[i : i + 1], key_cache[places], value_cache[places], scale))
-    queries = [1, 20, 70]
-    q = normal(96, heads, size)
-    out = attention_kernels.mixed_attention(
-        q, key_cache, value_cache, slots, _ends([*queries, 0], device), _ends([1, 33, 200, 0], device), scale
-    )
-    parts = zip(_pieces(q, queries), _pieces(out, queries), _pieces(slots, keys), strict=True)
-    for asked, answered, places in parts:
-        _require_close(answered, _reference(asked, key_cache[places], value_cache[places], scale))
-
-
-def _try_varlen(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None:
-    """Packed sequences, some with a past, on random numbers; raises if they do not run or are wrong."""
-    if _flash is None:
-        raise NotImplementedError("this PyTorch has no flash attention for packed sequences")
-    random = torch.Generator(device).manual_seed(0)
-    queries, keys, scale = [1, 20, 70], [1, 33, 200], size**-0.5
-    q, k, v = (
-        torch.randn(count, rows, size, generator=random, device=device, dtype=dtype)
-        for count, rows in ((91, heads), (234, kv_heads), (234, kv_heads))
-    )
-    out = _flash(q, k, v, _ends(queries, device), _ends(keys, device), 70, 200, scale)
-    sequences = zip(_pieces(q, queries), _pieces(k, keys), _pieces(v, keys), _pieces(out, queries), strict=True)
-    for asked, key, value, answered in sequences:
-        _require_close(answered, _reference(asked, key, value, scale))

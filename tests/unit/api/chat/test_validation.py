@@ -129,6 +129,7 @@ BAD: dict[Body, dict[str, list[Any]]] = {
         "reasoning_effort": [*NOT_STRING, "x" * 33],
         "include_reasoning": NOT_BOOL,
         "documents": [{}, "d", [1]],
+        "prediction": [*NOT_OBJECT, {}, {"type": "content"}, {"type": "x", "content": "a"}],
         "chat_template": NOT_STRING,
         "tools": [
             *({}, "f", 1, [1], [{}], [{"type": "function"}], [{"type": "web_search"}]),
@@ -259,6 +260,14 @@ def test_every_field_that_is_not_honoured_belongs_to_some_request() -> None:
     every = [f for cls in SCHEMAS.values() for f in msgspec.structs.fields(cls)]
     untyped = {f.name for f in every if getattr(f.type, "__origin__", f.type) is Any}
     assert untyped == set(schema.UNSUPPORTED) | set(schema.STRUCTURED_FIELDS)
+
+
+@pytest.mark.parametrize("content", ["a b", [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]])
+def test_a_prediction(content: Any) -> None:
+    request = parse("chat.completions", {"messages": [USER], "prediction": {"type": "content", "content": content}})
+    assert request.prediction == "a b"
+    assert request.prompt is not None
+    assert request.prompt.prediction == "a b"
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

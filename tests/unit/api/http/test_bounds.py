@@ -70,6 +70,72 @@ async def answered(bench: Bench, client: Client) -> None:
     assert (await client.answer())[0] == 200
 
 
+UPGRADES = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQA")
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 1000])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_request_for_an_upgrade_is_answered_as_if_it_asked_for_none(pieces: int, chunked: bool) -> None:
+    """With its body, and what is pipelined behind it."""
+    body = json.dumps(CHAT | {"user": VERSION.decode()}).encode()
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+    head = "\r\n".join(["POST /v1/chat/completions HTTP/1.1", "Host: x", *UPGRADES, length]).encode()
+    sent = head + b"\r\n\r\n" + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body) + VERSION
+    async with over_socket() as (bench, port):
+        client = await Client.connect(port)
+        step = -(-len(sent) // pieces)
+        for at in range(0, len(sent), step):
+            client.send(sent[at : at + step])
+            await asyncio.sleep(0)
+        await until(lambda: len(bench.engine.requests) == 1)
+        bench.engine.deliver(0, "a", "length")
+        assert (await client.answer())[0] == 200
+        assert "version" in (await client.answer())[2]
+        await answered(bench, client)
+
+
+async def test_upgrades_without_a_body() -> None:
+    async with over_socket() as (bench, port):
+        client = await Client.connect(port)
+        for length in ("X: 0", "Content-Length: 0"):
+            client.send("\r\n".join(["GET /version HTTP/1.1", "Host: x", *UPGRADES, length]).encode() + b"\r\n\r\n")
+        assert [(await client.answer())[0] for _ in range(2)] == [200, 200]
+        await answered(bench, client)
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"CONNECT evil:80", 400),
+        (b"GET /" + b"a" * (MAX_HEAD_BYTES + 2000), 431),
+        (b"GET http://[", 400),
+    ],
+)
+async def test_a_path_that_is_none_is_told(line: bytes, status: int) -> None:
+    async with over_socket() as (_, port):
+        client = await Client.connect(port)
+        client.send(line + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.refused(status)
+
+
+async def test_trailers_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no headers of the request, and nothing keeps them."""
+    headers: list[int] = []
+    complete = BoundedConnection.on_message_complete
+
+    def counted(connection: BoundedConnection) -> None:
+        headers.append(len(connection.headers))
+        complete(connection)
+
+    monkeypatch.setattr(BoundedConnection, "on_message_complete", counted)
+    body = b"POST /v1/tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    async with over_socket() as (_, port):
+        client = await Client.connect(port)
+        client.send(body + b"Authorization: Bearer x\r\n" * 1000 + b"\r\n")
+        assert (await client.answer())[0] == 400
+    assert headers == [1]
+
+
 @pytest.mark.parametrize("complete", [True, False])
 async def test_a_head_that_is_too_large(complete: bool) -> None:
     async with over_socket() as (_, port):

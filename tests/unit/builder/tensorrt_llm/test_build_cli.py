@@ -101,6 +101,11 @@ def test_every_option(tmp_path: Path) -> None:
     assert own.cpp_parameters == {"decoding_mode": "top_k"}
 
 
+def test_fp8_with_the_embedded_engine() -> None:
+    assert asked(["--engine", "transformers", "--quant", "FP8"]).options.quant == "fp8"
+    assert asked(["--engine", "tensorrt_llm", "--quant", "fp8"]).options.quant == ""
+
+
 def test_every_option_is_tried_above() -> None:
     """A new one must be added there, and to `options`."""
     parser = parse("build", []).parser
@@ -124,7 +129,8 @@ def test_every_option_is_tried_above() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--engine transformers --tp-size 2", "--tp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine transformers --pp-size 2", "--pp-size is for --engine tensorrt_llm: the engine transformers"),
+        ("--engine null --tp-size 2", "--tp-size is for engines with a model: the null engine has none"),
         ("--engine null --no-self-test", "--no-self-test is for --engine transformers: the engine null has none"),
         ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null"),
         ("--flow pytorch --quant fp8", "--quant is for --flow tensorrt: the PyTorch flow does not know it, it takes a"),
@@ -158,6 +164,8 @@ def test_every_option_is_tried_above() -> None:
         ("--max-loras 0", "--max-loras 0: at least 1 is needed"),
         ("--keep-workspace", "--keep-workspace needs --workspace DIR"),
         ("--extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read: "),
+        ("--engine transformers --quant int8_sq", "--quant int8_sq is for --engine tensorrt_llm: the engine transf"),
+        ("--engine null --quant fp8", "--quant is for --engine tensorrt_llm: the engine null does not know it"),
         ("--engine null --extra-llm-api-options ./nowhere.yaml", "--extra-llm-api-options nowhere.yaml cannot be read"),
     ],
 )

@@ -78,6 +78,9 @@ class Fake:
         self.taken.append(token_id)
         return True
 
+    def look_ahead(self, token_ids: Sequence[int]) -> list[Any]:
+        raise AssertionError("nothing is drafted here")
+
     @property
     def ended(self) -> bool:
         self.check("ended")

@@ -38,6 +38,9 @@ class Constraint:
         self.taken += 1
         return True
 
+    def look_ahead(self, token_ids: Sequence[int]) -> list[Any]:
+        raise AssertionError("nothing is drafted here")
+
     @property
     def ended(self) -> bool:
         self._check("ended")

@@ -104,6 +104,20 @@ def test_options_leave_out_all_others(options: dict[str, Any], wanted: list[str]
     assert names(choices("qwen2", **options)) == wanted
 
 
+def test_a_cache_in_fp8_has_paged_attention_alone() -> None:
+    found = choices("qwen2", gpu=True, flash=True, kv_cache_dtype="fp8")
+    assert [(choice.attention, choice.kv_cache_dtype) for choice in found] == [("paged", "fp8")]
+    assert "attention paged and a KV cache in fp8" in str(found[0])
+    for model_type, gpu, attention, why in (
+        ("qwen2", False, "auto", "there is none"),
+        ("qwen2", True, "sdpa", "attention sdpa: asked for"),
+        ("gemma2", True, "auto", "it caps its attention scores"),
+        ("mamba", True, "auto", "it keeps a state"),
+    ):
+        with pytest.raises(EngineLoadError, match=f"is for the attention paged on a GPU, .*{why}"):
+            choices(model_type, gpu=gpu, kv_cache_dtype="fp8", attention=attention)
+
+
 def test_attention_of_the_other_runner() -> None:
     with pytest.raises(EngineLoadError, match="runner dynamic_cache is asked for"):
         choices("qwen2", gpu=True, runner="dynamic_cache", attention="paged")

@@ -244,9 +244,9 @@ def test_a_load_replays_the_record_where_it_holds(folder: Path, monkeypatch: Pat
     whole: list[Any] = []
     problem = self_test.problem
 
-    def count(*given: Any) -> Any:
+    def count(*given: Any, **named: Any) -> Any:
         whole.append(given)
-        return problem(*given)
+        return problem(*given, **named)
 
     monkeypatch.setattr(self_test, "problem", count)
     assert loaded(folder).self_test == found

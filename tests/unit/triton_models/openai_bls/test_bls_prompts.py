@@ -42,6 +42,7 @@ REQUESTS = {
     "raw": PromptRequest(prompts=["a b", "", "<s>中", "</s>"]),
     "raw without special tokens": PromptRequest(prompts=["a b", "<s>中", "</s>"], add_special_tokens=False),
     "bad words": PromptRequest(prompts=["a"], bad_words=["hé", " b", "a", "a"]),
+    "prediction": PromptRequest(messages=[USER], prediction="hé <s>"),
     "tools": PromptRequest(messages=[USER], tools=[{"type": "function", "function": {"name": "f"}}]),
 }
 

@@ -19,6 +19,12 @@ def encoder(tokenizer_dir: Path) -> PromptEncoder:
     return PromptEncoder(tokenizer_dir)
 
 
+@pytest.mark.parametrize("folder", [".", "missing"])
+def test_a_tokenizer_that_is_missing(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"nothing at {tmp_path / folder}"):
+        PromptEncoder(tmp_path / folder)
+
+
 def prepare(encoder: PromptEncoder, **fields: Any) -> PromptResult:
     return encoder.prepare(PromptRequest(messages=[USER], **fields))
 
@@ -52,6 +58,14 @@ def test_raw_prompts_are_taken_as_they_stand(encoder: PromptEncoder) -> None:
     result = encoder.prepare(PromptRequest(prompts=["a b", "", "中"]))
     assert result.prompt_token_ids == [token_ids("a b"), [], token_ids("中")]
     assert encoder.prepare(PromptRequest(prompts=[])) == PromptResult([])
+
+
+def test_a_prediction_is_the_inside_of_an_output(tmp_path: Path, encoder: PromptEncoder) -> None:
+    assert prepare(encoder, prediction="a 中").prediction == token_ids("a 中")
+    bounded = PromptEncoder(write_tokenizer(tmp_path), lambda: 70_000)
+    result = prepare(bounded, prediction="a" * 70_001)
+    assert (result.param, result.code) == ("prediction", "string_above_max_length")
+    assert "The prediction has 70001 bytes" in (result.error or "")
 
 
 @pytest.mark.parametrize(

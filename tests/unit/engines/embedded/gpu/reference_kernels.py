@@ -19,6 +19,19 @@ def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> t
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(ahead, -torch.inf).softmax(-1), v)
 
 
+def read(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Rows of a cache; of one in FP8, which is copied by its bytes alone, in float32."""
+    if cache.dtype != torch.float8_e4m3fn:
+        return cache[slots]
+    return cache.view(torch.uint8)[slots].view(cache.dtype).float()
+
+
+def write(cache: torch.Tensor, slot: torch.Tensor, row: torch.Tensor) -> None:
+    if cache.dtype == torch.float8_e4m3fn:
+        cache, row = cache.view(torch.uint8), row.clamp(-448, 448).to(cache.dtype).view(torch.uint8)
+    cache[slot] = row
+
+
 def decode_attention(
     query: torch.Tensor,
     new_key: torch.Tensor,
@@ -37,9 +50,11 @@ def decode_attention(
         if not length:
             continue
         slots = torch.tensor([int(pages[i, p // page_size]) * page_size + p % page_size for p in range(length)])
-        key_cache[slots[-1]] = new_key[i]
-        value_cache[slots[-1]] = new_value[i]
-        out[i : i + 1] = causal(query[i : i + 1], key_cache[slots], value_cache[slots], scale)
+        keys, values = (read(cache, slots) for cache in (key_cache, value_cache))
+        keys[-1], values[-1] = new_key[i], new_value[i]
+        write(key_cache, slots[-1], new_key[i])
+        write(value_cache, slots[-1], new_value[i])
+        out[i : i + 1] = causal(query[i : i + 1], keys, values, scale)
     return out
 
 
@@ -66,7 +81,8 @@ def mixed_attention(
     bounds = zip(itertools.pairwise(query_ends.tolist()), itertools.pairwise(key_ends.tolist()), strict=True)
     for (q0, q1), (k0, k1) in bounds:
         if 0 < q1 - q0 <= most_queries:
-            out[q0:q1] = causal(query[q0:q1], key[places[k0:k1]], value[places[k0:k1]], scale)
+            keys, values = (read(cache, places[k0:k1]) for cache in (key, value))
+            out[q0:q1] = causal(query[q0:q1], keys, values, scale)
     return out
 
 

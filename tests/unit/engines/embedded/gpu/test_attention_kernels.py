@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels, prompt_attention, vector_kernels
+from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded.gpu import (
+    attention_kernels,
+    fp8_kernels,
+    fused_kernels,
+    prompt_attention,
+    vector_kernels,
+)
 from tests.unit.engines.embedded.gpu import reference_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -75,6 +82,39 @@ def test_mixed(dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> None
     close(found[:29], wanted[:29])
 
 
+@pytest.mark.parametrize("processors", [1, 12])
+def test_a_cache_in_fp8(processors: int) -> None:
+    torch.manual_seed(0)
+    dtype, heads, kv_heads, size = DTYPES[-1], 6, 2, 64
+
+    def in_fp8(*shape: int) -> torch.Tensor:
+        """Numbers that the interpreter need not round."""
+        return normal(*shape, dtype=torch.float32).to(torch.float8_e4m3fn)
+
+    caches = [in_fp8(40 * PAGE, kv_heads, size) for _ in range(2)]
+    copies = [cache.float().cpu() for cache in caches]
+    pages = torch.randperm(40, device=DEVICE).to(torch.int32).view(4, 10)
+    q = normal(4, heads, size, dtype=dtype)
+    k, v = (in_fp8(4, kv_heads, size).to(dtype) for _ in range(2))
+    k[0, 0, 0], v[0, 0, 0] = 5000, -5000  # more than FP8 has
+    key_ends, scale = ends(1, 64, 65, 130), size**-0.5
+    keys, values = caches
+    found = attention_kernels.decode_attention(q, k, v, keys, values, pages, key_ends, PAGE, scale, processors)
+    q, k, v = (x.float().cpu() for x in (q, k, v))
+    wanted = reference_kernels.decode_attention(
+        q, k, v, copies[0], copies[1], pages.cpu(), key_ends.cpu(), PAGE, scale, processors
+    )
+    close(found, wanted)
+    for cache, copy in zip(caches, copies, strict=True):
+        assert torch.equal(cache.float().cpu(), copy.clamp(-448, 448))
+    query_ends, key_ends = ends(1, 20, 7), ends(70, 133, 7)
+    q, slots = normal(28, heads, size, dtype=dtype), torch.randperm(40 * PAGE, device=DEVICE)[:210]
+    found = attention_kernels.mixed_attention(q, keys, values, slots, query_ends, key_ends, scale)
+    wide = [x.float().cpu() for x in (q, keys, values)]
+    bounds = [x.cpu() for x in (slots, query_ends, key_ends)]
+    close(found, reference_kernels.mixed_attention(wide[0], wide[1], wide[2], bounds[0], bounds[1], bounds[2], scale))
+
+
 @pytest.mark.parametrize("size", [64, 80])
 def test_mixed_with_split_keys(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(attention_kernels, "_LEAST_SHARE_TILES", 1)
@@ -123,6 +163,42 @@ def test_products_of_a_vector(dtype: torch.dtype, size: int, biased: bool) -> No
     gate, up = wanted.chunk(2, -1)
     close(vector_kernels.gated_linear(x, weight, bias), torch.nn.functional.silu(gate) * up)
     assert not vector_kernels.is_vector(normal(1, 2, size, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", [1024, 80])
+@pytest.mark.parametrize("biased", [True, False])
+def test_products_of_a_vector_with_fp8(size: int, biased: bool) -> None:
+    torch.manual_seed(0)
+    dtype = DTYPES[-1]
+    x, bias = normal(1, 1, size, dtype=dtype), normal(14, dtype=dtype) if biased else None
+    spread = torch.linspace(0.1, 20, 14, device=DEVICE).unsqueeze(1)  # a scale that is another row's shows
+    weight, scale = fp8_layers.quantize_weight(normal(14, size, dtype=torch.float32) * size**-0.5 * spread)
+    wide = weight.float() * scale
+    wanted = torch.nn.functional.linear(x.float(), wide, None if bias is None else bias.float())
+    close(fp8_kernels.linear(x, weight, scale, bias), wanted)
+    gate, up = wanted.to(dtype).float().chunk(2, -1)
+    torch.testing.assert_close(
+        fp8_kernels.gated_linear(x, weight, scale, bias).float(),
+        torch.nn.functional.silu(gate) * up,
+        rtol=0.02,
+        atol=0.05,
+    )
+
+
+@pytest.mark.parametrize("size", [64, 5000])
+def test_rows_in_fp8(size: int) -> None:
+    torch.manual_seed(0)
+    # Multiples of numbers in FP8 that need no rounding: the interpreter's loses the carry into the exponent.
+    wanted = torch.randint(0, 0x7F, (4, size), dtype=torch.uint8, device=DEVICE).view(torch.float8_e4m3fn).float()
+    wanted[:, 3] = -448
+    wanted[3] = 0
+    units = torch.tensor([[1.0], [0.25], [2.0**-6], [1.0]], device=DEVICE)
+    x = torch.cat([wanted * units, wanted * units], 1).to(torch.float16)[:, :size]
+    found, scale = fp8_kernels.quantize_rows(x)
+    assert found.dtype == torch.float8_e4m3fn
+    assert torch.equal(found.float(), wanted)
+    assert torch.equal(scale[:3], units[:3])
+    assert float(scale[3]) > 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

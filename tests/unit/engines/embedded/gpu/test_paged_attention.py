@@ -17,6 +17,7 @@ from openai_bls.engines.embedded import continuous_batching, gpu, model_loader
 from openai_bls.engines.embedded import engine as embedded_engine
 from openai_bls.engines.embedded.gpu import paged_attention
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner, ladder, padded
+from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from tests.unit.engines.embedded.gpu import reference_kernels
 from tests.unit.engines.embedded.overlapping import overlap
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
@@ -109,6 +110,23 @@ def test_answers_with_long_prompts(
     for i, prompt in enumerate(PROMPTS[:3]):
         assert run_all(engine, recorder, [prompt], first=1000 + i) == [expected[i]]
     assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
+
+
+def test_a_cache_in_fp8(start_with: StartPaged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine passes its self-test against the model without one, and every kernel has met the cache."""
+    choice = RunnerChoice("continuous_batching", "paged", "tried", kv_cache_dtype="fp8")
+    monkeypatch.setattr(model_loader, "choices", lambda *_: [choice])
+    monkeypatch.setattr(paged_attention, "_LONG_PROMPT", 8)
+    engine, recorder = start_with("paged")
+    for layer in range(2):
+        caches = processor_of(engine).cache.layer_to_allocator[layer].get_cache_for_block_table(layer)
+        assert [cache.dtype for cache in caches] == [torch.float8_e4m3fn] * 2
+        assert all(cache.float().any() for cache in caches)  # of the self-test
+    assert all(len(answer) == COUNT for answer in run_all(engine, recorder, PROMPTS))
+    assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
+    assert isinstance(engine, embedded_engine.TransformersEngine)
+    assert engine.self_test is not None
+    assert engine.self_test.kv_cache_dtype == "fp8"
 
 
 @pytest.mark.parametrize("tokens", ["64", "512"])

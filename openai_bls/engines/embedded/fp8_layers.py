@@ -1,0 +1,143 @@
+"""Linear layers with weights in FP8 (e4m3) and a scale for each output.
+
+On a GPU one token is multiplied by a kernel of our own and more by tensor cores, which round the tokens to FP8 too
+(`gpu.fp8_kernels`). On a CPU a weight is widened for each product: the memory is that of FP8, the speed is not.
+Embeddings and the output projection keep the model's own type, since what they round goes straight into the logits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from openai_bls.core.manifest import EngineLoadError
+
+FP8 = torch.float8_e4m3fn
+LARGEST = float(torch.finfo(FP8).max)
+_LEAST_CAPABILITY = (8, 9)
+"""Compute capability with tensor cores for FP8."""
+_ALIGNMENT = 16
+"""Inputs and outputs that the tensor cores' products take are multiples of this."""
+_ROUTER = re.compile(r"(^|\.)(gate|router|shared_expert_gate)$")
+
+
+class Fp8Linear(nn.Module):  # type: ignore[misc]
+    """A linear layer, or several that share their input."""
+
+    def __init__(
+        self, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, input_dtype: torch.dtype
+    ) -> None:
+        """Take over tensors.
+
+        Args:
+            weight: [outputs, inputs] in FP8, contiguous.
+            scale: float32 [outputs, 1].
+            bias: [outputs] in the type of inputs.
+            input_dtype: type of inputs and outputs, the model's own.
+        """
+        super().__init__()
+        self.input_dtype = input_dtype
+        self.out_features, self.in_features = weight.shape
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.weight_scale = nn.Parameter(scale, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., inputs] to [..., outputs]."""
+        if x.is_cuda:
+            from openai_bls.engines.embedded.gpu import fp8_kernels
+
+            return fp8_kernels.linear(x, self.weight, self.weight_scale, self.bias)
+        return nn.functional.linear(x, (self.weight.float() * self.weight_scale).to(x.dtype), self.bias)
+
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """`silu(gate) * up`, the gate's outputs being the first half."""
+        if x.is_cuda:
+            from openai_bls.engines.embedded.gpu import fp8_kernels
+
+            return fp8_kernels.gated_linear(x, self.weight, self.weight_scale, self.bias)
+        gate, up = self(x).chunk(2, -1)
+        return nn.functional.silu(gate) * up
+
+
+def joined(layers: list[Fp8Linear]) -> Fp8Linear:
+    """One layer with the outputs of all, whose own weights become parts of its."""
+    weight, scale = (
+        torch.cat([getattr(layer, name).data.view(kind) for layer in layers]).view(dtype)
+        for name, kind, dtype in (("weight", torch.uint8, FP8), ("weight_scale", torch.float32, torch.float32))
+    )
+    biases = [layer.bias.data for layer in layers if layer.bias is not None]
+    found = Fp8Linear(weight, scale, torch.cat(biases) if biases else None, layers[0].input_dtype)
+    start = 0
+    for layer in layers:
+        end = start + layer.out_features
+        layer.weight.data, layer.weight_scale.data = weight[start:end], scale[start:end]
+        if found.bias is not None and layer.bias is not None:
+            layer.bias.data = found.bias.data[start:end]
+        start = end
+    return found
+
+
+def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Reason why a device multiplies no FP8 weights with activations of `dtype`; None if it does."""
+    if device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _LEAST_CAPABILITY:
+        least, found = (".".join(map(str, numbers)) for numbers in (_LEAST_CAPABILITY, capability))
+        return f"a GPU computes it from {least} on, and the {torch.cuda.get_device_name(device)} has {found}"
+    if dtype != torch.bfloat16:
+        return f"a GPU computes it in bfloat16 alone, not in {str(dtype).removeprefix('torch.')} (--dtype bfloat16)"
+    return None
+
+
+def quantize_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight [outputs, inputs] in FP8, and the scale of each output, float32 [outputs, 1]."""
+    rows = weight.float()
+    scale = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+    return (rows / scale).clamp(-LARGEST, LARGEST).to(FP8), scale
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def quantize(model: Any, device: torch.device) -> int:
+    """Quantize the linear layers of `model`, which lies anywhere, onto `device`; returns how many.
+
+    Raises:
+        EngineLoadError: most of its weights are in no linear layer.
+    """
+    if any(".experts." in name and parameter.dim() > 2 for name, parameter in model.named_parameters()):
+        raise EngineLoadError("--quant fp8 is for dense models: the weights of this one's experts are no linear layers")
+    layers = {
+        path: layer for path, layer in _linear_layers(model).items() if not _ROUTER.search(path) and is_aligned(layer)
+    }
+    if not layers:
+        raise EngineLoadError("--quant fp8: the model has no linear layer beside its output projection")
+    for path, layer in layers.items():
+        weight, scale = quantize_weight(layer.weight.to(device))
+        replace(model, path, weight, scale)
+    return len(layers)
+
+
+def _linear_layers(model: Any) -> dict[str, nn.Linear]:
+    head = model.get_output_embeddings()
+    return {path: module for path, module in model.named_modules() if type(module) is nn.Linear and module is not head}
+
+
+def is_aligned(layer: Any) -> bool:
+    """True if tensor cores take a weight of the layer's size; others keep the model's type."""
+    return not (layer.in_features % _ALIGNMENT or layer.out_features % _ALIGNMENT)
+
+
+def replace(model: Any, path: str, weight: torch.Tensor, scale: torch.Tensor) -> None:
+    """Put an `Fp8Linear` in the place of the linear layer at `path`."""
+    old = model.get_submodule(path)
+    bias = None if old.bias is None else old.bias.data.to(weight.device)
+    model.set_submodule(path, Fp8Linear(weight, scale, bias, old.weight.dtype))
+
+
+def is_quantized(model: Any) -> bool:
+    """True if a model has weights in FP8."""
+    return any(isinstance(module, Fp8Linear) for module in model.modules())

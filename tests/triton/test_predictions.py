@@ -1,0 +1,106 @@
+"""Speculative decoding over the real server: OpenAI's predicted outputs by the official SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionPredictionContentParam
+
+from openai_bls.launcher.testing import RunningServer, run_server
+from tests.triton.conftest import SHORT_CHATS
+from tests.triton.metrics import find, scrape
+from tests.triton.test_chat_models import until
+
+
+@pytest.fixture(scope="module")
+def speculating(repository: Path) -> Iterator[RunningServer]:
+    with run_server(repository, {"OPENAI_BLS_ENGINE_SPECULATIVE_METHOD": "ngram"}) as running:
+        yield running
+
+
+def content(text: str) -> ChatCompletionPredictionContentParam:
+    return {"type": "content", "content": text}
+
+
+def drafted(server: RunningServer) -> tuple[float, float]:
+    """Tokens drafted and accepted, which the server knows about a second later."""
+    samples = scrape(server)
+    names = ("num_draft_tokens", "num_accepted_tokens")
+    drafts, accepted = (find(samples, f"engine_spec_decode_{name}_total", model="demo") for name in names)
+    return drafts, accepted
+
+
+def test_predicted_outputs(speculating: RunningServer) -> None:
+    """Right, wrong from the middle on, and in parts: the answers are the golden ones, and usage tells."""
+    with openai.OpenAI(base_url=speculating.openai_url, api_key="none", max_retries=0) as client:
+        for golden in SHORT_CHATS[:3]:
+            messages: Any = golden.messages
+            middle = len(golden.answer) // 2
+            half: ChatCompletionPredictionContentParam = {
+                "type": "content",
+                "content": [
+                    {"type": "text", "text": golden.answer[:middle]},
+                    {"type": "text", "text": "Zz " * 30},
+                ],
+            }
+            for prediction in (content(golden.answer), half):
+                answer = client.chat.completions.create(
+                    model="demo",
+                    messages=messages,
+                    temperature=0,
+                    max_tokens=80,
+                    prediction=prediction,
+                )
+                assert answer.choices[0].message.content == golden.answer
+                assert answer.usage is not None
+                details = answer.usage.completion_tokens_details
+                assert details is not None
+                accepted, rejected = details.accepted_prediction_tokens, details.rejected_prediction_tokens
+                assert accepted is not None
+                assert rejected is not None
+                assert answer.usage.completion_tokens == golden.tokens
+                if prediction is half:
+                    assert 0 < accepted < golden.tokens
+                    assert rejected >= 30
+                else:
+                    # The end token is in no prediction.
+                    assert (accepted, rejected) == (golden.tokens - (golden.finish == "stop"), 0)
+        stream = client.chat.completions.create(
+            model="demo",
+            messages=messages,
+            temperature=0,
+            max_tokens=80,
+            prediction=content(golden.answer),
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+        assert "".join(pieces) == golden.answer
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens_details is not None
+        assert chunks[-1].usage.completion_tokens_details.accepted_prediction_tokens
+        plain = client.chat.completions.create(
+            model="demo",
+            messages=messages,
+            temperature=0,
+            max_tokens=80,
+        )
+        assert plain.choices[0].message.content == golden.answer
+        assert plain.usage is not None
+        assert plain.usage.completion_tokens_details is not None
+        assert plain.usage.completion_tokens_details.accepted_prediction_tokens is None
+    # Wrong from the middle on, so that fewer are accepted than drafted.
+    until(lambda: 0 < drafted(speculating)[1] < drafted(speculating)[0])
+
+
+def test_a_prediction_needs_the_setting(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="OPENAI_BLS_ENGINE_SPECULATIVE_METHOD=ngram") as info:
+        client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "x"}], prediction=content("y")
+        )
+    assert (info.value.param, info.value.code) == ("prediction", "unsupported_parameter")

@@ -1,0 +1,32 @@
+"""Process of a rank that does on the CPU what it would do on a GPU, but for streams and graphs."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from openai_bls.engines.embedded import continuous_batching, gpu, model_loader
+from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.tensor_parallel import follower
+from tests.unit.engines.embedded.gpu import reference_kernels
+from tests.unit.engines.embedded.gpu.test_paged_attention import ReplayingRunner
+from tests.unit.engines.embedded.overlapping import overlap
+
+
+def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
+    """Overlapping steps, paged attention, and steps that are captured and replayed."""
+    overlap(patch)
+    for name in ("attention_kernels", "prompt_attention"):
+        patch.setitem(sys.modules, f"openai_bls.engines.embedded.gpu.{name}", reference_kernels)
+        patch.setattr(gpu, name, reference_kernels, raising=False)
+
+    def set_attention(model: Any, *_: Any) -> None:
+        paged_attention.use(model, "paged")
+
+    patch.setattr(model_loader, "_set_attention", set_attention)
+    patch.setattr(continuous_batching, "CudaGraphRunner", ReplayingRunner)
+
+
+if __name__ == "__main__":
+    as_on_a_gpu(pytest.MonkeyPatch())
+    follower.main(sys.argv[1:])
