@@ -163,11 +163,6 @@ class Admission:
         """Requests that wait."""
         return self._queue.count
 
-    @property
-    def waiting_tokens(self) -> int:
-        """Prompt tokens of the requests that wait."""
-        return self._queue.prompt_tokens
-
     # --- refusal ---
 
     def check(

@@ -61,10 +61,17 @@ async def within(deadline: Deadline | None, work: Awaitable[T]) -> T:
     """
     if deadline is None:
         return await work
+    # Not wait_for: up to Python 3.11 it forgets that it was cancelled when the result comes just then, and from 3.12 on
+    # it drops a result that comes just at the deadline.
+    task = asyncio.ensure_future(work)
     try:
-        return await asyncio.wait_for(work, deadline.left_s)
-    except asyncio.TimeoutError:
-        raise RequestDeadlineError(deadline.timeout_s, waited=True) from None
+        await asyncio.wait([task], timeout=deadline.left_s)
+        if task.done():
+            return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    raise RequestDeadlineError(deadline.timeout_s, waited=True)
 
 
 class Service:

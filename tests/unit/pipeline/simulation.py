@@ -245,7 +245,7 @@ class World:
         """Let everything happen, to the end of the last request."""
         self.clock.run()
         assert self.ended == self.asked
-        assert (self.admission.running, self.admission.waiting, self.admission.waiting_tokens) == (0, 0, 0)
+        assert (self.admission.running, self.admission.waiting) == (0, 0)
         return self
 
     def answers(self) -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -19,12 +20,15 @@ from openai_bls.core.errors import (
     ModelNotFoundError,
     OverloadedError,
     RateLimitError,
+    RequestDeadlineError,
 )
-from openai_bls.core.request import ValidRequest
+from openai_bls.core.request import Deadline, ValidRequest
 from openai_bls.output.detect import detect
+from openai_bls.pipeline.service import within
 from tests.unit.core_support import (
     EOS,
     VOCAB_SIZE,
+    WAIT_S,
     Bench,
     FakeSink,
     chat,
@@ -684,3 +688,27 @@ async def test_queue_time_begins_before_the_engine_has_a_request() -> None:
     assert gone.queued_at is not None
     assert gone.queue_s is not None
     assert 0 < gone.queue_s <= gone.ended_at - gone.queued_at
+
+
+async def test_a_result_that_comes_as_its_request_is_cancelled() -> None:
+    """The request ends all the same: its client has gone."""
+    result = asyncio.get_running_loop().create_future()
+    request = asyncio.ensure_future(within(Deadline(time.monotonic() + WAIT_S, WAIT_S), result))
+    await asyncio.sleep(0)
+    result.set_result("prepared")
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+
+
+async def test_a_result_that_comes_at_the_deadline() -> None:
+    result = asyncio.get_running_loop().create_future()
+    result.set_result("prepared")
+    assert await within(Deadline(time.monotonic(), 1), result) == "prepared"
+
+
+async def test_work_that_misses_its_deadline_is_cancelled() -> None:
+    never = asyncio.get_running_loop().create_future()
+    with pytest.raises(RequestDeadlineError):
+        await within(Deadline(time.monotonic(), 1), never)
+    assert never.cancelled()
