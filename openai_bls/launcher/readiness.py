@@ -60,9 +60,9 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-def expected_models(repository: Path, args: Sequence[str] = ()) -> list[str]:
-    """The models that a server started with `args` loads from `repository`."""
-    names = model_names(repository)
+def expected_models(repository: Path, args: Sequence[str] = (), further: Sequence[Path] = ()) -> list[str]:
+    """The models that a server started with `args` loads from `repository`, then those of `further` ones."""
+    names = [name for path in (repository, *further) for name in model_names(path)]
     if flag_values(args, "--model-control-mode")[-1:] == ["explicit"]:
         chosen = flag_values(args, "--load-model")
         return names if "*" in chosen else [name for name in names if name in chosen]

@@ -276,7 +276,7 @@ class _Foreground:
         self._console = console
         self._process = process
         self._stops = stops
-        self._names = expected_models(options.repository, options.extra)
+        self._names = expected_models(options.repository, options.extra, options.further_repositories)
         self._openai = serves_openai(self._names, options.ports)
         self._engines = len(checks.engine_models(self._names))
         self._log = log

@@ -252,13 +252,16 @@ def test_refusals_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 def test_expected_models(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
+    own, further = tmp_path / "own", tmp_path / "further"
+    for folder in (own / "a", own / "b", further / "a_guard"):
+        folder.mkdir(parents=True)
     explicit = ["--model-control-mode=explicit"]
-    assert expected_models(tmp_path) == ["a", "b"]
-    assert expected_models(tmp_path, explicit) == []
-    assert expected_models(tmp_path, [*explicit, "--load-model=b"]) == ["b"]
-    assert expected_models(tmp_path, [*explicit, "--load-model", "*"]) == ["a", "b"]
+    assert expected_models(own) == ["a", "b"]
+    assert expected_models(own, explicit) == []
+    assert expected_models(own, [*explicit, "--load-model=b"]) == ["b"]
+    assert expected_models(own, [*explicit, "--load-model", "*"]) == ["a", "b"]
+    assert expected_models(own, [], [further]) == ["a", "b", "a_guard"]
+    assert expected_models(own, [*explicit, "--load-model=a_guard"], [further]) == ["a_guard"]
 
 
 def test_nothing_listens() -> None:
