@@ -179,7 +179,7 @@ def with_tls(ports: Ports, repository: Path, environ: Mapping[str, str]) -> Port
         # The server itself says what is wrong with it.
         return ports
     try:
-        return replace(ports, tls=TlsFiles.of(settings) is not None)
+        return replace(ports, tls=TlsFiles.of(settings) is not None, client_certificates=bool(settings.ssl_ca_certs))
     except TlsError as error:
         raise LaunchError(f"no HTTPS on /v1: {error}") from None
 

@@ -52,6 +52,8 @@ def examples(host: str, ports: Ports, names: Sequence[str], model: str, triton_h
         title = "OpenAI API"
         if ports.tls:
             title += ", by the name in its certificate; for a CA of your own: curl --cacert FILE, or SSL_CERT_FILE=FILE"
+        if ports.client_certificates:
+            title += "; with a certificate of the client: curl --cert FILE --key FILE"
         parts.append((title, _curl("-s", f"{base}/chat/completions", chat)))
         parts.append(
             (

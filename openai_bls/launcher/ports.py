@@ -29,6 +29,8 @@ class Ports:
     openai: int = 9000
     tls: bool = False
     """/v1 speaks HTTPS."""
+    client_certificates: bool = False
+    """/v1 wants a certificate of its clients."""
 
     def openai_root(self, host: str) -> str:
         """URL, without a path, at which this machine reaches a /v1 that is bound to `host`."""

@@ -66,7 +66,11 @@ class Asker:
         self._server = server
         # A key must not be empty; servers without keys take any.
         self._client = openai.OpenAI(
-            base_url=server.url, api_key=server.api_key or "none", timeout=server.timeout, max_retries=0
+            base_url=server.url,
+            api_key=server.api_key or "none",
+            timeout=server.timeout,
+            max_retries=0,
+            http_client=openai.DefaultHttpxClient(verify=server.tls),
         )
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import ssl
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,8 @@ class Connection(NamedTuple):
     """Empty for none."""
     timeout: float
     """Seconds until an answer begins, and between its pieces."""
+    tls: ssl.SSLContext | bool = True
+    """Verification of https URLs, for httpx, with the client's own certificate if it has one."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -35,7 +38,7 @@ class Connection(NamedTuple):
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add --url, --model, --api-key-file and --timeout."""
+    """Add --url, --model, --api-key-file, --client-certfile, --client-keyfile and --timeout."""
     parser.add_argument("--url", type=base_url, default=DEFAULT_URL, help="of /v1 (default: %(default)s)")
     parser.add_argument("--model", help="the served name to ask for (default: the first of /v1/models)")
     parser.add_argument(
@@ -43,6 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="a file with the key (default: OPENAI_API_KEY, then OPENAI_BLS_API_KEY; without these none)",
+    )
+    parser.add_argument(
+        "--client-certfile", type=Path, metavar="FILE", help="certificate of the client, where a server wants one, PEM"
+    )
+    parser.add_argument(
+        "--client-keyfile", type=Path, metavar="FILE", help="its private key, PEM (default: in --client-certfile)"
     )
     parser.add_argument(
         "--timeout",
@@ -76,7 +85,7 @@ def connection(options: Namespace) -> Connection:
     """The connection that a command line asks for.
 
     Raises:
-        LaunchError: the file of the key cannot be read, or is empty.
+        LaunchError: the file of the key cannot be read, or is empty, or the client's certificate cannot be used.
     """
     path: Path | None = options.api_key_file
     if path is None:
@@ -90,7 +99,23 @@ def connection(options: Namespace) -> Connection:
             raise LaunchError(f"{path} has no key")
     if not key.isascii() or any(character.isspace() for character in key):
         raise LaunchError("the API key has characters that a header cannot carry")
-    return Connection(options.url, key, options.timeout)
+    return Connection(options.url, key, options.timeout, _tls(options.client_certfile, options.client_keyfile))
+
+
+def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | bool:
+    if certificate is None:
+        if key is not None:
+            raise LaunchError("--client-keyfile needs --client-certfile")
+        return True
+    import httpx
+
+    context = httpx.create_ssl_context()
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        named = certificate if key is None else f"{certificate}, {key}"
+        raise LaunchError(f"no certificate, or no key of it, in PEM form: {named}: {error}") from None
+    return context
 
 
 def served_models(server: Connection) -> list[str]:
@@ -102,7 +127,9 @@ def served_models(server: Connection) -> list[str]:
     import httpx
 
     try:
-        answer = httpx.get(f"{server.url}/models", headers=server.headers, timeout=min(server.timeout, 30.0))
+        answer = httpx.get(
+            f"{server.url}/models", headers=server.headers, timeout=min(server.timeout, 30.0), verify=server.tls
+        )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise LaunchError(unreachable(server.url, error)) from None
     if answer.status_code != 200:

@@ -68,9 +68,13 @@ def _aiperf(options: Namespace) -> str | None:
             raise LaunchError("aiperf is not installed: `pip install aiperf`, or leave out --tool aiperf")
         if writes:
             raise LaunchError("--output and --plot are of the load generator here: aiperf writes files of its own")
+        if options.client_certfile is not None:
+            raise LaunchError("aiperf has no option for a client certificate: leave out --tool aiperf")
         return path
-    if path is not None and (writes or not options.tokenizer):
+    if path is not None and (writes or options.client_certfile is not None or not options.tokenizer):
         why = "--output and --plot are not for it" if writes else "it needs a --tokenizer"
+        if options.client_certfile is not None:
+            why = "it has no option for a client certificate"
         Console().line(f"aiperf is installed and not used: {why}")
         return None
     return path

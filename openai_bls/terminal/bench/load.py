@@ -77,7 +77,7 @@ class Load:
         prompts = [self._prompt() for _ in range(level.requests)]
         # No limit on connections of its own: what waits for one would count as the server's time.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        async with httpx.AsyncClient(limits=limits, timeout=self._server.timeout) as client:
+        async with httpx.AsyncClient(limits=limits, timeout=self._server.timeout, verify=self._server.tls) as client:
             start = time.monotonic()
             if level.rate:
                 samples = await self._open(client, prompts, level.rate)

@@ -58,7 +58,13 @@ def _prompt_tokens(server: Connection, model: str, prompt: str) -> int | None:
     """Tokens of a prompt as `usage` counts them."""
     body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": prompt}], "max_tokens": 1}
     try:
-        answer = httpx.post(f"{server.url}/chat/completions", json=body, headers=server.headers, timeout=server.timeout)
+        answer = httpx.post(
+            f"{server.url}/chat/completions",
+            json=body,
+            headers=server.headers,
+            timeout=server.timeout,
+            verify=server.tls,
+        )
     except httpx.HTTPError as error:
         raise LaunchError(unreachable(server.url, error)) from None
     try:

@@ -365,6 +365,8 @@ def test_a_certificate_is_looked_at_before_anything_is_started(tmp_path: Path) -
     (tmp_path / "openai_bls" / "config.pbtxt").write_text('name: "openai_bls"\n')
     settings = {f"OPENAI_BLS_{name.upper()}": path for name, path in Authority(tmp_path).settings().items()}
     assert with_tls(PORTS, tmp_path, settings) == replace(PORTS, tls=True)
+    wanting = {**settings, "OPENAI_BLS_SSL_CA_CERTS": str(Authority(tmp_path, "clients").file)}
+    assert with_tls(PORTS, tmp_path, wanting) == replace(PORTS, tls=True, client_certificates=True)
     assert with_tls(PORTS, tmp_path, {}) == PORTS
     with pytest.raises(LaunchError, match=r"no HTTPS on /v1: /no/file cannot be read: No such file"):
         with_tls(PORTS, tmp_path, {**settings, "OPENAI_BLS_SSL_KEYFILE": "/no/file"})
@@ -378,6 +380,9 @@ def test_addresses_over_https() -> None:
     assert "https://127.0.0.1:9443/v1/chat/completions" in text
     assert "http://127.0.0.1:8000/v2" in text
     assert "--cacert FILE" in text
+    assert "--cert FILE" not in text
+    text = examples("0.0.0.0", replace(ports, client_certificates=True), ["openai_bls"], "m")
+    assert "--cert FILE --key FILE" in text
 
 
 def test_readiness_over_https(tmp_path: Path) -> None:

@@ -101,6 +101,43 @@ def test_https_that_fails(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_client_certificate(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, shown: bool
+) -> None:
+    """Both clients show it."""
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue())
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    fake.socket = context.wrap_socket(fake.socket, server_side=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    certificate, key = map(str, authority.issue("client"))
+    words = ["--url", fake.url.replace("http:", "https:")]
+    words += ["--client-certfile", certificate, "--client-keyfile", key] if shown else []
+    status = 0 if shown else 2
+    assert ask(fake, monkeypatch, *words) == status
+    assert ("Hello" in capsys.readouterr().out) == shown
+    load = ["--tool", "own", "--concurrency", "1", "--requests", "1", "--warm-up", "0"]
+    assert cli.main(["bench", *words, *load]) == status
+
+
+def test_a_client_certificate_that_cannot_be_used(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    certificate, _ = Authority(tmp_path).issue()
+    for words, said in (
+        (["--client-keyfile", "k"], "--client-keyfile needs --client-certfile"),
+        (["--client-certfile", str(certificate)], f"no key of it, in PEM form: {certificate}: "),
+        (["--client-certfile", "/none"], "No such file"),
+    ):
+        assert ask(fake, monkeypatch, *words) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert len(error.splitlines()) == 1
+
+
 def test_a_client_certificate_is_no_key() -> None:
     error = {"message": "A client certificate is missing.", "code": "client_certificate_required"}
     said = refusal(Connection("https://x/v1", "", 1), 401, {"error": error})
