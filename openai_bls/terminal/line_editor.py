@@ -53,8 +53,8 @@ def _keys() -> KeyBindings:
     def _send(event: KeyPressEvent) -> None:
         event.current_buffer.validate_and_handle()
 
+    # Not Ctrl-J: a terminal hands on an Enter that was typed before the prompt as that.
     @keys.add("escape", "enter")
-    @keys.add("c-j")
     def _new_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 

@@ -233,9 +233,10 @@ def test_a_session_on_a_terminal(fake: FakeServer, tmp_path: Path) -> None:
         os.execv(sys.executable, [sys.executable, "-m", "openai_bls", "chat", "--url", fake.url])
     seen = b""
     try:
+        # Before it is ready.
+        os.write(terminal, b"Hi\r")
         while BRACKETED_PASTE not in seen:
             seen += os.read(terminal, 4096)
-        os.write(terminal, b"Hi\r")
         assert fake.holding.wait(20)
         while b"you" not in seen.partition(b"Hello")[2]:
             seen += os.read(terminal, 4096)
@@ -245,6 +246,9 @@ def test_a_session_on_a_terminal(fake: FakeServer, tmp_path: Path) -> None:
         fake.hold.set()
         while BRACKETED_PASTE not in seen.partition(b"stopped")[2]:
             seen += os.read(terminal, 4096)
+        os.write(terminal, b"Again\r")
+        while BRACKETED_PASTE not in seen.partition(b"tokens/s")[2]:
+            seen += os.read(terminal, 4096)
         os.write(terminal, b"\x04")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         pid = 0
@@ -253,4 +257,5 @@ def test_a_session_on_a_terminal(fake: FakeServer, tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         os.close(terminal)
-    assert "+Hi" in (tmp_path / "openai_bls" / "chat_history").read_text()
+    history = (tmp_path / "openai_bls" / "chat_history").read_text().splitlines()
+    assert [line for line in history if line.startswith("+")] == ["+Hi", "+Again"]
