@@ -55,6 +55,21 @@ def answer(client: openai.OpenAI, *questions_and_answers: str, **options: Any) -
     return text
 
 
+def test_what_is_kept_and_malformed_is_left_out(playground: Playground) -> None:
+    """Another release may have kept it."""
+    answer = {"role": "assistant", "content": "fine", "stats": {"firstMs": "soon"}}
+    malformed = [None, 1, {"role": "user"}, {**answer, "content": 1}, {**answer, "toolCalls": {}}]
+    calls = [{**answer, "toolCalls": [call]} for call in (None, {"name": "f"}, {"name": "f", "arguments": {}})]
+    page = playground.page
+    for kept, shown in (([*malformed, *calls, {"role": "user", "content": "hello"}, answer], ["fine"]), ({"a": 1}, [])):
+        # As the page begins: when it is left it keeps what it has.
+        page.add_init_script(f"localStorage.setItem('openai_bls.chat', {json.dumps(json.dumps(kept))})")
+        page.reload()
+        page.wait_for_selector("#model option", state="attached")
+        assert playground.answers == shown
+        assert playground.questions == ["hello"] * len(shown)
+
+
 def test_an_answer_streams_in(playground: Playground, client: openai.OpenAI) -> None:
     playground.ask(QUESTION)
     whole = completion(client, QUESTION)

@@ -5,8 +5,35 @@ import { kept, keptJson } from "./storage.js";
 /** Left out of what is kept: large, and of use to the last answers alone. */
 const PASSING = new Set(["tokens", "request"]);
 
+/** Numbers of an answer's stats; null where they are not known. */
+const STATS = ["firstMs", "tokensPerSecond", "promptTokens", "cachedTokens", "completionTokens"];
+
+const isText = (value) => typeof value === "string";
+const isTextOrNone = (value) => value === undefined || value === null || isText(value);
+
+/** True for a message that can be shown: another release may have kept it, or a hand changed it. */
+function isMessage(message) {
+  const { role, content, reasoning, toolCalls = [] } = message ?? {};
+  return (
+    (role === "user" || role === "assistant") &&
+    isText(content) &&
+    isTextOrNone(reasoning) &&
+    Array.isArray(toolCalls) &&
+    toolCalls.every((call) => isText(call?.name) && isText(call.arguments) && isTextOrNone(call.result))
+  );
+}
+
+const hasStats = ({ stats }) => Boolean(stats) && STATS.every((name) => stats[name] === null || typeof stats[name] === "number");
+
+/** The messages that were kept, without what is malformed. */
+function keptMessages() {
+  const found = keptJson("chat", []);
+  if (!Array.isArray(found)) return [];
+  return found.filter(isMessage).map((message) => (hasStats(message) ? message : { ...message, stats: null }));
+}
+
 export class Conversation {
-  messages = keptJson("chat", []).filter((message) => message?.role === "user" || message?.role === "assistant");
+  messages = keptMessages();
 
   add(message) {
     this.messages.push(message);
