@@ -7,6 +7,7 @@ Triton, and one tells its metrics port what has changed.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import logging
 import threading
@@ -54,6 +55,9 @@ _SERVER_RETRY_S = 0.1
 _FRONT_ENDS_S = 10.0
 # Seconds a request waits for an engine that is still loading.
 _ENGINE_WAIT_S = 30.0
+# Seconds that everything has to end when the model is unloaded. A server that stops waits for that, up to its exit
+# timeout, and then ends with an error.
+_CLOSE_S = 15.0
 
 
 class Runtime:
@@ -138,8 +142,12 @@ class Runtime:
         """End what runs with an error, stop listening, free the threads."""
         self._closing.set()
         if self._thread.is_alive():
+            ended = asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop)
             try:
-                asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
+                ended.result(_CLOSE_S)
+            except concurrent.futures.TimeoutError:
+                running = {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks(self._loop)}
+                logger.error("not all has ended after %g s: %s", _CLOSE_S, ", ".join(sorted(running)))
             finally:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
