@@ -13,7 +13,7 @@ import inspect
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ import torch
 from torch.nn import functional
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
-from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels
+from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded.gpu import attention_kernels, fp8_kernels, fused_kernels, vector_kernels
 
 Call = Callable[[int], Any]
 """Runs a contender on one set of inputs, given its number."""
@@ -214,8 +215,47 @@ def small_inputs(model: Model, name: str, tokens: int) -> tuple[torch.Tensor, ..
     return q, k, normal(1, tokens, model.size), normal(1, tokens, model.size)
 
 
-def _apply(function: Callable[..., Any], sets: list[tuple[torch.Tensor, ...]], i: int) -> Any:
+def _apply(function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], i: int) -> Any:
     return function(*sets[i])
+
+
+def _scales(quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], x: torch.Tensor) -> torch.Tensor:
+    # Only scales are compared: rounding a tie the other way moves a number in FP8 by a sixteenth.
+    return quantize(x)[1]
+
+
+def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
+    """Products of each number of rows with weights in FP8, and the rounding of the rows; one row is not rounded."""
+    joined = (model.heads + 2 * model.kv_heads) * model.size
+    shapes = {
+        "qkv": (joined, model.hidden),
+        "o": (model.hidden, model.heads * model.size),
+        "gate, up": (2 * model.intermediate, model.hidden),
+        "down": (model.hidden, model.intermediate),
+    }
+    cases = []
+    for name, (outputs, size) in shapes.items():
+        count = max(2, min(16, round(_SETS_BYTES / (outputs * size))))
+        weights = [fp8_layers.quantize_weight(normal(outputs, size)) for _ in range(count)]
+        wide = [(weight.float() * scale).to(DTYPE) for weight, scale in weights]
+        for number in rows:
+            x = normal(1, number, size)
+            plain = [(x, weight, None) for weight in wide]
+            contenders: dict[str, Call] = {
+                "ours": functools.partial(_apply, fp8_kernels.linear, [(x, *weight, None) for weight in weights]),
+                "functional.linear, not FP8": functools.partial(_apply, functional.linear, plain),
+            }
+            if number == 1:
+                contenders["ours, not FP8"] = functools.partial(_apply, vector_kernels.linear, plain)
+            cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count))
+    for number in rows[1:]:
+        inputs = [(normal(number, model.hidden),) for _ in range(8)]
+        functions = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
+        contenders = {
+            name: functools.partial(_apply, functools.partial(_scales, one), inputs) for name, one in functions.items()
+        }
+        cases.append(measure(Case("quantize_rows", f"{number:,}"), contenders, len(inputs)))
+    return cases
 
 
 def small_kernels(model: Model, sizes: tuple[int, ...]) -> tuple[list[Case], dict[str, float]]:
@@ -263,6 +303,7 @@ def main() -> int:
         size = f"{prompt:,} after {past:,}" + f", beside {others} × 2,048" * bool(others)
         keys = [past + prompt, *[2048] * others]
         cases.append(packed_attention(Model(), size, [prompt, *[1] * others], keys))
+    cases += fp8_products(Model(), (1, 2, 16, 64, 1024))
     compiling = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}. Seconds to compile, cold: {compiling}.")
     print(f"\n{markdown(cases)}")
