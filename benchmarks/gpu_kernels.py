@@ -32,6 +32,7 @@ DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
 PAGE, LIBRARY_PAGE = 32, 256
 """Tokens per page: the engine's, and the fewest that flash attention's block tables take."""
 _CLOSE = 0.03  # relative to the largest value
+_CLOSE_IN_FP8 = 0.06  # rounding rows to FP8 alone makes 0.026 to 0.029 of normal numbers
 _SETS_BYTES = 256e6  # of keys and values over all sets of inputs: several times the L2 cache
 _REPLAYS = 20
 _ALONE = [(512, 0, 0), (2048, 0, 0), (8192, 0, 0), (512, 1536, 0), (2048, 6144, 0), (8192, 16384, 0)]
@@ -92,7 +93,7 @@ def time_us(call: Call, sets: int) -> float:
     return statistics.median(times[3:])
 
 
-def measure(case: Case, contenders: dict[str, Call], sets: int) -> Case:
+def measure(case: Case, contenders: dict[str, Call], sets: int, close: float = _CLOSE) -> Case:
     """Time all contenders and hold their results against the first one's."""
     wanted: torch.Tensor | None = None
     for name, call in contenders.items():
@@ -101,7 +102,7 @@ def measure(case: Case, contenders: dict[str, Call], sets: int) -> Case:
             found = (found[0] if isinstance(found, tuple) else found).float().flatten()
             wanted = found.clone() if wanted is None else wanted
             difference = float((found - wanted).abs().max() / wanted.abs().max())
-            if not difference <= _CLOSE:
+            if not difference <= close:
                 case.notes[name] = f"differs by {difference:.2g}"
             case.us[name] = time_us(call, sets)
         except Exception as error:  # of compilers, and of releases without a feature
@@ -247,7 +248,7 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
             }
             if number == 1:
                 contenders["ours, not FP8"] = functools.partial(_apply, vector_kernels.linear, plain)
-            cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count))
+            cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count, _CLOSE_IN_FP8))
     for number in rows[1:]:
         inputs = [(normal(number, model.hidden),) for _ in range(8)]
         functions = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
