@@ -155,7 +155,7 @@ def golden_table(results: Sequence[Result]) -> str:
         [
             one.speed.name,
             *(str(one.golden[count]) if one.golden else MISSING for count in counts),
-            one.golden_error.replace("|", "/")[:_ERROR_CHARACTERS],
+            (one.golden["error"] if one.golden else one.golden_error).replace("|", "/")[:_ERROR_CHARACTERS],
         ]
         for one in results
     ]

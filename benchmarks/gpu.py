@@ -267,7 +267,9 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     }
     # The smallest gap of logits along each answer that differs: rounding may turn small ones.
     margins = {i: lines[i]["margin"] for numbers in wrong.values() for i in numbers}
-    return {"answers": len(lines), "margins": margins} | {name: len(lines) - len(ids) for name, ids in wrong.items()}
+    error = next((answer.error for answers in found.values() for answer in answers if answer.error), "")
+    counts = {name: len(lines) - len(ids) for name, ids in wrong.items()}
+    return {"answers": len(lines), "margins": margins, "error": error} | counts
 
 
 def summary(results: Results, levels: Sequence[int]) -> str:

@@ -43,9 +43,12 @@ def test_a_refusal_is_a_row() -> None:
 
 def test_golden_answers() -> None:
     good, bad = result("1 GPU", []), result("FP8", [])
-    good.golden = {"alone": 69, "together": 68, "answers": 69, "margins": {}}
+    good.golden = {"alone": 69, "together": 68, "answers": 69, "margins": {}, "error": "a rank | ended"}
     bad.golden_error = "no end"
-    assert cells(golden_table([good, bad])) == [["1 GPU", "69", "68", "69", ""], ["FP8", *["n/a"] * 3, "no end"]]
+    assert cells(golden_table([good, bad])) == [
+        ["1 GPU", "69", "68", "69", "a rank / ended"],
+        ["FP8", *["n/a"] * 3, "no end"],
+    ]
 
 
 def test_distances() -> None:
