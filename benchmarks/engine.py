@@ -218,6 +218,11 @@ def parse_variant(text: str) -> Variant:
     return Variant(name or options or "default", {key.strip(): value.strip() for key, _, value in pairs})
 
 
+def golden_lines() -> list[dict[str, Any]]:
+    """Prompts and answers of the demo checkpoint."""
+    return [msgspec.json.decode(line) for line in (ROOT / "demo" / "golden.jsonl").read_bytes().splitlines()]
+
+
 def show_log() -> None:
     """Let the engine say what it chose."""
     logging.basicConfig(format="%(name)s: %(message)s")

@@ -28,7 +28,18 @@ import msgspec
 
 from benchmarks.asking import Asker
 from benchmarks.driver import Clients, measure, warm_up
-from benchmarks.engine import ROOT, Floor, Variant, Work, floor, gpu_versions, parse_variant, run_variant, show_log
+from benchmarks.engine import (
+    ROOT,
+    Floor,
+    Variant,
+    Work,
+    floor,
+    golden_lines,
+    gpu_versions,
+    parse_variant,
+    run_variant,
+    show_log,
+)
 from benchmarks.machine import conditions
 from benchmarks.options import levels
 from benchmarks.random_checkpoint import configuration, tensor_shapes, write
@@ -223,7 +234,7 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     from openai_bls.core.engine_types import GenerationRequest, SamplingParams
     from openai_bls.engines.registry import create_engine
 
-    lines = [msgspec.json.decode(line) for line in (ROOT / "demo" / "golden.jsonl").read_bytes().splitlines()]
+    lines = golden_lines()
     tokenizer: Any = AutoTokenizer.from_pretrained(_DEMO)
     asker = Asker()
     engine = asker.engine = create_engine(engine_dir, asker.on_step, options)
@@ -256,7 +267,9 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     }
     # The smallest gap of logits along each answer that differs: rounding may turn small ones.
     margins = {i: lines[i]["margin"] for numbers in wrong.values() for i in numbers}
-    return {"answers": len(lines), "margins": margins} | {name: len(lines) - len(ids) for name, ids in wrong.items()}
+    error = next((answer.error for answers in found.values() for answer in answers if answer.error), "")
+    counts = {name: len(lines) - len(ids) for name, ids in wrong.items()}
+    return {"answers": len(lines), "margins": margins, "error": error} | counts
 
 
 def summary(results: Results, levels: Sequence[int]) -> str:

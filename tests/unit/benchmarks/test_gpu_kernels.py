@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.gpu_kernels import Model, markdown, packed_attention, small_kernels
+from benchmarks.gpu_kernels import Model, fp8_products, markdown, packed_attention, small_kernels
 
 MODEL = Model(heads=4, kv_heads=2, size=64, hidden=96, intermediate=128)
 
@@ -13,7 +13,10 @@ def test_contenders_agree() -> None:
     torch.manual_seed(0)
     cases, _ = small_kernels(MODEL, (1, 5))
     cases.append(packed_attention(MODEL, "2 × 256", [1, 1], [256, 256]))
+    cases += fp8_products(MODEL, (1,))
     for case in cases:
         assert len(case.us) > 1
         assert not any("differs" in note for note in case.notes.values())
-    assert "| 2 × 256 |" in markdown(cases)
+    table = markdown(cases)
+    assert "| 2 × 256 |" in table
+    assert "| down, 1 |" in table

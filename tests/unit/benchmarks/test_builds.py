@@ -1,0 +1,61 @@
+"""The benchmark of builds: its manifests, and the tables of what was measured and what was refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.builds import FP8, Build, Result, attempt, distance_table, golden_table, speed_table
+from benchmarks.engine import Level, Variant
+from openai_bls.core.manifest import QuantDistance, load_manifest
+
+
+def result(name: str, rates: list[float], error: str = "") -> Result:
+    levels = [Level(i, 1, 0, 9, rate, 1, 1, 1e3 / rate, 1, 9) for i, rate in enumerate(rates)]
+    return Result(Variant(name, {}, 9.5, levels, error))
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+
+def test_a_manifest(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "m"
+    folder = FP8[1].write(tmp_path, checkpoint, 7)
+    manifest = load_manifest(folder)
+    assert (manifest.quant, manifest.max_batch_size, manifest.tensor_parallel_size) == ("fp8", 7, 1)
+    assert folder / manifest.checkpoint == checkpoint
+    assert load_manifest(Build("2 GPUs", 2).write(tmp_path, checkpoint, 7)).tensor_parallel_size == 2
+
+
+def test_ratios_are_to_the_first_build() -> None:
+    slow, fast = cells(speed_table([result("1 GPU", [250, 10000]), result("2 GPUs", [375, 13000])], (1, 64)))
+    assert slow == ["1 GPU", "9.5", "4.00", "250", "1.00", "0.10", "10,000", "1.00", ""]
+    assert fast == ["2 GPUs", "9.5", "2.67", "375", "1.50", "0.08", "13,000", "1.30", ""]
+
+
+def test_a_refusal_is_a_row() -> None:
+    refused = result("FP8", [], "its answers | are wrong")
+    _, row = cells(speed_table([result("1 GPU", [250]), refused], (1,)))
+    assert row == ["FP8", *["n/a"] * 4, "its answers / are wrong"]
+    _, row = cells(speed_table([refused, result("1 GPU", [250])], (1,)))
+    assert row == ["1 GPU", "9.5", "4.00", "250", "n/a", ""]
+
+
+def test_golden_answers() -> None:
+    good, bad = result("1 GPU", []), result("FP8", [])
+    good.golden = {"alone": 69, "together": 68, "answers": 69, "margins": {}, "error": "a rank | ended"}
+    bad.golden_error = "no end"
+    assert cells(golden_table([good, bad])) == [
+        ["1 GPU", "69", "68", "69", "a rank / ended"],
+        ["FP8", *["n/a"] * 3, "no end"],
+    ]
+
+
+def test_distances() -> None:
+    table = distance_table({"FP8": QuantDistance(tokens=9, mean=0.00726, max=0.69, same_greedy=0.99854)})
+    assert cells(table) == [["FP8", "0.0073", "0.6900", "99.85%"]]
+
+
+def test_an_error_in_the_process_is_said() -> None:
+    assert attempt(60, divmod, 7, 2) == ((3, 1), "")
+    assert "ZeroDivisionError" in attempt(60, divmod, 7, 0)[1]

@@ -1,0 +1,66 @@
+"""The benchmark of speculation: rates, loads, and its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.asking import Answer, Asker
+from benchmarks.random_checkpoint import DEMO
+from benchmarks.speculation import Load, ask, demo_chats, loads, measure, rate, table
+from openai_bls.core.engine_types import GenerationRequest, SamplingParams
+from openai_bls.engines.registry import create_engine
+
+REQUEST = GenerationRequest(0, [5, 6], 9, SamplingParams(temperature=0))
+
+
+def null_engine(folder: Path, **options: str) -> Asker:
+    asker = Asker()
+    asker.engine = create_engine(folder, asker.on_step, {"engine": "null", "null_step_delay_ms": "1"} | options)
+    return asker
+
+
+def test_a_rate_is_of_the_tokens_after_the_first() -> None:
+    times = ([3.0, 4.0, 4.0], [7.0], [8.0, 9.0])
+    assert rate([Answer(0.0, times=list(one)) for one in times]) == 1.5
+
+
+def test_ratios_are_medians_of_the_rounds() -> None:
+    load = Load("copying", [REQUEST] * 2, [100, 50, 200], [150, 100, 700], 1000, 400, 620, 600, 1)
+    row = [cell.strip() for cell in table([load]).splitlines()[2].split("|")[1:-1]]
+    assert row == ["copying", "100.0", "150.0", "2.000", "1,000", "400", "620", "600", "1 of 2"]
+
+
+def test_chats_ask_again_after_their_answer() -> None:
+    first, second = demo_chats(DEMO, 2)
+    assert len(first.again) > len(second.again) > len(second.prompt) > 0
+    assert first.again[: len(first.prompt)] == first.prompt
+
+
+def test_loads(tmp_path: Path) -> None:
+    plain = null_engine(tmp_path)
+    assert plain.engine is not None
+    try:
+        chats = demo_chats(DEMO, 2)
+        copying, quoting, sampled, noise = loads(plain, chats, 9)
+        own = [tuple(answer.tokens) for answer in ask(plain, sampled.requests)]
+        assert [request.prediction for request in copying.requests] == own
+        assert [request.prompt_token_ids for request in quoting.requests] == [chat.again for chat in chats]
+        assert not any(request.prediction for request in (*quoting.requests, *sampled.requests))
+        assert {len(request.prediction) for request in noise.requests} == {9}
+        measure(sampled, plain, plain, 2)
+        assert (len(sampled.plain), len(sampled.drafting), sampled.equal) == (2, 2, 2)
+        assert sampled.plain_steps >= 2 * 9
+    finally:
+        plain.engine.close()
+
+
+def test_errors_are_raised(tmp_path: Path) -> None:
+    asker = null_engine(tmp_path, null_crash_at_step="3")
+    assert asker.engine is not None
+    try:
+        with pytest.raises(RuntimeError):
+            ask(asker, [REQUEST])
+    finally:
+        asker.engine.close()
