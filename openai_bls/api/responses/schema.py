@@ -118,8 +118,8 @@ class CountRequest(PromptExtras, kw_only=True, forbid_unknown_fields=True):
     instructions: str | None = None
     """Those of an earlier response are not carried over."""
     previous_response_id: str | None = None
-    """A response to continue: the last 1,000 responses, 64 MiB, are kept in the memory of each `openai_bls` instance.
-    An id that is not there is a 400 `previous_response_not_found`."""
+    """A response to continue: the last 1,000 responses, 64 MiB, are kept in the memory of each `openai_bls` instance,
+    each for its API key. An id that is not there, or of another key, is a 400 `previous_response_not_found`."""
     # Read by `parsing`, which names a tool that is no function.
     tools: Annotated[list[dict[str, Any]] | None, documented(list[FunctionTool] | None)] = None
     """Functions; other kinds are refused by name. A missing `strict` is false."""
