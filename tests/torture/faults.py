@@ -113,9 +113,9 @@ def _terminate(server: Server) -> str:
     if code is None:
         server.kill()
     server.start()
-    if code is None or (code != 0 and not crippled and not server.kept_by_ensemble()):
+    if code is None or (code != 0 and not crippled and not server.kept_by_triton()):
         raise RuntimeError(f"exit code {code}")
-    return f"exit code {code}" + (" for the ensemble" if server.kept_by_ensemble() else "")
+    return f"exit code {code}" + (" for what Triton has lost" if server.kept_by_triton() else "")
 
 
 @contextlib.contextmanager

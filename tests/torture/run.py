@@ -346,7 +346,7 @@ class Run:
                 record.found(f"{history.name} has {history.files[-1]} open files, {history.files[0]} at first")
         crippled = server.crippled
         code = server.stop(at_once=crippled)
-        if code is None or (code != 0 and not crippled and not server.kept_by_ensemble()):
+        if code is None or (code != 0 and not crippled and not server.kept_by_triton()):
             record.found(f"the last stop: exit code {code}", log=server.last_words[-5000:])
         if left := server.family():
             record.found(f"processes left behind: {left}")

@@ -115,9 +115,17 @@ class Server:
             finally:
                 self.last_words = log.read().decode(errors="replace")
 
-    def kept_by_ensemble(self) -> bool:
-        """Whether the last stop waited to its timeout for the ensemble, whose requests on gRPC Triton loses then."""
-        return "Model 'ensemble' (version 1) has" in self.last_words.partition("Timeout 0: Found ")[2]
+    def kept_by_triton(self) -> bool:
+        """Whether the last stop waited to its timeout for what Triton loses of requests on gRPC.
+
+        That is requests to the ensemble that run then, and requests to any model whose client cancelled them just as
+        they ended: it has nothing in progress, and is never told to end.
+        """
+        at_the_end = self.last_words.partition("Timeout 0: Found ")[2]
+        told = "not all has ended" in self.last_words
+        return "Model 'ensemble' (version 1) has" in at_the_end or (
+            "live models and 0 in-flight" in at_the_end and not told
+        )
 
     def kill(self) -> None:
         """End whatever is left."""

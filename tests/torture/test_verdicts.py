@@ -201,12 +201,16 @@ def test_findings_of_each_head_are_saved(tmp_path: Path) -> None:
     assert (saved.count("often"), saved.count("once")) == (10, 1)
 
 
-def test_a_stop_that_waits_for_the_ensemble(tmp_path: Path) -> None:
+def test_a_stop_that_waits_for_what_triton_has_lost(tmp_path: Path) -> None:
     server = Server(tmp_path, Ports(1, 2, 3, 4), tmp_path)
     waits = "Timeout 1: Found 1 model versions\nModel 'ensemble' (version 1) has 1 in-flight inferences\n"
     server.last_words = waits
-    assert not server.kept_by_ensemble()
+    assert not server.kept_by_triton()
     server.last_words += waits.replace("Timeout 1", "Timeout 0")
-    assert server.kept_by_ensemble()
+    assert server.kept_by_triton()
     server.last_words = server.last_words.replace("'ensemble'", "'openai_bls'")
-    assert not server.kept_by_ensemble()
+    assert not server.kept_by_triton()
+    server.last_words = '"Timeout 0: Found 2 live models and 0 in-flight non-inference requests"\n'
+    assert server.kept_by_triton()
+    server.last_words = f"not all has ended after 15 s: Runtime._shut_down\n{server.last_words}"
+    assert not server.kept_by_triton()
