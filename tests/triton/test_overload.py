@@ -53,6 +53,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(repository: Path, keys: Path) -> Iterator[RunningServer]:
     env = {**SLOW, "OPENAI_BLS_API_KEYS_FILE": str(keys)}
     with run_server(repository, env=env, args=forwarded_headers(repository, [], env)) as running:
+        # How many are sent ahead is learned from those that end; the first should not be one that is cancelled at once.
+        with openai.OpenAI(base_url=running.openai_url, api_key="other") as first:
+            first.chat.completions.create(
+                model="openai_bls", messages=HELLO, max_tokens=40, extra_body={"ignore_eos": True}
+            )
         yield running
 
 
