@@ -130,7 +130,7 @@ async def test_a_key_with_many_streams_does_not_hold_up_another(
         stream.task.cancel()
     # It is the last one that came; three of `many` that came before it would leave it no place.
     await other.end()
-    await until(server, lambda samples: waiting(samples) == 6 - PLACES)
+    await until(server, lambda samples: waiting(samples) <= 6 - PLACES)
     await leave(server, queued)
 
 
