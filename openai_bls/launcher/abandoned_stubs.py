@@ -7,10 +7,14 @@ It takes a stub for dead that shows no sign of life for a second while it loads,
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
+import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from openai_bls.launcher.supervisor import Stub
 
 ABANDONED_LOOKS = 5
 """Looks in a row after which a stub that is waited for counts as abandoned: one that ends takes less."""
@@ -37,10 +41,24 @@ class AbandonedStubs:
         self._looks: Counter[int] = Counter()
 
     def look(self, server: int, stubs: Iterable[int]) -> list[int]:
-        """Those of the live `stubs` of the tritonserver `server`, by process id, that are to be killed.
-
-        Killed, they let the load of their model fail, with the server's own reason.
-        """
+        """Those of the live `stubs` of the tritonserver `server`, by process id, that are to be killed."""
         awaited = awaited_children(server).intersection(stubs)
         self._looks = Counter({pid: self._looks[pid] + 1 for pid in awaited})
         return [pid for pid, count in self._looks.items() if count >= ABANDONED_LOOKS]
+
+    def kill(self, server: int, stubs: Mapping[str, Sequence[Stub]]) -> list[str]:
+        """Look, and kill those found, which lets the load of their model fail with the server's own reason.
+
+        Args:
+            server: process id of the tritonserver.
+            stubs: its live ones, by model.
+
+        Returns:
+            The model of each that was killed.
+        """
+        models = {stub.pid: model for model, found in stubs.items() for stub in found}
+        abandoned = self.look(server, models)
+        for pid in abandoned:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return [models[pid] for pid in abandoned]

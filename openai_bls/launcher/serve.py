@@ -362,12 +362,9 @@ class _Foreground:
             return
         self._looked = self._console.elapsed
         server = self._process.pid
-        models = {stub.pid: model for model, loading in stubs(server).items() for stub in loading}
-        for pid in self._abandoned.look(server, models):
+        for model in self._abandoned.kill(server, stubs(server)):
             self.gave_up = True
-            self._news(f"tritonserver has given up {models[pid]}, which had no CPU time for a second; killing it")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            self._news(f"tritonserver has given up {model}, which had no CPU time for a second; killing it")
 
     def _announce(self) -> None:
         host, ports = self._options.host, self._options.ports

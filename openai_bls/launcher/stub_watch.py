@@ -96,11 +96,8 @@ class StubWatch:
         """The server as it is; None if it does not tell."""
         # The index comes last: a model that is being unloaded is not ready before its stubs end.
         silent, seen = self._silent(), stubs(self._server)
-        models = {stub.pid: model for model, found in seen.items() for stub in found}
-        for pid in self._abandoned.look(self._server, models):
-            self._tell(f"tritonserver waits for the end of a process of {models[pid]}; killing it")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for model in self._abandoned.kill(self._server, seen):
+            self._tell(f"tritonserver waits for the end of a process of {model}; killing it")
         status, body = ask(*self._http, "POST", "/v2/repository/index", control_headers(self._server, "http"))
         if status != 200:
             return None
