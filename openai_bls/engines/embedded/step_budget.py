@@ -21,7 +21,7 @@ _LONG_WAIT_S = 0.3
 _PATIENCE = 5
 """Times the seconds it takes by which a prompt may be overtaken."""
 _LONG_PATIENCE = 100
-"""The same while prompts take more than `_LONG_WAIT_S` together: most of them are in time, at the cost of the longest."""
+"""The same while prompts take more than `_LONG_WAIT_S` together: most are in time, at the cost of the longest."""
 
 
 @dataclass(frozen=True)
