@@ -117,12 +117,13 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         return sorted(prompts, key=due)
 
     def _limited(self, token_budget: int) -> int:
-        """`token_budget`, or what the sequences that decode leave to prompts."""
+        """`token_budget`, or less if sequences decode beside the prompts, or several prompts wait for each other."""
         if self.step_budget is None:
             return token_budget
         prefilling = [state for state in self.active_requests.values() if state._status is not RequestStatus.DECODING]
         if len(prefilling) == len(self.active_requests):
-            return token_budget
+            several = len(prefilling) + len(self.waiting_requests) > 1
+            return min(token_budget, self.step_budget.largest) if several else token_budget
         decoding = sum(
             len(state.tokens_to_process)
             for state in self.active_requests.values()

@@ -45,6 +45,11 @@ class StepBudget:
     times: StepTimes
     max_seconds: float
 
+    @property
+    def largest(self) -> int:
+        """Tokens of the largest step with several prompts: in larger ones all would wait for the last of them."""
+        return self.times.seconds[-1][0]
+
     def tokens(self, decoding: int, prompts: int, prompt_tokens: int, past: int) -> int:
         """Tokens of a step beside sequences that decode.
 

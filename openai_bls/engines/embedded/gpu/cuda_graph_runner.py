@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512, 640, 768, 896, 1024)
 _LONG = 2**30  # tokens, more than any sequence has
 _LEAST_PROMPT = 16  # tokens of the smallest step with prompts that is captured
+_MOST_MEASURED = 2112  # tokens: larger steps take longer than a sequence that decodes should wait
 
 
 _GraphKey = tuple[int, int, bool, bool, bool]
@@ -242,7 +243,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
     def _measure_steps(self, model: Any, page: int) -> StepTimes:
         """Times of steps with one prompt, by the number of tokens."""
-        most = self.cache.max_batch_tokens - page
+        most = min(self.cache.max_batch_tokens, _MOST_MEASURED) - page
         captured = (0, *self._prompt_steps)
         sizes = [*captured[1:], *range(captured[-1] + 256, most, 256)]
         seconds: list[tuple[int, float]] = []
