@@ -107,12 +107,12 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def _in_order(self, budget: StepBudget, prompts: list[Any]) -> list[Any]:
         """Sequences that wait for their first token, after those that have had it and were preempted."""
-        patience = budget.patience(sum(len(state.remaining_prefill_tokens) for state in prompts))
+        tokens = sum(len(state.remaining_prefill_tokens) for state in prompts)
 
         def due(state: Any) -> float:
             if state._true_initial_tokens or state.is_cpu_offloaded:
                 return 0.0
-            return float(state.created_time + patience * len(state.remaining_prefill_tokens))
+            return float(state.created_time) + budget.overtaken(len(state.remaining_prefill_tokens), tokens)
 
         return sorted(prompts, key=due)
 

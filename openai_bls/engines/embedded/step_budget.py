@@ -16,12 +16,13 @@ LEAST_PROMPT_TOKENS = 64
 """Prompt tokens that every step takes in, however long it lasts, so that prompts come to an end."""
 
 
-_LONG_WAIT_S = 0.3
+_LONG_WAIT_S = 0.2
 """Seconds that prompts may take together before the time to first token counts for more than that between tokens."""
-_PATIENCE = 5
-"""Times the seconds it takes by which a prompt may be overtaken."""
-_LONG_PATIENCE = 100
+_PATIENCE = 3
+"""Times the seconds that a prompt takes by which later ones may overtake it."""
+_LONG_PATIENCE = 300
 """The same while prompts take more than `_LONG_WAIT_S` together: most are in time, at the cost of the longest."""
+_MOST_OVERTAKEN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,10 @@ class StepBudget:
                 found = tokens
         return found
 
-    def patience(self, prompt_tokens: int) -> float:
-        """Seconds per token of a prompt for which later ones may overtake it, while all take `prompt_tokens`."""
-        is_long = self._seconds(prompt_tokens) > _LONG_WAIT_S
-        return self._seconds(_LONG_PATIENCE if is_long else _PATIENCE)
+    def overtaken(self, tokens: int, prompt_tokens: int) -> float:
+        """Seconds for which prompts that come later may overtake one of `tokens`, while all take `prompt_tokens`."""
+        patience = _LONG_PATIENCE if self._seconds(prompt_tokens) > _LONG_WAIT_S else _PATIENCE
+        return min(_MOST_OVERTAKEN_S, patience * self._seconds(tokens))
 
     def _seconds(self, prompt_tokens: int) -> float:
         """Seconds that prompts take in steps of the largest size."""
