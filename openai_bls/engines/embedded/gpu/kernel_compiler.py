@@ -60,11 +60,12 @@ def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[C
         folder, trust_remote_code=manifest.trust_remote_code, local_files_only=True
     ).get_text_config()
     dtype = config.dtype if manifest.dtype == "auto" else getattr(torch, manifest.dtype)
-    if dtype not in paged_attention.HALF or manifest.quant:
+    device = torch.empty(0, device=device).device  # with its number
+    is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have
+    if dtype not in paged_attention.HALF or manifest.quant or not is_current:
         return
     heads, kv_heads, size = paged_attention.head_sizes(config)
     hidden, page, scale = config.hidden_size, paged_attention.PAGE_SIZE, size**-0.5
-    device = torch.empty(0, device=device).device  # with its number
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     indices = functools.partial(torch.zeros, dtype=torch.int32, device=device)
     yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
