@@ -19,10 +19,18 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from openai_bls.engines.embedded import fp8_layers
-from openai_bls.engines.embedded.gpu import attention_kernels, fp8_kernels, fused_kernels, vector_kernels
+from openai_bls.engines.embedded.gpu import (
+    attention_kernels,
+    fp8_kernels,
+    fused_kernels,
+    paged_attention,
+    prompt_attention,
+    vector_kernels,
+)
 
 Call = Callable[[int], Any]
 """Runs a contender on one set of inputs, given its number."""
@@ -185,6 +193,36 @@ def packed_attention(model: Model, size: str, queries: list[int], keys: list[int
     return measure(Case("decode_attention" if decoding else "mixed_attention", size), contenders, sets)
 
 
+def long_prompt(model: Model, prompt: int, past: int) -> Case:
+    """Attention of a piece of one prompt over keys that are copied together first, as the engine does in each layer."""
+    kernel = paged_attention.prompt_kernel(DEVICE, DTYPE, model.heads, model.kv_heads, model.size)
+    assert kernel is not None
+    length, scale = past + prompt, float(model.size**-0.5)
+    sets = max(2, min(16, round(_SETS_BYTES / (length * model.kv_heads * model.size * 4))))
+    q = [normal(prompt, model.heads, model.size) for _ in range(sets)]
+    k, v = ([normal(length, model.kv_heads, model.size) for _ in range(sets)] for _ in range(2))
+    slots = torch.arange(length, device=DEVICE)
+    out = torch.empty_like(q[0])
+
+    def ours(i: int) -> torch.Tensor:
+        kernel(q[i], k[i].index_select(0, slots), v[i].index_select(0, slots), out, scale)
+        return out
+
+    def by_triton(i: int) -> torch.Tensor:
+        prompt_attention.prompt_attention(q[i], k[i], v[i], out, scale)
+        return out
+
+    def by_cudnn(i: int) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            heads_first = (x[None].transpose(1, 2) for x in (q[i], k[i], v[i]))
+            found = functional.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True)
+        return found.transpose(1, 2)[0]
+
+    contenders: dict[str, Call] = {"ours": ours, "for any GPU, contiguous": by_triton}
+    contenders |= {} if past else {"cuDNN, contiguous": by_cudnn}
+    return measure(Case("prompt_attention", f"{prompt:,} after {past:,}"), contenders, sets)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The norm as transformers computes it."""
     wide = x.float()
@@ -304,6 +342,7 @@ def main() -> int:
         size = f"{prompt:,} after {past:,}" + f", beside {others} × 2,048" * bool(others)
         keys = [past + prompt, *[2048] * others]
         cases.append(packed_attention(Model(), size, [prompt, *[1] * others], keys))
+    cases += [long_prompt(Model(), prompt, past) for prompt, past, _ in _ALONE]
     cases += fp8_products(Model(), (1, 2, 16, 64, 1024))
     compiling = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}. Seconds to compile, cold: {compiling}.")

@@ -45,14 +45,15 @@ def try_paged(
     """Decoding and a mixed step on random numbers; raises if they do not run or are wrong."""
     from openai_bls.engines.embedded.gpu import attention_kernels
 
-    page_size, keys, scale = 16, [1, 33, 200], size**-0.5
+    # A page and a table as the engine has them, for which the kernels are compiled anyway.
+    page_size, keys, scale = 32, [1, 33, 200], size**-0.5
     random = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=random, device=device, dtype=dtype)
 
-    pages = torch.randperm(60, generator=random, device=device).to(torch.int32).view(3, 20)
-    key_cache, value_cache = (normal(60 * page_size, kv_heads, size).to(cache_dtype) for _ in range(2))
+    pages = torch.randperm(96, generator=random, device=device).to(torch.int32).view(3, 32)
+    key_cache, value_cache = (normal(96 * page_size, kv_heads, size).to(cache_dtype) for _ in range(2))
     key_ends = ends(keys, device)
     slots = torch.cat(
         [

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512, 640, 768, 896, 1024)
 _LONG = 2**30  # tokens, more than any sequence has
 _LEAST_PROMPT = 16  # tokens of the smallest step with prompts that is captured
+_MOST_MEASURED = 2112  # tokens: larger steps take longer than a sequence that decodes should wait
 
 
 _GraphKey = tuple[int, int, bool, bool, bool]
@@ -176,18 +177,23 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             return forward()
         pair = self.inputs_and_outputs.current_pair if self._asynchronous else 0
         key = (pair, size, bool(host.use_block_table), host.max_kv_read > 0, batch_data.get("split_keys", False))
-        graph = self._graphs.get(key)
-        if graph is not None:
-            graph.replay()
-            assert self._logits is not None
-            return self._logits
-        logits = forward()
-        self._capture(key, forward, logits)
-        return logits
+        if key not in self._graphs:
+            # What is made on first use must exist before a capture; the other set of inputs has seen to that.
+            is_known = (1 - pair, *key[1:]) in self._graphs
+            logits = None if is_known else forward()
+            self._capture(key, forward, logits)
+            if key not in self._graphs:
+                return forward() if logits is None else logits
+            if logits is not None:
+                return logits
+        self._graphs[key].replay()
+        assert self._logits is not None
+        return self._logits
 
-    def _capture(self, key: _GraphKey, forward: Callable[[], torch.Tensor], like: torch.Tensor) -> None:
+    def _capture(self, key: _GraphKey, forward: Callable[[], torch.Tensor], like: torch.Tensor | None) -> None:
         """Add the graph for `key`. A step that cannot be captured ends all capturing: the engine goes on without."""
         if self._logits is None:
+            assert like is not None
             self._logits = like.new_empty(self.cb_config.max_requests_per_batch, like.shape[-1])
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
@@ -237,7 +243,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
     def _measure_steps(self, model: Any, page: int) -> StepTimes:
         """Times of steps with one prompt, by the number of tokens."""
-        most = self.cache.max_batch_tokens - page
+        most = min(self.cache.max_batch_tokens, _MOST_MEASURED) - page
         captured = (0, *self._prompt_steps)
         sizes = [*captured[1:], *range(captured[-1] + 256, most, 256)]
         seconds: list[tuple[int, float]] = []

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +16,7 @@ from openai_bls.engines.embedded.gpu import (
     attention_kernels,
     fp8_kernels,
     fused_kernels,
+    hopper_attention,
     prompt_attention,
     vector_kernels,
 )
@@ -141,14 +148,49 @@ def test_mixed_leaves_long_prompts_out() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 128), (3, 3, 64)])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (130, 130), (130, 301), (128, 256)])
-def test_long_prompt(dtype: torch.dtype, heads: int, kv_heads: int, size: int, queries: int, keys: int) -> None:
+@pytest.mark.parametrize("kernel", [prompt_attention, hopper_attention])
+def test_long_prompt(
+    dtype: torch.dtype, heads: int, kv_heads: int, size: int, queries: int, keys: int, kernel: Any
+) -> None:
+    if not kernel.is_supported(torch.device(DEVICE), size):
+        pytest.skip("needs a GPU of its kind")
     torch.manual_seed(0)
     q = normal(queries, 2 * heads, size, dtype=dtype)[:, ::2]
     k, v = (normal(keys, kv_heads, size, dtype=dtype) for _ in range(2))
     out = torch.empty(queries, heads, size, dtype=dtype, device=DEVICE)
-    prompt_attention.prompt_attention(q, k, v, out, size**-0.5)
+    kernel.prompt_attention(q, k, v, out, size**-0.5)
     q, k, v = (x.float().cpu() for x in (q, k, v))
     close(out, reference_kernels.causal(q, k, v, size**-0.5))
+
+
+_COMPILE_FOR_HOPPER = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+from openai_bls.engines.embedded.gpu import hopper_attention
+
+kernel = hopper_attention._kernel
+layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+signature = {name: "constexpr" for name in kernel.arg_names}
+signature |= {"q_desc": f"tensordesc<fp16[64,64],{layout!r}>", "out_ptr": "*fp16"}
+signature |= {name: f"tensordesc<fp16[128,64],{layout!r}>" for name in ("k_desc", "v_desc")}
+signature |= {"queries": "i32", "length": "i32", "scale": "fp32"}
+values = {"HEADS": 4, "SHARING": 2, "STAGES": 2, "COMPUTING": 240, "FETCHING": 24}
+constants = {(kernel.arg_names.index(name),): value for name, value in values.items()}
+source = GluonASTSource(kernel, signature, constants, {})
+compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+print(compiled.asm["ptx"])
+"""
+
+
+def test_the_kernel_for_hopper_compiles(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", _COMPILE_FOR_HOPPER]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    # All products are of groups of warps, and there are registers for them.
+    assert "wgmma.mma_async" in done.stdout
+    assert "setmaxnreg.inc" in done.stdout
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -229,7 +229,7 @@ def test_what_is_refused(model: Any, change: dict[str, Any], reason: str, monkey
 
 
 def test_a_trial_that_fails_says_why(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_attention, "_HALF", (torch.float32,))
+    monkeypatch.setattr(paged_attention, "HALF", (torch.float32,))
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.attention_kernels", reference_kernels)
     monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
     monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
@@ -240,7 +240,7 @@ def test_a_trial_that_fails_says_why(model: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_pytorch_without_flash_attention(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_attention, "_HALF", (torch.float32,))
+    monkeypatch.setattr(paged_attention, "HALF", (torch.float32,))
     monkeypatch.setattr(paged_attention, "_flash", None)
     assert "no flash attention" in (paged_attention.refusal(model, "varlen") or "")
 

@@ -1,0 +1,98 @@
+"""Compilation of the GPU kernels that a model will need, side by side, while its weights are read.
+
+Triton compiles a kernel when it is first called, which takes half a second to three; one after the other, those of a
+first start take longer than the weights. Here each is called once on a few zeros of the model's shapes. A kernel that
+is not called here, or not with the shapes that come, is compiled when it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from openai_bls.core.manifest import Manifest, first_line
+
+logger = logging.getLogger(__name__)
+
+_THREADS = 12
+
+
+@contextlib.contextmanager
+def compiling(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[None]:
+    """Compile beside what is done in this context, which ends when all is compiled."""
+    started = time.monotonic()
+    with ThreadPoolExecutor(_THREADS, "kernel-compiler") as pool:
+        try:
+            calls = list(_calls(folder, manifest, device))
+        except Exception as error:  # the model itself will be refused with a reason
+            logger.info("no kernel is compiled ahead: %s", first_line(error))
+            calls = []
+        done = [pool.submit(_quietly, call) for call in calls]
+        yield
+    if done:
+        logger.info("%d kernels ahead after %.1f s", sum(one.result() for one in done), time.monotonic() - started)
+
+
+def _quietly(call: Callable[[], Any]) -> bool:
+    """Whether `call` worked; one that did not will fail where it is needed."""
+    try:
+        call()
+    except Exception as error:
+        logger.debug("not compiled ahead: %s", error)
+        return False
+    return True
+
+
+def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[Callable[[], Any]]:
+    """Calls of all kernels, those that take longest to compile first."""
+    from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels, paged_attention, vector_kernels
+
+    config = transformers.AutoConfig.from_pretrained(
+        folder, trust_remote_code=manifest.trust_remote_code, local_files_only=True
+    ).get_text_config()
+    dtype = config.dtype if manifest.dtype == "auto" else getattr(torch, manifest.dtype)
+    device = torch.empty(0, device=device).device  # with its number
+    is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have
+    if dtype not in paged_attention.HALF or manifest.quant or not is_current:
+        return
+    heads, kv_heads, size = paged_attention.head_sizes(config)
+    hidden, page, scale = config.hidden_size, paged_attention.PAGE_SIZE, size**-0.5
+    zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
+    indices = functools.partial(torch.zeros, dtype=torch.int32, device=device)
+    yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
+    q, k, cache = zeros(1, heads, size), zeros(1, kv_heads, size), zeros(page, kv_heads, size)
+    ends = torch.arange(2, dtype=torch.int32, device=device)
+    for split in (False, True):
+        slots = torch.zeros(1, dtype=torch.int64, device=device)
+        yield functools.partial(
+            attention_kernels.mixed_attention, q, cache, cache, slots, ends, ends, scale, split_keys=split
+        )
+    pages = indices(1, -(-manifest.max_model_len // page))
+    most = attention_kernels.processors(device)
+    for shares in (2**i for i in range(7)):
+        if shares * kv_heads <= 4 * most:
+            yield functools.partial(
+                attention_kernels.decode_attention,
+                q, k, k, cache, cache, pages, ends, page, scale, max(1, shares * kv_heads // 2),
+            )  # fmt: skip
+    rows = zeros(1, 2, hidden)
+    yield functools.partial(fused_kernels.rms_norm, rows, rows[0, 0], 1e-6)
+    yield functools.partial(fused_kernels.silu_mul, zeros(1, 2, 2 * config.intermediate_size))
+    turned = zeros(1, 2, heads + 2 * kv_heads, size).transpose(1, 2)
+    angles = zeros(1, 2, size)
+    yield functools.partial(
+        fused_kernels.rotary, turned[:, :heads], turned[:, heads : heads + kv_heads], angles, angles
+    )
+    vector = zeros(1, 1, hidden)
+    for bias in (None, zeros(16)):
+        yield functools.partial(vector_kernels.linear, vector, zeros(16, hidden), bias)
+    yield functools.partial(vector_kernels.gated_linear, vector, zeros(32, hidden), None)
