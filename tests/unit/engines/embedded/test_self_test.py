@@ -29,7 +29,7 @@ def reference(*, own: float = -0.5, spread: float = 1.0) -> Reference:
     """A pass over SAMPLE that agrees with it, but for the first token if `own` says so."""
     rows = [list(row) for row in SAMPLE.logprobs]
     rows[0][0] = own
-    return Reference(rows, [(7, -0.5), (3, -0.1)] * 10, [spread] * 20)
+    return Reference(rows, [(7, -0.5), (3, -0.1)] * 10, [spread] * 20, [])
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ def test_a_load_replays_the_record_where_it_holds(folder: Path, monkeypatch: Pat
         "sdpa",
     )
     whole: list[Any] = []
-    problem = self_test.problem
+    find = self_test.find
 
     def count(*given: Any, **named: Any) -> Any:
         whole.append(given)
-        return problem(*given, **named)
+        return find(*given, **named)
 
-    monkeypatch.setattr(self_test, "problem", count)
+    monkeypatch.setattr(self_test, "find", count)
     assert loaded(folder).self_test == found
     assert not whole
     different: dict[str, Any] = {"device": "NVIDIA H200 (9.0)", "versions": {}, "dtype": "bfloat16", "runner": "other"}
