@@ -25,7 +25,17 @@ import transformers
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
 from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, first_line
 from openai_bls.engines.embedded import fp8_layers
-from openai_bls.engines.embedded.plain_pass import EXACT, REMEDY, TOP_LOGPROBS, Reference, Rounding, Sample, reference
+from openai_bls.engines.embedded.plain_pass import (
+    EXACT,
+    REMEDY,
+    TOP_LOGPROBS,
+    Noise,
+    Reference,
+    Rounding,
+    Sample,
+    noise_of,
+    reference,
+)
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 
 logger = logging.getLogger(__name__)
@@ -44,14 +54,11 @@ _TOLERANCES = {torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
 # Largest difference of log-probabilities in a replay, where no logits are known.
 _REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 _NOISE_FACTOR = 2.0
-"""Times the noise of rounding to FP8 (`Reference.noise`) that the median of all tokens may be."""
+"""Times the noise of rounding to FP8 (`Noise.deviations`) that the median of all tokens may be."""
 _PROMPT_NOISE_FACTOR = 3.0
 """The same for the median of one prompt's."""
-_MOST_NOISE = 1.0
-"""Noise beyond which a model is not served, in standard deviations of the logits: its answers are mostly rounding, and
-a test could not tell them from wrong ones, which differ by 3 and more."""
-_MOST_REPLAYED_NOISE = 0.2
-"""Noise beyond which answers are not recorded: they would come out otherwise each time."""
+_MOST_REPLAYED_NOISE = 0.1
+"""`Noise.share` beyond which answers are not recorded: they would come out otherwise each time."""
 _REPLAY_FACTOR = 2.0
 """Times the largest noise of a token, as a difference of log-probabilities, that a replay may differ by."""
 
@@ -162,10 +169,8 @@ class Findings(NamedTuple):
     """Answers to a batch of prompts."""
     problem: str | None
     """What is wrong with the answers, in words."""
-    noise: float | None = None
-    """Median noise of rounding to FP8, in standard deviations of the logits; None without such rounding."""
-    largest_noise: float = 0.0
-    """The largest of a token, as a difference of log-probabilities."""
+    noise: Noise | None = None
+    """None without rounding to FP8."""
 
 
 def rounding_of(model: Any, choice: RunnerChoice) -> Rounding:
@@ -205,45 +210,27 @@ def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, round
     batch_samples = samples[: len(prompts)]
     if not rounding or not pairs:
         return Findings(batch_samples, difference(pairs, model.dtype))
-    noise = rounding_noise(right for _, right in pairs)
-    largest = max(itertools.chain.from_iterable(right.noise for _, right in pairs))
-    return Findings(batch_samples, difference(pairs, model.dtype, noise), noise, largest)
-
-
-def rounding_noise(references: Iterable[Reference]) -> float:
-    """Median noise of rounding to FP8, in standard deviations of the logits.
-
-    Raises:
-        EngineLoadError: it leaves too little of the model's answers.
-    """
-    noise = statistics.median(
-        value / spread for right in references for value, spread in zip(right.noise, right.spreads, strict=False)
-    )
-    if not noise <= _MOST_NOISE:
-        raise EngineLoadError(
-            f"FP8 does not hold this model's quality: rounding alone changes its log-probabilities by {noise:.2f} "
-            f"standard deviations of the logits (median), and {_MOST_NOISE:.1f} is the most that is served: build it "
-            "from a checkpoint that is not in FP8, without --quant fp8, and leave kv_cache_dtype at auto"
-        )
-    return noise
+    noise = noise_of([right for _, right in pairs])
+    return Findings(batch_samples, difference(pairs, model.dtype, noise), noise)
 
 
 def difference(
-    samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype, noise: float | None = None
+    samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype, noise: Noise | None = None
 ) -> str | None:
     """The worst difference between answers and the plain passes over them, in words; None if they are equal.
 
     Args:
         samples: each with its plain pass.
         dtype: the model's.
-        noise: of rounding to FP8, in standard deviations of the logits; None without such rounding.
+        noise: of rounding to FP8; None without such rounding.
     """
     exact = dtype == torch.float32 and noise is None
     tolerance = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
     # What is wrong with long prompts alone, say, has not the median of all tokens.
     of_all, of_one = tolerance, 2 * tolerance
     if noise is not None:
-        of_all, of_one = max(of_all, _NOISE_FACTOR * noise), max(of_one, _PROMPT_NOISE_FACTOR * noise)
+        of_all = max(of_all, _NOISE_FACTOR * noise.deviations)
+        of_one = max(of_one, _PROMPT_NOISE_FACTOR * noise.deviations)
     worst, words = 0.0, ""
     errors: list[list[float]] = []
     for sample, right in samples:
@@ -271,7 +258,9 @@ def difference(
         " ".join(f"{median:.4f}" for median in medians),
         worst,
         of_all,
-        "" if noise is None else f", rounding to FP8 alone makes {noise:.4f}",
+        ""
+        if noise is None
+        else f", rounding to FP8 alone makes {noise.deviations:.4f} ({noise.share:.1%} of the reach)",
     )
     wrong = worst > of_all if exact else middle > of_all or any(median > of_one for median in medians)
     return f"its answers are wrong: {words}" if wrong else None
@@ -328,11 +317,10 @@ def replay(info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generat
 
 def make_record(model: Any, choice: RunnerChoice, findings: Findings) -> SelfTestRecord:
     """The record of a self-test that `choice` passed, without answers where those say nothing."""
-    noise, tolerance = findings.noise, None
-    kept = findings.samples[:_REPLAYED_PROMPTS]
+    noise, kept, tolerance = findings.noise, findings.samples[:_REPLAYED_PROMPTS], None
     if noise is not None:
-        tolerance = max(_REPLAY_TOLERANCES[torch.bfloat16], _REPLAY_FACTOR * findings.largest_noise)
-        kept = kept if noise <= _MOST_REPLAYED_NOISE else []
+        tolerance = round(max(_REPLAY_TOLERANCES[torch.bfloat16], _REPLAY_FACTOR * noise.largest), 5)
+        kept = kept if noise.share <= _MOST_REPLAYED_NOISE else []
     return SelfTestRecord(
         **_here(model),
         **_recorded(choice),
@@ -340,8 +328,8 @@ def make_record(model: Any, choice: RunnerChoice, findings: Findings) -> SelfTes
         token_ids=[sample.answer for sample in kept],
         logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],
         quant_distance=getattr(model, "quant_distance", None),
-        fp8_noise=None if noise is None else round(noise, 5),
-        replay_tolerance=None if tolerance is None else round(tolerance, 5),
+        fp8_noise=None if noise is None else round(noise.share, 5),
+        replay_tolerance=tolerance,
     )
 
 

@@ -29,7 +29,7 @@ def reference(*, own: float = -0.5, spread: float = 1.0) -> Reference:
     """A pass over SAMPLE that agrees with it, but for the first token if `own` says so."""
     rows = [list(row) for row in SAMPLE.logprobs]
     rows[0][0] = own
-    return Reference(rows, [(7, -0.5), (3, -0.1)] * 10, [spread] * 20, [])
+    return Reference(rows, [(7, -0.5), (3, -0.1)] * 10, [spread] * 20, [], [1.0] * 20)
 
 
 @pytest.mark.parametrize(
