@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -33,8 +33,8 @@ _LEAST_AMAX = 1e-12
 class Fp8Linear(nn.Module):  # type: ignore[misc]
     """A linear layer, or several that share their input."""
 
-    _plain: str | None = None
-    """Products of all layers while a plain pass runs: see `plain_products`."""
+    plain_rounds: ClassVar[bool | None] = None
+    """True if the plain pass that runs rounds its inputs, None if none runs (`plain_products`)."""
 
     def __init__(
         self, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, input_dtype: torch.dtype
@@ -56,17 +56,16 @@ class Fp8Linear(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., inputs] to [..., outputs]."""
-        if x.is_cuda and self._plain is None:
+        if x.is_cuda and self.plain_rounds is None:
             from openai_bls.engines.embedded.gpu import fp8_kernels
 
             return fp8_kernels.linear(x, self.weight, self.weight_scale, self.bias)
-        return widened_linear(
-            round_rows(x) if self._plain == "rounded" else x, self.weight, self.weight_scale, self.bias
-        )
+        rows = round_rows(x) if self.plain_rounds else x
+        return widened_linear(rows, self.weight, self.weight_scale, self.bias)
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """`silu(gate) * up`, the gate's outputs being the first half."""
-        if x.is_cuda and self._plain is None:
+        if x.is_cuda and self.plain_rounds is None:
             from openai_bls.engines.embedded.gpu import fp8_kernels
 
             return fp8_kernels.gated_linear(x, self.weight, self.weight_scale, self.bias)
@@ -75,17 +74,17 @@ class Fp8Linear(nn.Module):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def plain_products(*, rounded: bool) -> Iterator[None]:
+def plain_products(*, rounded: bool | None) -> Iterator[None]:
     """Let all layers of this process multiply by PyTorch's own products of widened weights, on a GPU as well.
 
     Args:
-        rounded: the inputs are rounded to FP8 first, as tensor cores have them.
+        rounded: the inputs are rounded to FP8 first, as tensor cores have them; None leaves everything as it is.
     """
-    before, Fp8Linear._plain = Fp8Linear._plain, "rounded" if rounded else "exact"
+    before, Fp8Linear.plain_rounds = Fp8Linear.plain_rounds, rounded
     try:
         yield
     finally:
-        Fp8Linear._plain = before
+        Fp8Linear.plain_rounds = before
 
 
 def widened_linear(

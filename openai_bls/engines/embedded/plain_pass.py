@@ -84,7 +84,7 @@ class Noise(NamedTuple):
     largest: float
 
 
-class _RoundedCache(transformers.DynamicCache):  # type: ignore[misc]
+class RoundedCache(transformers.DynamicCache):  # type: ignore[misc]
     """KV cache of a pass that keeps keys and values as FP8 does."""
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -138,7 +138,7 @@ def _logits(model: Any, sample: Sample, rounding: Rounding = EXACT) -> torch.Ten
     keeps = callable(getattr(model, "_supports_logits_to_keep", None)) and model._supports_logits_to_keep()
     named: dict[str, Any] = {"logits_to_keep": count} if keeps else {}
     if rounding.cache:
-        named["past_key_values"] = _RoundedCache(config=model.config)
+        named["past_key_values"] = RoundedCache(config=model.config)
     # Attention that is a model's own code was chosen when the model was made.
     switches = getattr(model, "_supports_attention_backend", False)
     with (

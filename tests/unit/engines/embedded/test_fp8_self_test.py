@@ -45,7 +45,7 @@ def compute_by(monkeypatch: Patch, product: Product = plainly, cache: Cache = un
     forward, update = Fp8Linear.forward, PagedAttentionCache.update
 
     def engine_forward(layer: Fp8Linear, x: torch.Tensor) -> torch.Tensor:
-        return product(layer, x) if layer._plain is None else forward(layer, x)
+        return product(layer, x) if layer.plain_rounds is None else forward(layer, x)
 
     def engine_update(self: Any, **named: Any) -> Any:
         cache(named)
