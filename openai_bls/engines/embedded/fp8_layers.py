@@ -24,7 +24,7 @@ _LEAST_CAPABILITY = (8, 9)
 _ALIGNMENT = 16
 """Inputs and outputs that the tensor cores' products take are multiples of this."""
 _ROUTER = re.compile(r"(^|\.)(gate|router|shared_expert_gate)$")
-_WIDENED_OUTPUTS = 8192
+_WIDENED_OUTPUTS = 2048
 """Outputs of a weight that are widened at a time."""
 _LEAST_AMAX = 1e-12
 """Largest number of a row below which the row is taken for zeros."""
