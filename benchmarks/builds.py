@@ -311,8 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = []
     with tempfile.TemporaryDirectory(prefix="builds-") as work:
         for build in (*builds, *(FP8 if options.fp8 else ())):
-            arguments = build, Path(work), checkpoint, plan, options.golden
-            result, problem = attempt(options.limit_s, measure, *arguments)
+            result, problem = attempt(options.limit_s, measure, build, Path(work), checkpoint, plan, options.golden)
             results.append(result or Result(Variant(build.name, build.options, error=problem), golden_error=problem))
             print(results[-1], file=sys.stderr, flush=True)
     tables = [speed_table(results, options.concurrency), load_table(results, options.prompts)]

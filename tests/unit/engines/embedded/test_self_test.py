@@ -16,8 +16,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
 from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, load_manifest, record, write_manifest
-from openai_bls.engines.embedded import attention_cpu, continuous_batching, self_test
-from openai_bls.engines.embedded.self_test import Reference, Sample, changed_answer, difference
+from openai_bls.engines.embedded import attention_cpu, continuous_batching, plain_pass, self_test
+from openai_bls.engines.embedded.plain_pass import Reference, Sample
+from openai_bls.engines.embedded.self_test import changed_answer, difference
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import Recorder, request, run_all
 
@@ -69,7 +70,7 @@ def test_the_steps_of_a_number_format_are_no_differences() -> None:
         model.lm_head.weight[1:] *= 1e-3
         model.lm_head.weight[0] *= 40
     sample = Sample([2, 3], [[1], [4]], [[0.0], [0.0]])
-    exact, coarse = (self_test.reference(model.to(dtype), sample) for dtype in (torch.float32, torch.bfloat16))
+    exact, coarse = (plain_pass.reference(model.to(dtype), sample) for dtype in (torch.float32, torch.bfloat16))
     assert all(now > 5 * before for now, before in zip(coarse.spreads, exact.spreads, strict=True))
 
 
