@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
@@ -223,3 +224,16 @@ def test_a_replay_finds_what_changed(trained: Path, tmp_path: Path, monkeypatch:
     compute_by(monkeypatch, next_output_scale)
     said = refusal(version_of(trained, tmp_path / "1", self_test=record))
     assert "does not answer as it did in its last self-test" in said
+
+
+def test_keys_beyond_the_range_of_fp8(trained: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    """The same model in another unit of its keys: rounding it shows what a cache without a scale does to it."""
+    folder = Path(shutil.copytree(trained, tmp_path / "checkpoint"))
+    factors = {"q_proj": 1e-3, "k_proj": 1e3}
+    tensors = {
+        name: tensor * next((factor for part, factor in factors.items() if part in name), 1.0)
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    compute_by(monkeypatch)
+    assert "FP8 does not hold this model's quality" in refusal(version_of(folder, tmp_path / "1"))
