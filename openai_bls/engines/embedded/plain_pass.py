@@ -25,7 +25,7 @@ _STEPS = 16
 """Steps of a number format, at the largest logit, that count as much as a standard deviation of the logits."""
 _MOST_NOISE = 1 / 3
 """Noise beyond which a model is not served, as a share of `Reference.reach`: its answers are mostly rounding, and three
-times as much could not be told from wrong ones. Trained models have 0.03 to 0.05, a random 7B 0.2."""
+times as much could not be told from wrong ones. Trained models have 0.02 to 0.03, a random 7B 0.2."""
 
 
 class Rounding(NamedTuple):

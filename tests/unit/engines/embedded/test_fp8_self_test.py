@@ -129,7 +129,7 @@ def refusal(version_dir: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("model", "noise", "is_replayed"), [("checkpoint", 0.1, True), ("trained", 0.04, True), ("amplifying", 0.2, False)]
+    ("model", "noise", "is_replayed"), [("checkpoint", 0.1, True), ("trained", 0.022, True), ("amplifying", 0.2, False)]
 )
 def test_models_that_pass(
     model: str,
