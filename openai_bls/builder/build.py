@@ -228,6 +228,11 @@ class _Embedded:
                 f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
                 f"{distance.same_greedy:.1%}"
             )
+        if passed.fp8_noise is not None:
+            self._report(
+                "self-test: rounding to FP8 what is computed changes log-probabilities by "
+                f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
+            )
         self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 
 

@@ -23,8 +23,9 @@ import torch
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
 
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.engines.embedded import model_loader
+from openai_bls.engines.embedded import fp8_layers, model_loader
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
+from openai_bls.engines.embedded.plain_pass import RoundedCache
 from openai_bls.engines.embedded.prompt_forward import plain_attention
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
@@ -77,9 +78,13 @@ class Follower:
                 self._step(message)
                 return None
             case Pass():
-                with plain_attention(self._model, message.attention):
+                cache = RoundedCache(config=self._model.config) if message.rounded_cache else None
+                with (
+                    plain_attention(self._model, message.attention),
+                    fp8_layers.plain_products(rounded=message.rounded_inputs),
+                ):
                     ids = torch.tensor([message.token_ids], device=self._device)
-                    self._model.base_model(input_ids=ids, use_cache=False)
+                    self._model.base_model(input_ids=ids, past_key_values=cache, use_cache=message.rounded_cache)
                 return None
             case Head():
                 hidden = torch.empty(message.shape, dtype=self._model.dtype, device=self._device)

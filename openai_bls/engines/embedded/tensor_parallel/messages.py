@@ -71,10 +71,14 @@ class Step(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pass(msgspec.Struct, frozen=True, tag=True):
-    """Run the base model over a prompt, without a cache."""
+    """Run the base model over a prompt, without a cache that lasts."""
 
     token_ids: list[int]
     attention: str
+    rounded_inputs: bool | None = None
+    """See `Fp8Linear.plain_rounds`."""
+    rounded_cache: bool = False
+    """Keys and values are rounded to FP8."""
 
 
 class Head(msgspec.Struct, frozen=True, tag=True):

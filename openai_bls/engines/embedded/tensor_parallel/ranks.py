@@ -34,7 +34,9 @@ from transformers.generation import continuous_batching
 import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.embedded.fp8_layers import Fp8Linear
 from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.plain_pass import RoundedCache
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.embedded.tensor_parallel import steps
@@ -246,7 +248,9 @@ class Ranks:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not self._stepping:
                 attention = str(self.model.config._attn_implementation)
-                self._announce(Pass(kwargs["input_ids"][0].tolist(), attention))
+                rounded_cache = isinstance(kwargs.get("past_key_values"), RoundedCache)
+                ids = kwargs["input_ids"][0].tolist()
+                self._announce(Pass(ids, attention, Fp8Linear.plain_rounds, rounded_cache))
             return run_base(*args, **kwargs)
 
         base.forward = forward

@@ -122,8 +122,11 @@ def test_a_cache_in_fp8(start_with: StartPaged, monkeypatch: pytest.MonkeyPatch)
         caches = processor_of(engine).cache.layer_to_allocator[layer].get_cache_for_block_table(layer)
         assert [cache.dtype for cache in caches] == [torch.float8_e4m3fn] * 2
         assert all(cache.float().any() for cache in caches)  # of the self-test
-    assert all(len(answer) == COUNT for answer in run_all(engine, recorder, PROMPTS))
+    answers = run_all(engine, recorder, PROMPTS)
+    assert all(len(answer) == COUNT for answer in answers)
     assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
+    assert run_all(engine, recorder, PROMPTS, first=100) == answers, "from pages of a shared prefix"
+    assert max(recorder.deltas(100 + i)[0].cached_tokens for i in range(len(PROMPTS))) > 0
     assert isinstance(engine, embedded_engine.TransformersEngine)
     assert engine.self_test is not None
     assert engine.self_test.kv_cache_dtype == "fp8"
