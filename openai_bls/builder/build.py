@@ -182,10 +182,6 @@ class _Embedded:
                     "--lora-dir and --max-loras do not go with --tp-size: on several GPUs the embedded engine has no "
                     "adapters"
                 )
-            if options.quant:
-                raise EngineLoadError(
-                    "--quant does not go with --tp-size: on several GPUs the embedded engine does not quantize"
-                )
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -22,6 +22,17 @@ from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.embedded import fp8_checkpoint, fp8_layers, quant_distance
 
 logger = logging.getLogger(__name__)
+
+
+class Shard(Protocol):
+    """A part of a model, in the place of the model."""
+
+    largest: Mapping[str, torch.Tensor]
+    """See `fp8_layers.quantize`."""
+
+    def part(self, module: str, whole: torch.Tensor) -> torch.Tensor:
+        """Those of a number for each output that belong to the shard's outputs of `module`."""
+        ...
 
 
 def config_without_quantization(folder: Path, *, trust_remote_code: bool) -> Any:
@@ -49,7 +60,9 @@ def unreported_scales(config: Any) -> Iterator[None]:
         transformers.utils.logging.set_verbosity(level)
 
 
-def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *, stored: bool) -> None:
+def finish(
+    model: Any, folder: Path, manifest: Manifest, device: torch.device, *, stored: bool, shard: Shard | None = None
+) -> None:
     """Give `model` its weights in FP8, on `device`, if it is to have any.
 
     Args:
@@ -58,6 +71,7 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
         manifest: says whether it is to be quantized.
         device: it will run on.
         stored: the checkpoint is in FP8.
+        shard: what `model` has of it, if that is not all; then no distance is measured, as it generates nothing alone.
 
     Raises:
         EngineLoadError: it cannot be had.
@@ -68,7 +82,9 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
     if problem is not None:
         raise EngineLoadError(f"weights in FP8 cannot be used here: {problem}")
     if stored:
-        count = restore(model, folder, device)
+        count = restore(model, folder, device, shard)
+    elif shard is not None:
+        count = fp8_layers.quantize(model, device, shard.largest)
     elif manifest.self_test is not None:
         count = fp8_layers.quantize(model, device)
     else:
@@ -95,7 +111,7 @@ def _quantize_and_compare(model: Any, folder: Path, device: torch.device) -> int
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def restore(model: Any, folder: Path, device: torch.device) -> int:
+def restore(model: Any, folder: Path, device: torch.device, shard: Shard | None = None) -> int:
     """Turn the weights that `folder` has in FP8 back to it; returns how many.
 
     Raises:
@@ -112,6 +128,8 @@ def restore(model: Any, folder: Path, device: torch.device) -> int:
     for name, scale_name in names.items():
         found = _path_of(name.removesuffix(".weight"), layers)
         weight, scale = layers[found].weight, scales[scale_name].float().reshape(-1, 1)
+        if shard is not None and len(scale) > 1:
+            scale = shard.part(found, scale)
         scale = scale.expand(weight.shape[0], 1).contiguous()
         if fp8_layers.is_aligned(layers[found]) and layers[found] is not model.get_output_embeddings():
             fp8_layers.replace(model, found, weight.to(device).to(fp8_layers.FP8), scale.to(device))

@@ -315,14 +315,6 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
         )
     if manifest.lora.max_loras:
         raise EngineLoadError(f"{about}, on which the embedded engine has no adapters: build without --max-loras")
-    if manifest.quant:
-        raise EngineLoadError(f"{about}, on which the embedded engine does not quantize: build without --quant")
-    if options.kv_cache_dtype != "auto":
-        raise EngineLoadError(
-            f"{about}, on which kv_cache_dtype {options.kv_cache_dtype} is not supported: leave it out"
-        )
-    if options.speculative_method:
-        raise EngineLoadError(f"{about}, on which nothing is drafted: leave speculative_method out")
     if options.runner == "dynamic_cache":
         raise EngineLoadError(f"{about}, on which there is no runner dynamic_cache: leave it to the engine")
     if device.type == "cuda" and device.index is not None:

@@ -20,6 +20,7 @@ from openai_bls.engines.registry import create_engine
 from tests.unit.engines.embedded.gpu.test_paged_attention import ReplayingRunner
 from tests.unit.engines.embedded.tensor_parallel import gpu_follower
 from tests.unit.engines.embedded.test_engine import PROMPTS, run_all
+from tests.unit.engines.embedded.test_speculation import answers, check, varied, with_prediction
 from tests.unit.engines.engine_support import GREEDY, Recorder, request
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def shared(shared_dir: Path) -> Iterator[tuple[Any, Recorder]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "_FOLLOWER", gpu_follower.__name__)
         gpu_follower.as_on_a_gpu(patch)
-        engine: Any = create_engine(shared_dir, recorder, {"num_threads": "1", "max_num_tokens": "64"})
+        engine: Any = create_engine(shared_dir, recorder, {"num_threads": "1", "max_num_tokens": "64", "speculative_method": "ngram"})
         assert isinstance(engine._batcher.processor.inputs_and_outputs, ContinuousBatchingAsyncIOs)
         yield engine, recorder
     assert ReplayingRunner.replayed > ReplayingRunner.captured
@@ -82,6 +83,34 @@ def test_passes_over_prompts(shared: tuple[Any, Recorder], start: EngineFactory)
     assert ours.top_token_ids == theirs.top_token_ids
     assert ours.token_logprobs == pytest.approx(theirs.token_logprobs, abs=1e-3)
     assert recorder.ends[901].embedding == pytest.approx(beside.ends[901].embedding, abs=1e-4)
+
+
+def test_drafts(shared: tuple[Any, Recorder], start: EngineFactory) -> None:
+    """Rank 0 alone drafts, samples at every row and takes back; wrong drafts, and sequences cancelled between two."""
+    engine, recorder = shared
+    alone, beside = start()
+    usual = run_all(alone, beside, [PROMPTS[5]])[0]
+    asked = [msgspec.structs.replace(one, request_id=600 + one.request_id) for one in varied(usual)]
+    for one in asked:
+        alone.submit(one)
+    beside.wait_end(*(one.request_id for one in asked))
+    wanted = answers(beside, asked)
+    before = engine.stats()
+    for first in range(0, len(asked), 4):  # as many as the batch has room for
+        group = asked[first : first + 4]
+        dropped = request(700 + first, prompt=PROMPTS[6], max_tokens=300)
+        engine.submit(dropped)
+        for one, answer in zip(group, wanted[first:], strict=False):
+            engine.submit(with_prediction(one, [*answer.tokens, *usual[len(answer.tokens) :]], wrong_at=(4, 13)))
+        recorder.wait_tokens(dropped.request_id)
+        engine.cancel(dropped.request_id)
+        recorder.wait_end(dropped.request_id, *(one.request_id for one in group))
+    check(recorder, asked, wanted)
+    after = engine.stats()
+    accepted, drafted = (
+        getattr(after, name) - getattr(before, name) for name in ("accepted_draft_tokens", "draft_tokens")
+    )
+    assert drafted > accepted > 100
 
 
 def test_a_rank_that_hangs_ends_the_engine(shared: tuple[Any, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
