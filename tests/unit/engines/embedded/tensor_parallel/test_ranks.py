@@ -15,6 +15,9 @@ from transformers.generation.continuous_batching.input_outputs import Continuous
 
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError, load_manifest, write_manifest
+from openai_bls.engines.embedded import model_loader
+from openai_bls.engines.embedded.fp8_layers import FP8
+from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.embedded.tensor_parallel import ranks
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.embedded.gpu.test_paged_attention import ReplayingRunner
@@ -130,6 +133,28 @@ def test_a_rank_that_hangs_ends_the_engine(shared: tuple[Any, Recorder], monkeyp
     engine.submit(request(951))
     recorder.wait_end(951)
     assert recorder.reason(951) == "error"
+
+
+def test_weights_and_cache_in_fp8(
+    shared_dir: Path, tmp_path: Path, start: EngineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With drafts; answers are those of one rank, whose keys and values round alike."""
+    monkeypatch.setattr(ranks, "_FOLLOWER", gpu_follower.__name__)
+    gpu_follower.as_on_a_gpu(monkeypatch)
+    choice = RunnerChoice("continuous_batching", "paged", "tried", kv_cache_dtype="fp8")
+    monkeypatch.setattr(model_loader, "choices", lambda *_: [choice])
+    found = []
+    for size in (1, 2):
+        folder = tmp_path / str(size)
+        shutil.copytree(shared_dir, folder)
+        manifest = msgspec.structs.replace(load_manifest(folder), tensor_parallel_size=size, quant="fp8")
+        write_manifest(folder, manifest)
+        engine, recorder = start(folder, speculative_method="ngram")
+        found.append(run_all(engine, recorder, PROMPTS))
+        caches = engine._batcher.processor.cache.layer_to_allocator[1].get_cache_for_block_table(1)
+        assert [(cache.dtype, cache.shape[2]) for cache in caches] == [(FP8, 2 // size)] * 2
+        assert engine.self_test.kv_cache_dtype == "fp8"
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
