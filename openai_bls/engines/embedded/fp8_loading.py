@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -20,19 +20,9 @@ from safetensors import safe_open
 from openai_bls.core.checkpoint import safetensors_header
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.embedded import fp8_checkpoint, fp8_layers, quant_distance
+from openai_bls.engines.embedded.tensor_parallel.peers import Shard
 
 logger = logging.getLogger(__name__)
-
-
-class Shard(Protocol):
-    """A part of a model, in the place of the model."""
-
-    largest: Mapping[str, torch.Tensor]
-    """See `fp8_layers.quantize`."""
-
-    def part(self, module: str, whole: torch.Tensor) -> torch.Tensor:
-        """Those of a number for each output that belong to the shard's outputs of `module`."""
-        ...
 
 
 def config_without_quantization(folder: Path, *, trust_remote_code: bool) -> Any:
@@ -129,7 +119,7 @@ def restore(model: Any, folder: Path, device: torch.device, shard: Shard | None 
         found = _path_of(name.removesuffix(".weight"), layers)
         weight, scale = layers[found].weight, scales[scale_name].float().reshape(-1, 1)
         if shard is not None and len(scale) > 1:
-            scale = shard.part(found, scale)
+            scale = shard.of_outputs(found, scale)
         scale = scale.expand(weight.shape[0], 1).contiguous()
         if fp8_layers.is_aligned(layers[found]) and layers[found] is not model.get_output_embeddings():
             fp8_layers.replace(model, found, weight.to(device).to(fp8_layers.FP8), scale.to(device))

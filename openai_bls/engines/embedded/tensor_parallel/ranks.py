@@ -33,7 +33,9 @@ from transformers.generation import continuous_batching
 
 import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.embedded.lora_layers import layers_of
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
@@ -49,6 +51,7 @@ from openai_bls.engines.embedded.tensor_parallel.messages import (
     Pass,
     Reply,
     Stop,
+    WriteAdapter,
 )
 from openai_bls.engines.embedded.tensor_parallel.plan import ShardPlan, plan_of
 from openai_bls.engines.embedded.tensor_parallel.shards import SplitHead, load_shard
@@ -94,6 +97,7 @@ class Ranks:
         self.group = Collectives(self._size)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
+        self._sending = threading.Lock()
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
         self._failure = ""
         self._closed = threading.Event()
@@ -164,7 +168,9 @@ class Ranks:
     @contextmanager
     def step(self, io: Any, pair: int, *, padded: bool, longest: int | None) -> Iterator[None]:
         """A step: its inputs go to the other ranks, and within it passes of the model are not announced."""
-        self._announce(steps.captured(io, pair, padded=padded, longest=longest))
+        layers = layers_of(self.model)
+        adapters = layers is not None and layers.used
+        self._announce(steps.captured(io, pair, padded=padded, longest=longest, adapters=adapters))
         self._stepping = True
         try:
             yield
@@ -174,6 +180,26 @@ class Ranks:
     def share(self, token_ids: torch.Tensor) -> None:
         """See `Peers`."""
         self.group.broadcast(token_ids)
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """See `Peers`."""
+        self._stepping = True
+        try:
+            with self.group.silence():
+                yield
+        finally:
+            self._stepping = False
+
+    def write_adapter(self, slot: int, folder: Path) -> None:
+        """See `Peers`; from any thread, beside the steps."""
+        try:
+            self._send(WriteAdapter(slot, str(folder)))
+            problem = next((reply.problem for reply in self._all_replies() if reply.problem), "")
+        except (OSError, EngineLoadError) as error:
+            problem = str(error)
+        if problem:
+            raise LoraError(f"a further GPU cannot load the adapter: {problem}")
 
     def ended(self) -> None:
         """The engine's thread has ended its requests, whatever the reason."""
@@ -215,8 +241,9 @@ class Ranks:
 
     def _send(self, message: Message) -> None:
         data = msgspec.msgpack.encode(message)
-        for connection in self._connections:
-            connection.send_bytes(data)
+        with self._sending:
+            for connection in self._connections:
+                connection.send_bytes(data)
 
     def _announce(self, message: Message) -> None:
         """Begin something that takes all ranks."""
@@ -246,7 +273,9 @@ class Ranks:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not self._stepping:
                 attention = str(self.model.config._attn_implementation)
-                self._announce(Pass(kwargs["input_ids"][0].tolist(), attention))
+                layers = layers_of(self.model)
+                slots = [] if layers is None else layers.row_slots
+                self._announce(Pass(kwargs["input_ids"][0].tolist(), attention, slots))
             return run_base(*args, **kwargs)
 
         base.forward = forward
@@ -313,8 +342,6 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
             f"{about}, for which transformers {transformers.__version__} is too old: run `pip install --upgrade "
             "transformers`"
         )
-    if manifest.lora.max_loras:
-        raise EngineLoadError(f"{about}, on which the embedded engine has no adapters: build without --max-loras")
     if options.runner == "dynamic_cache":
         raise EngineLoadError(f"{about}, on which there is no runner dynamic_cache: leave it to the engine")
     if device.type == "cuda" and device.index is not None:

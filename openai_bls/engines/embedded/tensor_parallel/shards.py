@@ -57,14 +57,13 @@ class SplitHead(nn.Module):  # type: ignore[misc]
         return self._group.all_gather(self.linear(x))
 
 
-class _Reader:
-    """Reader of one rank's part of the weights."""
+class RankShard:
+    """The part of a model that one rank has; see `Shard`."""
 
     def __init__(self, plan: ShardPlan, rank: int) -> None:
         self._plan = plan
         self._rank = rank
         self.largest: dict[str, torch.Tensor] = {}
-        """Path of a layer that is split by its inputs → the outputs' largest numbers over all of these, [outputs, 1]."""
 
     def read(self, folder: Path) -> dict[str, torch.Tensor]:
         """This rank's part of every tensor in the files."""
@@ -84,7 +83,7 @@ class _Reader:
         return state
 
     def find_largest(self, folder: Path, base: str, device: torch.device) -> None:
-        """Fill `largest` for the modules of `base`, the name of the base model."""
+        """Fill `largest`; `base` is the base model's name in the model."""
         for file, name in _tensors(folder):
             module, _, kind = name.rpartition(".")
             if kind == "weight" and self._plan.split_of(module) == "rows":
@@ -92,9 +91,22 @@ class _Reader:
                 found = torch.linalg.vector_norm(whole, torch.inf, dim=1, keepdim=True)
                 self.largest[f"{base}.{module.removeprefix(f'{base}.')}"] = found
 
-    def part(self, module: str, whole: torch.Tensor) -> torch.Tensor:
-        """See `fp8_loading.Shard`."""
+    def of_outputs(self, module: str, whole: torch.Tensor) -> torch.Tensor:
+        """See `Shard`."""
         return self._cut("columns", whole, whole.shape) if self._plan.split_of(module) == "columns" else whole
+
+    def of_inputs(self, module: str, whole: torch.Tensor) -> torch.Tensor:
+        """See `Shard`."""
+        return self._cut("rows", whole, whole.shape) if self._plan.split_of(module) == "rows" else whole
+
+    def whole_sizes(self, module: str, inputs: int, outputs: int) -> tuple[int, int]:
+        """See `Shard`."""
+        match self._plan.split_of(module):
+            case "rows":
+                return self._plan.size * inputs, outputs
+            case "columns":
+                return inputs, self._plan.size * outputs
+        return inputs, outputs
 
     def _cut(self, split: Split, whole: Any, sizes: Sequence[int]) -> torch.Tensor:
         size = sizes[split == "rows"]
@@ -132,10 +144,10 @@ def load_shard(
     transformers.utils.logging.disable_progress_bar()
     try:
         made: Any = transformers.AutoModelForCausalLM._model_mapping[type(plan.config)]
-        reader = _Reader(plan, rank)
-        state = reader.read(folder)
+        shard = RankShard(plan, rank)
+        state = shard.read(folder)
         if manifest.quant:
-            reader.find_largest(folder, made.base_model_prefix, device)
+            shard.find_largest(folder, made.base_model_prefix, device)
         with fp8_loading.unreported_scales(plan.config if plan.stored_in_fp8 else None):
             model, info = made.from_pretrained(
                 None,
@@ -148,8 +160,9 @@ def load_shard(
         if problem := missing_weights(info["missing_keys"]):
             raise ValueError(problem)
         del state
-        fp8_loading.finish(model, folder, manifest, device, stored=plan.stored_in_fp8, shard=reader)
+        fp8_loading.finish(model, folder, manifest, device, stored=plan.stored_in_fp8, shard=shard)
         _split(model, plan, rank, group)
+        model.shard = shard
         return model.to(device).eval()
     except EngineLoadError:
         raise
