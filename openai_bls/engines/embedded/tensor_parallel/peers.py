@@ -48,9 +48,13 @@ class Peers(Protocol):
 class Shard(Protocol):
     """The part of a model that one rank has."""
 
-    largest: Mapping[str, torch.Tensor]
-    """Path of a layer that is split by its inputs → the outputs' largest weights over all of them, [outputs, 1]; empty
-    where weights are not quantized here."""
+    @property
+    def largest(self) -> Mapping[str, torch.Tensor]:
+        """Path of a layer that is split by its inputs → each output's largest weight over all of them, [outputs, 1].
+
+        Empty where weights are not quantized here.
+        """
+        ...
 
     def of_outputs(self, module: str, whole: torch.Tensor) -> torch.Tensor:
         """This rank's rows of `whole`, which has one for each output of a module."""
