@@ -78,7 +78,6 @@ class Follower:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def do(self, message: Message) -> Reply | None:
         """Do what rank 0 says; returns the reply if it wants one."""
-        reply: Reply | None = None
         match message:
             case Step():
                 self._step(message)
@@ -92,21 +91,21 @@ class Follower:
                 self._model.get_output_embeddings()(hidden)
             case Attend():
                 problem = model_loader.set_attention(self._model, message.choice, self._options, message.loaded)
-                reply = Reply(problem or "")
+                return Reply(problem or "")
             case Begin():
                 self._processor = None
                 batcher = ContinuousBatcher(self._model, message.config, lambda: None, lambda _: None)
                 self._processor = batcher.processor
-                reply = Reply(sectors=int(self._processor.cache.num_sectors))
+                return Reply(sectors=int(self._processor.cache.num_sectors))
             case WriteAdapter():
                 self._write_adapter(message.slot, Path(message.folder))
-                reply = Reply()
+                return Reply()
             case Join():
                 self._group.join(Path(message.store), self._rank, self._device)
-                reply = Reply()
+                return Reply()
             case _:
                 raise EngineLoadError(f"unexpected message {type(message).__name__}")
-        return reply
+        return None
 
     def _write_adapter(self, slot: int, folder: Path) -> None:
         layers = layers_of(self._model)
