@@ -8,8 +8,6 @@ Embeddings and the output projection keep the model's own type, since what they 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -101,7 +99,7 @@ def quantize_weight(weight: torch.Tensor, largest: torch.Tensor | None = None) -
 
     Args:
         weight: [outputs, inputs].
-        largest: [outputs, 1]: largest numbers of the outputs, where `weight` has a part of their inputs.
+        largest: [outputs, 1], the largest number of each output, where `weight` has a part of its inputs.
 
     Returns:
         [outputs, inputs] in FP8 and float32 [outputs, 1].
@@ -113,13 +111,13 @@ def quantize_weight(weight: torch.Tensor, largest: torch.Tensor | None = None) -
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def quantize(model: Any, device: torch.device, largest: Mapping[str, torch.Tensor] = MappingProxyType({})) -> int:
+def quantize(model: Any, device: torch.device, largest: dict[str, torch.Tensor] | None = None) -> int:
     """Quantize the linear layers of `model`, which lies anywhere, onto `device`; returns how many.
 
     Args:
         model: a transformers causal language model.
         device: of the weights in FP8.
-        largest: path of a layer with a part of its inputs → the outputs' largest numbers, [outputs, 1].
+        largest: path of a layer → largest number of each output, where the layer has a part of its inputs.
 
     Raises:
         EngineLoadError: most of its weights are in no linear layer.
@@ -132,7 +130,7 @@ def quantize(model: Any, device: torch.device, largest: Mapping[str, torch.Tenso
     if not layers:
         raise EngineLoadError("--quant fp8: the model has no linear layer beside its output projection")
     for path, layer in layers.items():
-        weight, scale = quantize_weight(layer.weight.to(device), largest.get(path))
+        weight, scale = quantize_weight(layer.weight.to(device), largest.get(path) if largest else None)
         replace(model, path, weight, scale)
     return len(layers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -48,13 +47,9 @@ class Peers(Protocol):
 class Shard(Protocol):
     """The part of a model that one rank has."""
 
-    @property
-    def largest(self) -> Mapping[str, torch.Tensor]:
-        """Path of a layer that is split by its inputs → each output's largest weight over all of them, [outputs, 1].
-
-        Empty where weights are not quantized here.
-        """
-        ...
+    largest: dict[str, torch.Tensor]
+    """Path of a layer that is split by its inputs → largest weight of each output over all of them, [outputs, 1]; empty
+    where weights are not quantized here."""
 
     def of_outputs(self, module: str, whole: torch.Tensor) -> torch.Tensor:
         """This rank's rows of `whole`, which has one for each output of a module."""
