@@ -35,6 +35,7 @@ import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.embedded.drafter import SpeculationConfig
 from openai_bls.engines.embedded.lora_layers import layers_of
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
@@ -156,8 +157,14 @@ class Ranks:
     def begin(self, config: BatchingConfig, cache: Any) -> None:
         """See `Peers`."""
         pages = int(cache.num_blocks)
+        drafts = config.speculation
         sized = dataclasses.replace(
-            config, max_tokens_in_kv_cache=pages * config.page_size, max_num_tokens=int(cache.max_batch_tokens)
+            config,
+            max_tokens_in_kv_cache=pages * config.page_size,
+            max_num_tokens=int(cache.max_batch_tokens),
+            # What guesses stays here.
+            speculation=drafts
+            and SpeculationConfig(drafts.num_tokens, drafts.lookup_min, drafts.lookup_max, drafts.max_batch_size),
         )
         self._send(Begin(sized))
         for reply in self._all_replies():
