@@ -217,6 +217,7 @@ class Ranks:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._replies.put(None)  # for who loads an adapter now
         with suppress(OSError):
             self._send(Stop())
         until = time.monotonic() + _STOP_SECONDS

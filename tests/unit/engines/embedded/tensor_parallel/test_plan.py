@@ -107,8 +107,9 @@ def test_shards_together_are_the_model(kind: str, more: dict[str, Any], size: in
     assert max(held) < 1.2 / size * sum(parameter.numel() for parameter in whole.base_model.layers.parameters())
 
 
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("form", ["quantized here", *FORMS])
-def test_shards_in_fp8_are_those_of_the_model(form: str, tmp_path: Path) -> None:
+def test_shards_in_fp8_are_those_of_the_model(form: str, size: int, tmp_path: Path) -> None:
     """Bit by bit: a layer that is split by its inputs has the scales of whole rows."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {**SIZES, "intermediate_size": 128, "head_dim": 16}
@@ -118,9 +119,9 @@ def test_shards_in_fp8_are_those_of_the_model(form: str, tmp_path: Path) -> None
         folder = tmp_path / "fp8"
         write_fp8(tmp_path / "wide", folder, *FORMS[form])
     manifest, cpu = msgspec.structs.replace(MANIFEST, quant=quant), torch.device("cpu")
-    whole, plan = read_model(folder, manifest, cpu, "sdpa"), plan_of(folder, 2, trust_remote_code=False)
-    group: Any = Together(2)
-    shards = [load_shard(folder, manifest, EngineOptions(), plan, rank, group, cpu) for rank in range(2)]
+    whole, plan = read_model(folder, manifest, cpu, "sdpa"), plan_of(folder, size, trust_remote_code=False)
+    group: Any = Together(size)
+    shards = [load_shard(folder, manifest, EngineOptions(), plan, rank, group, cpu) for rank in range(size)]
     layers = {name: layer for name, layer in whole.named_modules() if isinstance(layer, Fp8Linear)}
     assert len(layers) == 14  # seven in each of two
     for name, layer in layers.items():
