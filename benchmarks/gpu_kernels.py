@@ -34,6 +34,8 @@ from openai_bls.engines.embedded.gpu import (
 
 Call = Callable[[int], Any]
 """Runs a contender on one set of inputs, given its number."""
+Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Numbers in FP8 and their scales."""
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
@@ -258,7 +260,7 @@ def _apply(function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], i: int
     return function(*sets[i])
 
 
-def _scales(quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], x: torch.Tensor) -> torch.Tensor:
+def _scales(quantize: Quantize, x: torch.Tensor) -> torch.Tensor:
     # Only scales are compared: rounding a tie the other way moves a number in FP8 by a sixteenth.
     return quantize(x)[1]
 
@@ -289,7 +291,7 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
             cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count, _CLOSE_IN_FP8))
     for number in rows[1:]:
         inputs = [(normal(number, model.hidden),) for _ in range(8)]
-        functions = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
+        functions: dict[str, Quantize] = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
         contenders = {
             name: functools.partial(_apply, functools.partial(_scales, one), inputs) for name, one in functions.items()
         }

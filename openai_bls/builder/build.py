@@ -177,15 +177,6 @@ class _Embedded:
             raise EngineLoadError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
         if options.tensor_parallel_size > 1:
             plan_of(source, options.tensor_parallel_size, trust_remote_code=options.trust_remote_code)
-            if options.lora.adapters or options.lora.max_loras:
-                raise EngineLoadError(
-                    "--lora-dir and --max-loras do not go with --tp-size: on several GPUs the embedded engine has no "
-                    "adapters"
-                )
-            if options.quant:
-                raise EngineLoadError(
-                    "--quant does not go with --tp-size: on several GPUs the embedded engine does not quantize"
-                )
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,

@@ -140,16 +140,30 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-def quantize_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight [outputs, inputs] in FP8, and the scale of each output, float32 [outputs, 1]."""
+def quantize_weight(weight: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight in FP8, and the scale of each output.
+
+    Args:
+        weight: [outputs, inputs].
+        largest: [outputs, 1], the largest number of each output, where `weight` has a part of its inputs.
+
+    Returns:
+        [outputs, inputs] in FP8 and float32 [outputs, 1].
+    """
     rows = weight.float()
-    scale = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+    largest = rows.abs().amax(1, keepdim=True) if largest is None else largest.to(weight).float()
+    scale = largest.clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
     return (rows / scale).clamp(-LARGEST, LARGEST).to(FP8), scale
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def quantize(model: Any, device: torch.device) -> int:
+def quantize(model: Any, device: torch.device, largest: dict[str, torch.Tensor] | None = None) -> int:
     """Quantize the linear layers of `model`, which lies anywhere, onto `device`; returns how many.
+
+    Args:
+        model: a transformers causal language model.
+        device: of the weights in FP8.
+        largest: path of a layer → largest number of each output, where the layer has a part of its inputs.
 
     Raises:
         EngineLoadError: most of its weights are in no linear layer.
@@ -162,7 +176,7 @@ def quantize(model: Any, device: torch.device) -> int:
     if not layers:
         raise EngineLoadError("--quant fp8: the model has no linear layer beside its output projection")
     for path, layer in layers.items():
-        weight, scale = quantize_weight(layer.weight.to(device))
+        weight, scale = quantize_weight(layer.weight.to(device), largest.get(path) if largest else None)
         replace(model, path, weight, scale)
     return len(layers)
 
