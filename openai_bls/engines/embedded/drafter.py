@@ -1,4 +1,5 @@
-"""Drafter of one sequence: guesses of its next tokens, looked up in its own text and in the prediction of its request.
+"""Drafter of one sequence: guesses of its next tokens, looked up in its own text and in the prediction of its request,
+or made by a draft model where these have none.
 
 A draft costs little where it is right and a wider step where it is wrong. So its length follows what was accepted
 lately, and after drafts of which nothing was accepted the sequence goes on without for a while, longer each time.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from openai_bls.engines.embedded.draft_model import DraftModel
 from openai_bls.engines.embedded.grammar_matcher import Bitmask
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 from openai_bls.engines.embedded.ngram_lookup import NgramLookup
@@ -33,6 +35,8 @@ class SpeculationConfig:
     """Tokens of the longest."""
     max_batch_size: int
     """Sequences in flight beyond which nothing is drafted."""
+    draft_model: DraftModel | None = None
+    """Guesses where nothing is found."""
 
     def lookup(self, tokens: Sequence[int] = ()) -> NgramLookup:
         """A lookup in `tokens`."""
@@ -117,11 +121,22 @@ class Drafter:
             predicted += self._prediction.follow(token_id, self._tokens[-self._config.lookup_max :])
         return predicted
 
-    def guess(self, most: int) -> list[int]:
-        """What may come next, at most `most` tokens; empty if nothing speaks for anything."""
-        count = min(most, self._length)
-        if count < 1 or len(self._tokens) < self._resumes_at:
-            return []
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Tokens of the sequence, prompt and output."""
+        return self._tokens
+
+    @property
+    def will_draft(self) -> bool:
+        """True if there is a guess for the next step."""
+        return bool(self.length(1)) and (self._config.draft_model is not None or bool(self.look_up(1)))
+
+    def length(self, most: int) -> int:
+        """Tokens of the next draft, at most `most`; 0 during a pause."""
+        return 0 if len(self._tokens) < self._resumes_at else max(0, min(most, self._length))
+
+    def look_up(self, count: int) -> list[int]:
+        """What may come next, at most `count` tokens; empty if nothing speaks for anything."""
         start = None if self._prediction is None else self._prediction.start
         if self._prediction is not None and start is not None:
             return self._prediction.draft(start, count)
@@ -130,13 +145,10 @@ class Drafter:
         start = self._history.find(self._tokens[-self._config.lookup_max :])
         return [] if start is None else self._history.continuation(start, count)
 
-    def propose(self, most: int, stop_token_ids: frozenset[int] | set[int]) -> list[int]:
-        """Draft at most `most` tokens: up to a stop token, and while the grammar allows them and does not end."""
-        draft = guess = self.guess(most)
-        for i, token_id in enumerate(draft):
-            if token_id in stop_token_ids:
-                draft = draft[:i]
-                break
+    def propose(self, guess: Sequence[int], stop_token_ids: frozenset[int] | set[int]) -> list[int]:
+        """Make a guess the draft: up to a stop token, and while the grammar allows its tokens and does not end."""
+        ends = (i for i, token_id in enumerate(guess) if token_id in stop_token_ids)
+        draft = list(guess[: next(ends, None)])
         self.masks = []
         processors = self._processors
         if draft and processors is not None and processors.constraint is not None:

@@ -34,7 +34,7 @@ from transformers.generation import continuous_batching
 import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest
-from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.options import EngineOptions, speculative_method
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.embedded.tensor_parallel import steps
@@ -321,7 +321,7 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
         raise EngineLoadError(
             f"{about}, on which kv_cache_dtype {options.kv_cache_dtype} is not supported: leave it out"
         )
-    if options.speculative_method:
+    if speculative_method(options, manifest):
         raise EngineLoadError(f"{about}, on which nothing is drafted: leave speculative_method out")
     if options.runner == "dynamic_cache":
         raise EngineLoadError(f"{about}, on which there is no runner dynamic_cache: leave it to the engine")

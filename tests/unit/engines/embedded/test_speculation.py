@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -260,7 +260,7 @@ def test_grammars_at_every_row(start: EngineFactory, demo_dir: Path) -> None:
 
 
 def test_what_cannot_have_drafts_is_refused_by_name(start: EngineFactory) -> None:
-    with pytest.raises(EngineLoadError, match="speculative_method ngram needs the runner continuous_batching"):
+    with pytest.raises(EngineLoadError, match="speculative decoding needs the runner continuous_batching"):
         speculating(start, runner="dynamic_cache")
     with pytest.raises(EngineLoadError, match="prompt_lookup_min is 5, above prompt_lookup_max 4"):
         speculating(start, prompt_lookup_min="5")
@@ -322,24 +322,28 @@ def test_pages_are_complete_up_to_what_is_accepted() -> None:
         assert (state.generated_tokens, state.position_offset, item.complete_blocks) == ([9, *new], offset, pages)
 
 
+def propose(drafter: Drafter, stop_token_ids: Set[int] = frozenset()) -> list[int]:
+    return drafter.propose(drafter.look_up(drafter.length(8)), frozenset(stop_token_ids))
+
+
 def test_drafts_follow_what_is_accepted() -> None:
     drafter = Drafter(CONFIG, [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2])
-    assert drafter.propose(8, set()) == [3, 4, 5, 6]
+    assert propose(drafter) == [3, 4, 5, 6]
     drafter.settle(4)
     drafter.observe([3, 4, 5, 6, 7])
-    assert drafter.propose(8, {1}) == [8, 9]
-    assert drafter.propose(8, set()) == [8, 9, 1, 2, 3, 4, 5, 6]
+    assert propose(drafter, {1}) == [8, 9]
+    assert propose(drafter) == [8, 9, 1, 2, 3, 4, 5, 6]
     drafter.settle(1)
     drafter.observe([8, 9])
-    assert drafter.propose(8, set()) == [1]
-    assert drafter.propose(0, set()) == []
+    assert propose(drafter) == [1]
+    assert drafter.length(0) == 0
 
 
 def test_drafts_that_are_wrong_make_pauses() -> None:
     drafter = Drafter(CONFIG, [1, 2, 3, 1, 2])
     drafts = []
     for count in range(400):
-        draft = drafter.propose(8, set())
+        draft = propose(drafter)
         if draft:
             drafter.settle(0)
             drafts.append(count)
@@ -351,26 +355,26 @@ def test_drafts_that_are_wrong_make_pauses() -> None:
 def test_guesses_that_can_be_no_draft_make_pauses_too() -> None:
     """A guess keeps steps from overlapping."""
     drafter = Drafter(CONFIG, [1, 2, 3, 1, 2])
-    assert drafter.guess(1) == [3]
-    assert drafter.propose(8, {3}) == []
-    assert drafter.guess(1) == []
+    assert drafter.will_draft
+    assert propose(drafter, {3}) == []
+    assert not drafter.will_draft
     drafter.observe([1, 2])
-    assert drafter.guess(1) == [1]
+    assert drafter.will_draft
 
 
 def test_a_prediction_is_found_again_after_a_change() -> None:
     text = list(range(100, 160))
     drafter = Drafter(CONFIG, [1], text)
-    assert drafter.propose(8, set()) == text[:4]
+    assert propose(drafter) == text[:4]
     assert drafter.observe([100, 101, 7, 8]) == 2  # for 102 and 103
-    assert drafter.propose(8, set()) == []
+    assert propose(drafter) == []
     assert drafter.observe([104, 105]) == 0
-    assert drafter.propose(8, set()) == text[6:10]
+    assert propose(drafter) == text[6:10]
     assert drafter.observe([106]) == 1
     assert drafter.observe([108, 109]) == 0  # one is left out
-    assert drafter.propose(8, set()) == text[10:14]
+    assert propose(drafter) == text[10:14]
     assert drafter.observe(text[10:]) == 50
-    assert drafter.propose(8, set()) == []
+    assert propose(drafter) == []
 
 
 @pytest.mark.parametrize("padded", [False, True])
