@@ -2,7 +2,8 @@
 or made by a draft model where these have none.
 
 A draft costs little where it is right and a wider step where it is wrong. So its length follows what was accepted
-lately, and after drafts of which nothing was accepted the sequence goes on without for a while, longer each time.
+lately, and after several drafts of which nothing was accepted the sequence goes on without for a while, longer each
+time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _FIRST_LENGTH = 4
 """Tokens of the first draft."""
 _LONGEST_PAUSE = 128
 """Tokens of the longest pause after rejected drafts."""
+_LEAST_COPIED = 3
+"""Tokens copied in a row before a change is taken for an edit."""
+_LEFT_OUT = 8
+"""Tokens that an edit may leave out, at most."""
 _INDEXED_AT_ONCE = 8192
 """Tokens of a prompt that are indexed between two steps, which takes about 2 ms."""
 
@@ -43,36 +48,56 @@ class SpeculationConfig:
         return NgramLookup(self.lookup_min, self.lookup_max, tokens)
 
 
-class _Prediction:
-    """Text that the output is expected to be, and how far the output has got in it."""
+class _Source:
+    """Text that the output may copy, and the place up to which it has.
 
-    def __init__(self, lookup: NgramLookup) -> None:
-        self._lookup = lookup
+    A change after some copied tokens is taken for an edit behind which the copy goes on: a token that stands a little
+    further on has left out those between, any other has taken the place of one. Where that is wrong, n-grams tell.
+    """
+
+    def __init__(self, lookup: NgramLookup, *, follows: bool = False) -> None:
+        """Args: lookup: in the text; follows: the output is expected to begin as the text does."""
+        self.lookup = lookup
         self._at = 0
-        self._following = True
+        self._follows = follows
+        self._copied = 0
+        """Tokens in a row."""
 
     @property
-    def start(self) -> int | None:
-        """Index of the token that is expected next; None if the output has left the prediction."""
-        return self._at if self._following and self._at < len(self._lookup.tokens) else None
+    def place(self) -> int | None:
+        """Index of the token that is expected next; None if the output is elsewhere."""
+        return self._at if self._follows and self._at < len(self.lookup.tokens) else None
 
-    def draft(self, start: int, count: int) -> list[int]:
-        """Up to `count` tokens from index `start` on."""
-        return self._lookup.tokens[start : start + count]
-
-    def follow(self, token_id: int, tail: Sequence[int]) -> bool:
-        """Take in a token of the output, with which `tail` ends; True if the prediction has it in this place."""
-        if self.start is not None and self._lookup.tokens[self._at] == token_id:
+    def follow(self, token_id: int) -> bool:
+        """Take in a token of the output; True if it is the one that was expected."""
+        place, tokens = self.place, self.lookup.tokens
+        if place is None:
+            self._follows = False
+        elif tokens[place] == token_id:
             self._at += 1
+            self._copied += 1
             return True
-        # Mostly after a change of a few tokens, hence not far from where the output has left it.
-        found = self._lookup.nearest(tail, self._at)
-        if found is None:
-            found = self._lookup.find(tail)
-        self._following = found is not None
-        if found is not None:
-            self._at = found
+        else:
+            further = tokens[place + 1 : place + 1 + _LEFT_OUT]
+            self._follows = self._copied >= _LEAST_COPIED
+            self._at += further.index(token_id) + 2 if self._follows and token_id in further else self._follows
+        self._copied = 0
         return False
+
+    def find(self, tail: Sequence[int], *, near: bool = False) -> int | None:
+        """The place, looked for if the output is elsewhere, of which `tail` is the end.
+
+        Args:
+            tail: tokens.
+            near: look first not far from where the output was last.
+        """
+        if self.place is None:
+            found = self.lookup.nearest(tail, self._at) if near else None
+            if found is None:
+                found = self.lookup.find(tail)
+            if found is not None:
+                self._at, self._follows, self._copied = found, True, self.lookup.shortest
+        return self.place
 
 
 class Drafter:
@@ -98,9 +123,11 @@ class Drafter:
         self.masks: list[Bitmask] = []
         """What the sequence's grammar allows after each of them; empty without one."""
         self._config = config
-        self._history = config.lookup()
+        self._history = _Source(config.lookup())
         self._tokens = list(prompt_token_ids)
-        self._prediction = _Prediction(config.lookup(prediction)) if prediction else None
+        self._followed = len(self._tokens)
+        """Tokens that `_history` has been told of."""
+        self._prediction = _Source(config.lookup(prediction), follows=True) if prediction else None
         self._processors = processors
         self._length = min(_FIRST_LENGTH, config.num_tokens)
         self._misses = 0
@@ -112,14 +139,8 @@ class Drafter:
 
     def observe(self, token_ids: Sequence[int]) -> int:
         """Take in new tokens of the sequence; returns how many of them its prediction had in their place."""
-        if self._prediction is None:
-            self._tokens += token_ids
-            return 0
-        predicted = 0
-        for token_id in token_ids:
-            self._tokens.append(token_id)
-            predicted += self._prediction.follow(token_id, self._tokens[-self._config.lookup_max :])
-        return predicted
+        self._tokens += token_ids
+        return 0 if self._prediction is None else sum(map(self._prediction.follow, token_ids))
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -137,13 +158,17 @@ class Drafter:
 
     def look_up(self, count: int) -> list[int]:
         """What may come next, at most `count` tokens; empty if nothing speaks for anything."""
-        start = None if self._prediction is None else self._prediction.start
-        if self._prediction is not None and start is not None:
-            return self._prediction.draft(start, count)
-        indexed = len(self._history.tokens)
-        self._history.extend(self._tokens[indexed : indexed + _INDEXED_AT_ONCE])
-        start = self._history.find(self._tokens[-self._config.lookup_max :])
-        return [] if start is None else self._history.continuation(start, count)
+        tail = self._tokens[-self._config.lookup_max :]
+        if self._prediction is not None and (place := self._prediction.find(tail, near=True)) is not None:
+            return self._prediction.lookup.tokens[place : place + count]
+        history = self._history
+        for token_id in self._tokens[self._followed :]:
+            history.follow(token_id)
+        self._followed = len(self._tokens)
+        indexed = len(history.lookup.tokens)
+        history.lookup.extend(self._tokens[indexed : indexed + _INDEXED_AT_ONCE])
+        place = history.find(tail)
+        return [] if place is None else history.lookup.continuation(place, count)
 
     def propose(self, guess: Sequence[int], stop_token_ids: frozenset[int] | set[int]) -> list[int]:
         """Make a guess the draft: up to a stop token, and while the grammar allows its tokens and does not end."""
@@ -166,9 +191,9 @@ class Drafter:
     def settle(self, accepted: int) -> None:
         """Note how many tokens of the draft were accepted."""
         if accepted == len(self.draft):
-            self._length = min(self._config.num_tokens, 2 * self._length)
+            self._length = min(self._config.num_tokens, max(2 * accepted, self._length))
         else:
-            self._length = max(1, accepted)
+            self._length = max(accepted + 1, self._length - 1, 1)
         if accepted:
             self._misses = 0
         else:
@@ -176,5 +201,6 @@ class Drafter:
         self.withdraw()
 
     def _pause(self) -> None:
+        """Go on without drafts for a while: for no time at first, as one miss may be an edit."""
         self._misses += 1
-        self._resumes_at = len(self._tokens) + min(_LONGEST_PAUSE, 1 << self._misses)
+        self._resumes_at = len(self._tokens) + min(_LONGEST_PAUSE, (1 << self._misses) - 2)

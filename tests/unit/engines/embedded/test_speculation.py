@@ -182,12 +182,12 @@ def test_sequences_that_are_started_again(start: EngineFactory) -> None:
     options = {"max_tokens_in_kv_cache": "512"}
     sampling = SamplingParams(temperature=0, repetition_penalty=1.1, frequency_penalty=0.3)
     requests = [
-        request(i, prompt=PROMPTS[10][: 90 + i], max_tokens=75, sampling=sampling, logprobs=2) for i in range(6)
+        request(i, prompt=PROMPTS[10][: 90 + i], max_tokens=110, sampling=sampling, logprobs=2) for i in range(6)
     ]
     wanted = plain(start, requests)
     engine, recorder = speculating(start, **options)
     predicted = [
-        with_prediction(one, answer.tokens, wrong_at=range(i, 75, 9 + i))
+        with_prediction(one, answer.tokens, wrong_at=range(i, 110, 9 + i))
         for i, (one, answer) in enumerate(zip(requests, wanted, strict=True))
     ]
     with counted_restarts(engine) as restarts:
@@ -333,9 +333,13 @@ def test_drafts_follow_what_is_accepted() -> None:
     drafter.observe([3, 4, 5, 6, 7])
     assert propose(drafter, {1}) == [8, 9]
     assert propose(drafter) == [8, 9, 1, 2, 3, 4, 5, 6]
-    drafter.settle(1)
-    drafter.observe([8, 9])
-    assert propose(drafter) == [1]
+    assert drafter.length(3) == 3
+    for accepted, length in ((1, 7), (5, 6), (0, 5), (0, 4)):
+        drafter.draft = list(range(drafter._length))
+        drafter.settle(accepted)
+        drafter.observe([0, 0])
+        assert drafter._length == length
+    assert drafter.length(8) == 4
     assert drafter.length(0) == 0
 
 
@@ -349,14 +353,15 @@ def test_drafts_that_are_wrong_make_pauses() -> None:
             drafts.append(count)
         drafter.observe([1 + count % 2])
     gaps = [after - before for before, after in itertools.pairwise(drafts)]
-    assert gaps == [2, 4, 8, 16, 32, 64, 128, 128]
+    assert gaps == [2, 2, 6, 14, 30, 62, 126, 128]  # there is a guess at every other token
 
 
 def test_guesses_that_can_be_no_draft_make_pauses_too() -> None:
     """A guess keeps steps from overlapping."""
     drafter = Drafter(CONFIG, [1, 2, 3, 1, 2])
-    assert drafter.will_draft
-    assert propose(drafter, {3}) == []
+    for _ in range(2):
+        assert drafter.will_draft
+        assert propose(drafter, {3}) == []
     assert not drafter.will_draft
     drafter.observe([1, 2])
     assert drafter.will_draft
@@ -366,15 +371,33 @@ def test_a_prediction_is_found_again_after_a_change() -> None:
     text = list(range(100, 160))
     drafter = Drafter(CONFIG, [1], text)
     assert propose(drafter) == text[:4]
-    assert drafter.observe([100, 101, 7, 8]) == 2  # for 102 and 103
+    assert drafter.observe([100, 101, 7, 8]) == 2  # for 102 and 103, too soon to say
     assert propose(drafter) == []
     assert drafter.observe([104, 105]) == 0
     assert propose(drafter) == text[6:10]
-    assert drafter.observe([106]) == 1
-    assert drafter.observe([108, 109]) == 0  # one is left out
-    assert propose(drafter) == text[10:14]
-    assert drafter.observe(text[10:]) == 50
+    assert drafter.observe([106, 107, 7]) == 2  # for 108
+    assert propose(drafter) == text[9:13]
+    assert drafter.observe([109, 110, 111, 114]) == 3  # two are left out
+    assert propose(drafter) == text[15:19]
+    assert drafter.observe([115, 116, 117, 7, 8, 9]) == 3  # put in between
     assert propose(drafter) == []
+    assert drafter.observe([118, 119]) == 0
+    assert propose(drafter) == text[20:24]
+    assert drafter.observe(text[20:]) == 40
+    assert propose(drafter) == []
+
+
+def test_a_copy_of_the_prompt_goes_on_behind_a_change() -> None:
+    drafter = Drafter(CONFIG, [*range(100, 130), 1, 2, 100, 101])
+    assert propose(drafter) == [102, 103, 104, 105]
+    drafter.observe([102, 103, 7])
+    assert propose(drafter) == [105, 106, 107, 108]
+    drafter.observe([105, 106, 107, 110])
+    assert propose(drafter) == [111, 112, 113, 114]
+    drafter.observe([7])
+    assert propose(drafter) == []
+    drafter.observe([120, 121])
+    assert propose(drafter) == [122, 123, 124, 125]
 
 
 @pytest.mark.parametrize("padded", [False, True])
