@@ -72,7 +72,8 @@ def _load(
         raise EngineLoadError(f"the draft model: {error}") from None
     if (problem := full_attention_problem(model.config)) is not None:
         raise EngineLoadError(f"the draft model cannot be used: {problem}")
-    graphs = device.type == "cuda" and paged_attention.refusal(model, "paged") is None
+    graphs = device.type == "cuda" and options.cuda_graphs is not False
+    graphs = graphs and paged_attention.refusal(model, "paged") is None
     max_length = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
     try:
         prompt = _trial_prompt(min(vocab_size, facts.vocab_size))

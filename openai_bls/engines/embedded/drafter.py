@@ -1,5 +1,6 @@
-"""Drafter of one sequence: guesses of its next tokens, looked up in its own text and in the prediction of its request,
-or made by a draft model where these have none.
+"""Drafter of one sequence: guesses of its next tokens, looked up in its own text and in the prediction of its request.
+
+Where these have none, a grammar may allow but one text, or a draft model may guess.
 
 A draft costs little where it is right and a wider step where it is wrong. So its length follows what was accepted
 lately, and after several drafts of which nothing was accepted the sequence goes on without for a while, longer each
@@ -100,6 +101,36 @@ class _Source:
         return self.place
 
 
+class _Pace:
+    """Length of drafts of one kind, and pauses between them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._length = min(_FIRST_LENGTH, most)
+        self._misses = 0
+        self._resumes_at = 0
+
+    def length(self, most: int, place: int) -> int:
+        """Tokens of a draft at index `place` of the sequence, at most `most`; 0 during a pause."""
+        return 0 if place < self._resumes_at else max(0, min(most, self._length))
+
+    def settle(self, drafted: int, accepted: int, place: int) -> None:
+        """Note how many tokens of a draft were accepted."""
+        if accepted == drafted:
+            self._length = min(self._most, max(2 * accepted, self._length))
+        else:
+            self._length = max(accepted + 1, self._length - 1)
+        if accepted:
+            self._misses = 0
+        else:
+            self.pause(place)
+
+    def pause(self, place: int) -> None:
+        """Go on without drafts for a while: for no time at first, as one miss may be an edit."""
+        self._misses += 1
+        self._resumes_at = place + min(_LONGEST_PAUSE, (1 << self._misses) - 2)
+
+
 class Drafter:
     """Drafts of one sequence; used by the engine's thread alone."""
 
@@ -128,14 +159,19 @@ class Drafter:
         self._followed = len(self._tokens)
         """Tokens that `_history` has been told of."""
         self._prediction = _Source(config.lookup(prediction), follows=True) if prediction else None
-        self._processors = processors
-        self._length = min(_FIRST_LENGTH, config.num_tokens)
-        self._misses = 0
-        self._resumes_at = 0
+        self._grammar = None if processors is None or processors.constraint is None else processors
+        self._guessing, self._spelling = _Pace(config.num_tokens), _Pace(config.num_tokens)
+        self._pace = self._guessing
+        """Of the draft."""
 
     def __deepcopy__(self, memo: object) -> Drafter:
         """Itself: a sequence that is preempted and started again keeps its state."""
         return self
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Tokens of the sequence, prompt and output."""
+        return self._tokens
 
     def observe(self, token_ids: Sequence[int]) -> int:
         """Take in new tokens of the sequence; returns how many of them its prediction had in their place."""
@@ -143,21 +179,20 @@ class Drafter:
         return 0 if self._prediction is None else sum(map(self._prediction.follow, token_ids))
 
     @property
-    def token_ids(self) -> Sequence[int]:
-        """Tokens of the sequence, prompt and output."""
-        return self._tokens
-
-    @property
     def will_draft(self) -> bool:
-        """True if there is a guess for the next step."""
-        return bool(self.length(1)) and (self._config.draft_model is not None or bool(self.look_up(1)))
+        """True if there would be a draft behind the token of the step in flight, as far as can be told before."""
+        by_model = self._config.draft_model is not None and self.length(1) > 0
+        return by_model or bool(self.look_up(1)) or len(self.forced(2)) > 1
 
     def length(self, most: int) -> int:
-        """Tokens of the next draft, at most `most`; 0 during a pause."""
-        return 0 if len(self._tokens) < self._resumes_at else max(0, min(most, self._length))
+        """Tokens of the next guess, at most `most`; 0 during a pause."""
+        return self._guessing.length(most, len(self._tokens))
 
-    def look_up(self, count: int) -> list[int]:
-        """What may come next, at most `count` tokens; empty if nothing speaks for anything."""
+    def look_up(self, most: int) -> list[int]:
+        """What may come next, at most `most` tokens; empty if nothing speaks for anything, and during a pause."""
+        count = self.length(most)
+        if not count:
+            return []
         tail = self._tokens[-self._config.lookup_max :]
         if self._prediction is not None and (place := self._prediction.find(tail, near=True)) is not None:
             return self._prediction.lookup.tokens[place : place + count]
@@ -170,19 +205,35 @@ class Drafter:
         place = history.find(tail)
         return [] if place is None else history.lookup.continuation(place, count)
 
-    def propose(self, guess: Sequence[int], stop_token_ids: frozenset[int] | set[int]) -> list[int]:
-        """Make a guess the draft: up to a stop token, and while the grammar allows its tokens and does not end."""
+    def forced(self, most: int) -> list[int]:
+        """The only text that the grammar allows next, at most `most` tokens; empty without one, and during a pause."""
+        if self._grammar is None or not self._spelling.length(most, len(self._tokens)):
+            return []
+        return self._grammar.forced()[: min(most, self._config.num_tokens)]
+
+    def propose(self, guess: Sequence[int], most: int, stop_token_ids: frozenset[int] | set[int]) -> list[int]:
+        """Make a guess the draft, up to a stop token and while the grammar allows it; else what the grammar forces.
+
+        Args:
+            guess: tokens; empty if there is none.
+            most: tokens of a draft.
+            stop_token_ids: of the sequence.
+        """
         ends = (i for i, token_id in enumerate(guess) if token_id in stop_token_ids)
-        draft = list(guess[: next(ends, None)])
+        self._pace, self.draft = self._guessing, self._allowed(guess[: next(ends, most)])
+        if guess and not self.draft:
+            self._guessing.pause(len(self._tokens))
+        if not self.draft and (forced := self.forced(most)):
+            self._pace, self.draft = self._spelling, self._allowed(forced)
+        return self.draft
+
+    def _allowed(self, guess: Sequence[int]) -> list[int]:
+        """The beginning of a guess that the grammar allows and does not end with; sets the masks."""
         self.masks = []
-        processors = self._processors
-        if draft and processors is not None and processors.constraint is not None:
-            self.masks = processors.look_ahead(draft)
-            draft = draft[: len(self.masks)]
-        if guess and not draft:
-            self._pause()
-        self.draft = draft
-        return draft
+        if self._grammar is None or not guess:
+            return list(guess)
+        self.masks = self._grammar.look_ahead(guess)
+        return list(guess[: len(self.masks)])
 
     def withdraw(self) -> None:
         """Forget the draft: its step does not take place."""
@@ -190,17 +241,5 @@ class Drafter:
 
     def settle(self, accepted: int) -> None:
         """Note how many tokens of the draft were accepted."""
-        if accepted == len(self.draft):
-            self._length = min(self._config.num_tokens, max(2 * accepted, self._length))
-        else:
-            self._length = max(accepted + 1, self._length - 1, 1)
-        if accepted:
-            self._misses = 0
-        else:
-            self._pause()
+        self._pace.settle(len(self.draft), accepted, len(self._tokens))
         self.withdraw()
-
-    def _pause(self) -> None:
-        """Go on without drafts for a while: for no time at first, as one miss may be an edit."""
-        self._misses += 1
-        self._resumes_at = len(self._tokens) + min(_LONGEST_PAUSE, (1 << self._misses) - 2)

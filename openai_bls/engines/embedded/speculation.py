@@ -68,6 +68,11 @@ def drafter_of(state: Any) -> Drafter | None:
     return drafter
 
 
+def _tokens_left(state: Any) -> int:
+    """Tokens that a sequence's draft may have, so that the step's last one is within its limit."""
+    return int(state._new_tokens_limit - len(state.generated_tokens) - 1)
+
+
 @dataclasses.dataclass(slots=True)
 class DraftRow:
     """A row of a sequence with a draft, in the form of a sequence that has got as far as the row."""
@@ -162,7 +167,8 @@ class Speculator:
         """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
         room = self._room(scheduler)
         for state, drafter, guess in self._guesses(scheduler, room):
-            draft = drafter.propose(guess[:room], state._eos_token_ids)
+            most = min(room, _tokens_left(state))
+            draft = drafter.propose(guess, most, state._eos_token_ids) if most > 0 else []
             if not draft:
                 continue
             room -= len(draft)
@@ -181,17 +187,19 @@ class Speculator:
             known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
             if drafter is None or not known or len(state.tokens_to_process) != 1:
                 continue
-            left = state._new_tokens_limit - len(state.generated_tokens) - 1
-            count = drafter.length(min(room, left))
-            if not count:
+            most = min(room, _tokens_left(state))
+            if most < 1:
                 continue
-            found.append((state, drafter, drafter.look_up(count)))
-            if not found[-1][-1]:
+            guess = drafter.look_up(most)
+            found.append((state, drafter, guess))
+            count = drafter.length(most)
+            if not guess and count and not drafter.forced(1):
                 wanted.append(Wanted(state.request_id, drafter.token_ids, count))
         model = self.config.draft_model
         if model is not None and wanted:
-            guesses = iter(model.guess(wanted, scheduler.active_requests))
-            found = [(state, drafter, guess or next(guesses)) for state, drafter, guess in found]
+            guesses = model.guess(wanted, scheduler.active_requests)
+            by_key = {one.key: guess for one, guess in zip(wanted, guesses, strict=True)}
+            found = [(state, drafter, by_key.get(state.request_id, guess)) for state, drafter, guess in found]
         return found
 
     def confirm(self, active: Iterable[Any], scheduled: Sequence[Any] | None) -> None:

@@ -259,6 +259,28 @@ def test_grammars_at_every_row(start: EngineFactory, demo_dir: Path) -> None:
         drafts = accepted(engine)
 
 
+def test_what_a_grammar_forces_is_drafted(start: EngineFactory, demo_dir: Path) -> None:
+    """Whatever else is: guesses that it forbids give way, and pauses after wrong ones have nothing to do with it."""
+    text = "(yes|no), the answer is [0-9]{2} and not [a-z]{4}, as it was said before"
+    one = request(
+        0, prompt=(40, 41, 42), max_tokens=90, grammar=Grammar("regex", text), stop_token_ids=(0, 1, 2), logprobs=1
+    )
+    requests = [one, msgspec.structs.replace(one, request_id=1, sampling=DRAWN)]
+    wanted = plain(start, requests, folder=demo_dir)
+    engine, recorder = speculating(start, folder=demo_dir)
+    total = sum(len(answer.tokens) for answer in wanted)
+    for prediction in ((), (50, 51, 52, 53) * 20):
+        before, steps = accepted(engine)[1], engine.stats().steps
+        for each in requests:
+            run_all(engine, recorder, [msgspec.structs.replace(each, prediction=prediction)])
+        check(recorder, requests, wanted)
+        recorder.steps.clear()
+        recorder.forget(range(2))
+        # The demo model spells some of it by other tokens than the longest.
+        assert accepted(engine)[1] - before > total * 0.4
+        assert engine.stats().steps - steps < total * 0.6
+
+
 def test_what_cannot_have_drafts_is_refused_by_name(start: EngineFactory) -> None:
     with pytest.raises(EngineLoadError, match="speculative decoding needs the runner continuous_batching"):
         speculating(start, runner="dynamic_cache")
@@ -323,7 +345,7 @@ def test_pages_are_complete_up_to_what_is_accepted() -> None:
 
 
 def propose(drafter: Drafter, stop_token_ids: Set[int] = frozenset()) -> list[int]:
-    return drafter.propose(drafter.look_up(drafter.length(8)), frozenset(stop_token_ids))
+    return drafter.propose(drafter.look_up(8), 8, frozenset(stop_token_ids))
 
 
 def test_drafts_follow_what_is_accepted() -> None:
@@ -335,11 +357,10 @@ def test_drafts_follow_what_is_accepted() -> None:
     assert propose(drafter) == [8, 9, 1, 2, 3, 4, 5, 6]
     assert drafter.length(3) == 3
     for accepted, length in ((1, 7), (5, 6), (0, 5), (0, 4)):
-        drafter.draft = list(range(drafter._length))
+        drafter.draft = list(range(drafter.length(8)))
         drafter.settle(accepted)
         drafter.observe([0, 0])
-        assert drafter._length == length
-    assert drafter.length(8) == 4
+        assert drafter.length(8) == length
     assert drafter.length(0) == 0
 
 
