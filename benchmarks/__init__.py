@@ -20,7 +20,8 @@ are only as large as the comparison needs, and small enough that on shared cores
     gpu_kernels.py          command: its kernels beside PyTorch's
     mixed_load.py           command: the engine under random arrivals of mixed lengths
     builds.py               command: the engine on several GPUs and in FP8, beside one GPU
-    speculation.py          command: the engine with and without drafts, at batch 1
+    speculation.py          command: the engine with and without drafts
+    copying.py              its loads on a model whose next tokens are known
     engine.py, asking.py    an engine in this process, requests to it
     random_checkpoint.py    checkpoints of known shapes with random weights
     features.py             command: its features, checked and priced, with no server

@@ -5,6 +5,7 @@
     tensorrt_llm/1/
     ├── engine.json       this manifest, written last
     ├── checkpoint/       config.json, generation_config.json; the weights (*.safetensors) unless they are in an engine
+    ├── draft/            of a draft model, the same: config.json and weights; nothing without one
     ├── engine/           of TensorRT-LLM's flow `tensorrt` only: config.json, rank0.engine, rank1.engine ...
     └── lora/             adapters, a folder each
 
@@ -206,6 +207,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPUs that share each layer, of the embedded engine."""
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""
+    draft_checkpoint: str = ""
+    """Folder of the embedded engine's draft model beside the manifest; empty if it has none."""
+    draft_files: dict[str, FileRecord] = {}
+    """Files of that folder, by name."""
     source: str = ""
     """Fingerprint of what this was built from and with, by which a second build sees that nothing changed."""
     revision: str = ""

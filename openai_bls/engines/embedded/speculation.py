@@ -23,10 +23,11 @@ import numpy.typing as npt
 import torch
 from transformers.generation.continuous_batching.requests import TMP_TOKEN_ID, RequestStatus
 
+from openai_bls.engines.embedded.draft_model import Wanted
 from openai_bls.engines.embedded.drafter import Drafter, SpeculationConfig
 from openai_bls.engines.embedded.grammar_matcher import Bitmask
 
-_SUBJECT = "speculative_method ngram"
+_SUBJECT = "speculative decoding"
 
 
 def refusal(config: Any, runner: str) -> str | None:
@@ -43,10 +44,20 @@ def refusal(config: Any, runner: str) -> str | None:
         return f"{_SUBJECT} needs the runner continuous_batching"
     if find_spec("transformers.generation.continuous_batching.cache_allocators") is None:
         return f"{_SUBJECT} needs a newer transformers"
+    problem = full_attention_problem(config)
+    return None if problem is None else f"{_SUBJECT} needs full attention in every layer: {problem}"
+
+
+def full_attention_problem(config: Any) -> str | None:
+    """Reason why keys and values of a rejected draft cannot be taken back; None if they can.
+
+    Args:
+        config: of a model, that which is served or the one that drafts.
+    """
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "layer_types", None) or []
     if any(layer != "full_attention" for layer in layers) or (not layers and getattr(text, "sliding_window", None)):
-        return f"{_SUBJECT} needs full attention in every layer: a sliding window has overwritten what it takes back"
+        return "a sliding window has overwritten what it takes back"
     return None
 
 
@@ -55,6 +66,11 @@ def drafter_of(state: Any) -> Drafter | None:
     sampling = state.logit_processor_kwargs.get("sampling")
     drafter: Drafter | None = None if sampling is None else sampling.drafter
     return drafter
+
+
+def _tokens_left(state: Any) -> int:
+    """Tokens that a sequence's draft may have, so that the step's last one is within its limit."""
+    return int(state._new_tokens_limit - len(state.generated_tokens) - 1)
 
 
 @dataclasses.dataclass(slots=True)
@@ -137,7 +153,7 @@ class Speculator:
             return False
         states = scheduler.active_requests.values()
         decoding = (drafter_of(state) for state in states if state._status is RequestStatus.DECODING)
-        return any(drafter is not None and drafter.guess(1) for drafter in decoding)
+        return any(drafter is not None and drafter.will_draft for drafter in decoding)
 
     def _room(self, scheduler: Any) -> int:
         """Tokens that all drafts of the next step may have, beside a row for every sequence that may come."""
@@ -150,13 +166,9 @@ class Speculator:
     def propose(self, scheduler: Any) -> None:
         """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
         room = self._room(scheduler)
-        for state in scheduler.active_requests.values():
-            drafter = drafter_of(state)
-            known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
-            if drafter is None or not known or len(state.tokens_to_process) != 1:
-                continue
-            left = state._new_tokens_limit - len(state.generated_tokens) - 1
-            draft = drafter.propose(min(room, left), state._eos_token_ids)
+        for state, drafter, guess in self._guesses(scheduler, room):
+            most = min(room, _tokens_left(state))
+            draft = drafter.propose(guess, most, state._eos_token_ids) if most > 0 else []
             if not draft:
                 continue
             room -= len(draft)
@@ -165,6 +177,30 @@ class Speculator:
                 continue
             state.tokens_to_process = state.tokens_to_process + draft
             self._drafted.append(drafter)
+
+    def _guesses(self, scheduler: Any, room: int) -> list[tuple[Any, Drafter, list[int]]]:
+        """Sequences that may have a draft, and guesses of their next tokens: looked up, else by the draft model."""
+        found: list[tuple[Any, Drafter, list[int]]] = []
+        wanted: list[Wanted] = []
+        for state in scheduler.active_requests.values():
+            drafter = drafter_of(state)
+            known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
+            if drafter is None or not known or len(state.tokens_to_process) != 1:
+                continue
+            most = min(room, _tokens_left(state))
+            if most < 1:
+                continue
+            guess = drafter.look_up(most)
+            found.append((state, drafter, guess))
+            count = drafter.length(most)
+            if not guess and count and not drafter.forced(1):
+                wanted.append(Wanted(state.request_id, drafter.token_ids, count))
+        model = self.config.draft_model
+        if model is not None and wanted:
+            guesses = model.guess(wanted, scheduler.active_requests)
+            by_key = {one.key: guess for one, guess in zip(wanted, guesses, strict=True)}
+            found = [(state, drafter, by_key.get(state.request_id, guess)) for state, drafter, guess in found]
+        return found
 
     def confirm(self, active: Iterable[Any], scheduled: Sequence[Any] | None) -> None:
         """Take the drafts back of sequences that are not in the next step."""

@@ -35,10 +35,9 @@ import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
-from openai_bls.engines.embedded.drafter import SpeculationConfig
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear
 from openai_bls.engines.embedded.lora_layers import layers_of
-from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.options import EngineOptions, speculative_method
 from openai_bls.engines.embedded.plain_pass import RoundedCache
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
@@ -165,8 +164,7 @@ class Ranks:
             max_tokens_in_kv_cache=pages * config.page_size,
             max_num_tokens=int(cache.max_batch_tokens),
             # What guesses stays here.
-            speculation=drafts
-            and SpeculationConfig(drafts.num_tokens, drafts.lookup_min, drafts.lookup_max, drafts.max_batch_size),
+            speculation=drafts and dataclasses.replace(drafts, draft_model=None),
         )
         self._send(Begin(sized))
         for reply in self._all_replies():
@@ -359,6 +357,8 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
             f"{about}, for which transformers {transformers.__version__} is too old: run `pip install --upgrade "
             "transformers`"
         )
+    if speculative_method(options, manifest) == "draft_model":
+        raise EngineLoadError(f"{about}, on which no draft model drafts: set speculative_method to ngram or none")
     if options.runner == "dynamic_cache":
         raise EngineLoadError(f"{about}, on which there is no runner dynamic_cache: leave it to the engine")
     if device.type == "cuda" and device.index is not None:
