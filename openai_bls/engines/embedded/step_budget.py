@@ -16,6 +16,8 @@ LEAST_PROMPT_TOKENS = 64
 """Prompt tokens that every step takes in, however long it lasts, so that prompts come to an end."""
 
 
+_SHORT_WAIT_S = 0.05
+"""Seconds that a prompt may take so that sequences that decode wait for it in a few longer steps."""
 _LONG_WAIT_S = 0.2
 """Seconds that prompts may take together before the time to first token counts for more than that between tokens."""
 _PATIENCE = 3
@@ -39,8 +41,9 @@ class StepTimes:
 class StepBudget:
     """How many tokens a step may have.
 
-    Where several sequences wait for their first token a step may last three times as long, so that they do not wait for
-    each other, and six times as long where the last of them would wait for more than `_LONG_WAIT_S` otherwise.
+    A step may last three times as long where several sequences wait for their first token, so that they do not wait for
+    each other, or where one is soon done, and six times as long where the last of them would wait for more than
+    `_LONG_WAIT_S` otherwise. Larger steps take less time per token.
     """
 
     times: StepTimes
@@ -63,9 +66,9 @@ class StepBudget:
         Returns:
             The most tokens, those of the decoding sequences included.
         """
-        limit = self.max_seconds
-        if prompts > 1:
-            limit *= 6 if self._seconds(prompt_tokens) > _LONG_WAIT_S else 3
+        limit, wait = self.max_seconds, self._seconds(prompt_tokens)
+        if prompts > 1 or wait <= _SHORT_WAIT_S:
+            limit *= 6 if wait > _LONG_WAIT_S else 3
         found = least = decoding + LEAST_PROMPT_TOKENS
         for tokens, seconds in self.times.seconds:
             scores = max(0, tokens - decoding) * (past + tokens / 2)

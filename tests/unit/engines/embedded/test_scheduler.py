@@ -202,8 +202,8 @@ def test_a_prompt_takes_the_other_way() -> None:
 
 def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, scheduler = make_io(short=True)
-    times = StepTimes([(10, 0.001), (20, 0.002), (32, 0.004)], seconds_per_score=0.0)
-    scheduler.step_budget = StepBudget(times, max_seconds=0.002)
+    times = StepTimes([(10, 0.1), (20, 0.2), (32, 0.4)], seconds_per_score=0.0)
+    scheduler.step_budget = StepBudget(times, max_seconds=0.2)
     scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=list(range(30))))
     assert scheduler.schedule_batch(32, 1000)[2] == 30  # alone
     scheduler.finish_request("b")

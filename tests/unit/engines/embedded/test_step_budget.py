@@ -18,6 +18,10 @@ def test_one_prompt_gets_what_fits() -> None:
     assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=5000, past=10_000) == 256
 
 
+def test_a_prompt_that_is_soon_done_makes_steps_longer() -> None:
+    assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=3000, past=0) == 1664
+
+
 def test_prompts_that_wait_for_each_other_make_steps_longer() -> None:
     assert BUDGET.tokens(decoding=10, prompts=2, prompt_tokens=5000, past=0) == 1664
     # At 2,048 tokens in 34 ms these would wait for more than 0.2 s.
