@@ -67,13 +67,21 @@ class SlotCache:
         ]
         self._length = length
         self._kernel = kernel
-        self._written = self._pages = self._ends = torch.empty(0)
+        self._written: torch.Tensor | None = None
+        self._pages = self._ends = torch.empty(0)
         self._runs: list[tuple[int, int, int, int]] = []
         """(first row, row after the last, first key, key after the last) of each sequence, where there is no kernel."""
 
-    def begin(self, slots: torch.Tensor, positions: torch.Tensor) -> None:
-        """Note the rows of the next pass: int64 [rows] each; those of a sequence stand together, in their order."""
-        self._written = slots * self._length + positions
+    def begin(self, slots: torch.Tensor, positions: torch.Tensor, *, alone: bool) -> None:
+        """Note the rows of the next pass.
+
+        Args:
+            slots: int64 [rows]; rows of one sequence stand together.
+            positions: int64 [rows], rising within a sequence.
+            alone: each row is of another sequence.
+        """
+        # The kernel writes each row's own keys and values, which no row of another sequence reads.
+        self._written = None if self._kernel and alone else slots * self._length + positions
         if self._kernel:
             self._pages = slots.int().unsqueeze(1)
             self._ends = pad((positions + 1).cumsum(0), (1, 0)).int()
@@ -88,8 +96,9 @@ class SlotCache:
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         """Attention of the pass's rows, [rows, heads, size]; their own keys and values are written first."""
         keys, values = self._layers[layer]
-        keys.index_copy_(0, self._written, k)
-        values.index_copy_(0, self._written, v)
+        if self._written is not None:
+            keys.index_copy_(0, self._written, k)
+            values.index_copy_(0, self._written, v)
         if self._kernel:
             from openai_bls.engines.embedded.gpu import attention_kernels
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 import logging
+import time
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -26,6 +28,15 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _MOST_ROWS = _SIZES[-1]
 _READ_AT_ONCE = 512
 """Rows of unread tokens between two steps; a longer prompt is read beside several."""
+
+
+_FIRST_COST = 0.2
+"""Of a guess, before it is measured."""
+
+
+def _averaged(before: float, newest: float) -> float:
+    """Moving average of times; 0 is none yet."""
+    return newest if not before else 0.9 * before + 0.1 * newest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,12 +93,25 @@ class DraftModel:
         self._free = list(range(slots))
         self._filler = slots
         self._slots: dict[str, _Slot] = {}
-        self._captured: dict[int, _Pass] = {}
+        self._pass_seconds = 0.0
+        self._step_seconds = 0.0
+        self._captured: dict[tuple[int, bool], _Pass] = {}
         if graphs:
             pool = torch.cuda.graph_pool_handle()
-            for size in reversed(_SIZES):
-                self._captured[size] = self._pass_of(size)
-                self._captured[size].capture(pool)
+            for size, alone in itertools.product(reversed(_SIZES), (False, True)):
+                if not alone or size < 2 * slots:
+                    self._captured[size, alone] = self._pass_of(size, alone=alone)
+                    self._captured[size, alone].capture(pool)
+
+    @property
+    def cost(self) -> float:
+        """Time of a guess, as a share of that of a step with a draft, as measured of late."""
+        known = self._pass_seconds and self._step_seconds
+        return self._pass_seconds / self._step_seconds if known else _FIRST_COST
+
+    def note_step(self, seconds: float) -> None:
+        """Note the time of a step with a draft, without the guesses."""
+        self._step_seconds = _averaged(self._step_seconds, seconds)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def guess(self, wanted: Sequence[Wanted], live: Container[str]) -> list[list[int]]:
@@ -113,7 +137,11 @@ class DraftModel:
             if start < end == len(one.token_ids):
                 last[i] = len(rows) - 1
         guesses: list[list[int]] = [[] for _ in wanted]
-        found = self._read(rows, list(last.values()), max((wanted[i].count for i in last), default=0))
+        count = max((wanted[i].count for i in last), default=0)
+        started = time.perf_counter()
+        found = self._read(rows, list(last.values()), count)
+        if count and len(rows) <= 2 * len(wanted):  # no prompt among them
+            self._pass_seconds = _averaged(self._pass_seconds, (time.perf_counter() - started) / count)
         for i, guessed in zip(last, found, strict=True):
             self._slots[wanted[i].key].read += guessed[:-1]
             guesses[i] = guessed[: wanted[i].count]
@@ -135,14 +163,14 @@ class DraftModel:
         ends: list[torch.Tensor] = []
         for first in range(0, len(rows), _MOST_ROWS):
             part = rows[first : first + _MOST_ROWS]
-            step = self._pass(len(part))
+            step = self._pass(len(part), alone=len(rows) == len(last))
             step.put(torch.tensor(part).T)
             step.run()
             ends.append(step.rows[:, [row - first for row in last if first <= row < first + len(part)]])
         if not last:
             return []
         guesses = torch.cat(ends, 1)
-        step = self._pass(len(last))
+        step = self._pass(len(last), alone=True)
         step.put(guesses)
         found = [guesses[0]]
         for _ in range(count - 1):
@@ -151,24 +179,24 @@ class DraftModel:
         told: list[list[int]] = torch.stack(found, 1).tolist()
         return told
 
-    def _pass(self, count: int) -> _Pass:
-        """A pass that holds `count` rows."""
+    def _pass(self, count: int, *, alone: bool) -> _Pass:
+        """A pass that holds `count` rows, each of another sequence if they are `alone`."""
         if not self._captured:
-            return self._pass_of(count)
-        return self._captured[_SIZES[bisect.bisect_left(_SIZES, count)]]
+            return self._pass_of(count, alone=alone)
+        return self._captured[_SIZES[bisect.bisect_left(_SIZES, count)], alone]
 
-    def _pass_of(self, size: int) -> _Pass:
-        return _Pass(self._model, self._cache, size, self._filler, self._vocab_size)
+    def _pass_of(self, size: int, *, alone: bool) -> _Pass:
+        return _Pass(self._model, self._cache, size, self._filler, self._vocab_size, alone=alone)
 
 
 class _Pass:
     """Pass over a fixed number of rows, each of which becomes the row of the token that is guessed after it."""
 
-    def __init__(self, model: Any, cache: SlotCache, size: int, filler: int, vocab_size: int) -> None:
+    def __init__(self, model: Any, cache: SlotCache, size: int, filler: int, vocab_size: int, *, alone: bool) -> None:
         self.rows = torch.zeros(3, size, dtype=torch.int64, device=model.device)
         """Tokens, slots and positions."""
         self._model, self._cache = model, cache
-        self._filler, self._vocab_size = filler, vocab_size
+        self._filler, self._vocab_size, self._alone = filler, vocab_size, alone
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def put(self, rows: torch.Tensor) -> None:
@@ -187,7 +215,7 @@ class _Pass:
 
     def _forward(self) -> None:
         tokens, slots, positions = self.rows
-        self._cache.begin(slots, positions)
+        self._cache.begin(slots, positions, alone=self._alone)
         logits = self._model(
             input_ids=tokens[None], position_ids=positions[None], cache=self._cache, use_cache=False
         ).logits

@@ -21,6 +21,12 @@ _FIRST_LENGTH = 4
 """Tokens of the first draft."""
 _LONGEST_PAUSE = 128
 """Tokens of the longest pause after rejected drafts."""
+_FIRST_ODDS = 0.7
+"""Share of a draft model's guesses that is taken to be right before any is known."""
+_NEWEST = 0.1
+"""Weight of the newest guess in that share."""
+_PLAIN_RATE = 1.25
+"""Steps without drafts in the time of one with drafts, which is wider and does not overlap the one before."""
 _LEAST_COPIED = 3
 """Tokens copied in a row before a change is taken for an edit."""
 _LEFT_OUT = 8
@@ -104,9 +110,10 @@ class _Source:
 class _Pace:
     """Length of drafts of one kind, and pauses between them."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, first: int, most: int) -> None:
+        """Args: first: tokens of the first draft; most: of any."""
         self._most = most
-        self._length = min(_FIRST_LENGTH, most)
+        self._length = min(first, most)
         self._misses = 0
         self._resumes_at = 0
 
@@ -129,6 +136,40 @@ class _Pace:
         """Go on without drafts for a while: for no time at first, as one miss may be an edit."""
         self._misses += 1
         self._resumes_at = place + min(_LONGEST_PAUSE, (1 << self._misses) - 2)
+
+
+class _ModelPace(_Pace):
+    """Pace of a draft model's guesses, each of which takes time: as many as bring the most tokens per second."""
+
+    def __init__(self, model: DraftModel, most: int) -> None:
+        super().__init__(most, most)
+        self._model = model
+        self._right = _FIRST_ODDS
+        """Share of the guesses that are right, of late."""
+
+    def length(self, most: int, place: int) -> int:
+        """See `_Pace`; where no guess pays, a single one tells whether that is still so."""
+        return min(super().length(most, place), max(1, self._paying()))
+
+    def settle(self, drafted: int, accepted: int, place: int) -> None:
+        """See `_Pace`; what follows the first wrong guess says nothing."""
+        for right in [True] * accepted + [False] * (accepted < drafted):
+            self._right += _NEWEST * (right - self._right)
+        if self._paying():
+            self._misses = 0
+        else:
+            self.pause(place)
+
+    def _paying(self) -> int:
+        """Guesses that bring the most tokens per second; 0 if steps without any do."""
+        best, found, tokens, likely = _PLAIN_RATE, 0, 1.0, 1.0
+        for count in range(1, self._most + 1):
+            likely *= self._right
+            tokens += likely
+            rate = tokens / (1 + count * self._model.cost)
+            if rate > best:
+                best, found = rate, count
+        return found
 
 
 class Drafter:
@@ -160,8 +201,10 @@ class Drafter:
         """Tokens that `_history` has been told of."""
         self._prediction = _Source(config.lookup(prediction), follows=True) if prediction else None
         self._grammar = None if processors is None or processors.constraint is None else processors
-        self._guessing, self._spelling = _Pace(config.num_tokens), _Pace(config.num_tokens)
-        self._pace = self._guessing
+        most, model = config.num_tokens, config.draft_model
+        self._copying, self._spelling = _Pace(_FIRST_LENGTH, most), _Pace(_FIRST_LENGTH, most)
+        self._modelling = None if model is None else _ModelPace(model, most)
+        self._pace = self._copying
         """Of the draft."""
 
     def __deepcopy__(self, memo: object) -> Drafter:
@@ -181,16 +224,15 @@ class Drafter:
     @property
     def will_draft(self) -> bool:
         """True if there would be a draft behind the token of the step in flight, as far as can be told before."""
-        by_model = self._config.draft_model is not None and self.length(1) > 0
-        return by_model or bool(self.look_up(1)) or len(self.forced(2)) > 1
+        return self.wants_guesses(1) > 0 or bool(self.look_up(1)) or len(self.forced(2)) > 1
 
-    def length(self, most: int) -> int:
-        """Tokens of the next guess, at most `most`; 0 during a pause."""
-        return self._guessing.length(most, len(self._tokens))
+    def wants_guesses(self, most: int) -> int:
+        """How many tokens a draft model is to guess, at most `most`; 0 without one, and during a pause."""
+        return 0 if self._modelling is None else self._modelling.length(most, len(self._tokens))
 
     def look_up(self, most: int) -> list[int]:
         """What may come next, at most `most` tokens; empty if nothing speaks for anything, and during a pause."""
-        count = self.length(most)
+        count = self._copying.length(most, len(self._tokens))
         if not count:
             return []
         tail = self._tokens[-self._config.lookup_max :]
@@ -207,22 +249,25 @@ class Drafter:
 
     def forced(self, most: int) -> list[int]:
         """The only text that the grammar allows next, at most `most` tokens; empty without one, and during a pause."""
-        if self._grammar is None or not self._spelling.length(most, len(self._tokens)):
-            return []
-        return self._grammar.forced()[: min(most, self._config.num_tokens)]
+        count = self._spelling.length(most, len(self._tokens))
+        return [] if self._grammar is None or not count else self._grammar.forced()[:count]
 
-    def propose(self, guess: Sequence[int], most: int, stop_token_ids: frozenset[int] | set[int]) -> list[int]:
+    def propose(
+        self, guess: Sequence[int], most: int, stop_token_ids: frozenset[int] | set[int], *, by_model: bool = False
+    ) -> list[int]:
         """Make a guess the draft, up to a stop token and while the grammar allows it; else what the grammar forces.
 
         Args:
             guess: tokens; empty if there is none.
             most: tokens of a draft.
             stop_token_ids: of the sequence.
+            by_model: the draft model has made the guess.
         """
+        self._pace = self._modelling if by_model and self._modelling is not None else self._copying
         ends = (i for i, token_id in enumerate(guess) if token_id in stop_token_ids)
-        self._pace, self.draft = self._guessing, self._allowed(guess[: next(ends, most)])
+        self.draft = self._allowed(guess[: next(ends, most)])
         if guess and not self.draft:
-            self._guessing.pause(len(self._tokens))
+            self._pace.pause(len(self._tokens))
         if not self.draft and (forced := self.forced(most)):
             self._pace, self.draft = self._spelling, self._allowed(forced)
         return self.draft

@@ -14,6 +14,7 @@ Where steps overlap, a draft needs the tokens of the step in flight: it is waite
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -129,6 +130,8 @@ class Speculator:
         """Those of them that were right."""
         self._drafted: list[Drafter] = []
         """Drafters with a draft in the step that is being prepared, or runs."""
+        self._proposed_at = 0.0
+        """`time.perf_counter()` when the last drafts were ready."""
         self._cache: Any = None
         self._rows = 0
 
@@ -166,9 +169,10 @@ class Speculator:
     def propose(self, scheduler: Any) -> None:
         """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
         room = self._room(scheduler)
-        for state, drafter, guess in self._guesses(scheduler, room):
+        for state, drafter, guess, by_model in self._guesses(scheduler, room):
             most = min(room, _tokens_left(state))
-            draft = drafter.propose(guess, most, state._eos_token_ids) if most > 0 else []
+            stops = state._eos_token_ids
+            draft = drafter.propose(guess, most, stops, by_model=by_model) if most > 0 else []
             if not draft:
                 continue
             room -= len(draft)
@@ -177,9 +181,10 @@ class Speculator:
                 continue
             state.tokens_to_process = state.tokens_to_process + draft
             self._drafted.append(drafter)
+        self._proposed_at = time.perf_counter()
 
-    def _guesses(self, scheduler: Any, room: int) -> list[tuple[Any, Drafter, list[int]]]:
-        """Sequences that may have a draft, and guesses of their next tokens: looked up, else by the draft model."""
+    def _guesses(self, scheduler: Any, room: int) -> list[tuple[Any, Drafter, list[int], bool]]:
+        """Sequences that may have a draft, guesses of their next tokens, and whether the draft model made them."""
         found: list[tuple[Any, Drafter, list[int]]] = []
         wanted: list[Wanted] = []
         for state in scheduler.active_requests.values():
@@ -192,15 +197,17 @@ class Speculator:
                 continue
             guess = drafter.look_up(most)
             found.append((state, drafter, guess))
-            count = drafter.length(most)
-            if not guess and count and not drafter.forced(1):
+            if not guess and not drafter.forced(1) and (count := drafter.wants_guesses(most)):
                 wanted.append(Wanted(state.request_id, drafter.token_ids, count))
         model = self.config.draft_model
+        by_key: dict[str, list[int]] = {}
         if model is not None and wanted:
             guesses = model.guess(wanted, scheduler.active_requests)
             by_key = {one.key: guess for one, guess in zip(wanted, guesses, strict=True)}
-            found = [(state, drafter, by_key.get(state.request_id, guess)) for state, drafter, guess in found]
-        return found
+        return [
+            (state, drafter, by_key.get(state.request_id, guess), state.request_id in by_key)
+            for state, drafter, guess in found
+        ]
 
     def confirm(self, active: Iterable[Any], scheduled: Sequence[Any] | None) -> None:
         """Take the drafts back of sequences that are not in the next step."""
@@ -226,6 +233,8 @@ class Speculator:
         """
         if not self.drafting:
             return list(tokens)
+        if self.config.draft_model is not None:
+            self.config.draft_model.note_step(time.perf_counter() - self._proposed_at)
         last: list[int] = []
         row = 0
         for item in requests:

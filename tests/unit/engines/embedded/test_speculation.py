@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import random
+import statistics
 from collections.abc import Sequence, Set
 from pathlib import Path
 from types import SimpleNamespace
@@ -355,13 +357,33 @@ def test_drafts_follow_what_is_accepted() -> None:
     drafter.observe([3, 4, 5, 6, 7])
     assert propose(drafter, {1}) == [8, 9]
     assert propose(drafter) == [8, 9, 1, 2, 3, 4, 5, 6]
-    assert drafter.length(3) == 3
+    assert drafter.look_up(3) == [8, 9, 1]
     for accepted, length in ((1, 7), (5, 6), (0, 5), (0, 4)):
-        drafter.draft = list(range(drafter.length(8)))
+        drafter.draft = [0] * (length + (accepted < 7))
         drafter.settle(accepted)
-        drafter.observe([0, 0])
-        assert drafter.length(8) == length
-    assert drafter.length(0) == 0
+        drafter.observe([1, 2])
+        assert len(drafter.look_up(8)) == length
+    assert drafter.look_up(0) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "cost", "least", "most"),
+    [(1.0, 0.2, 8, 8), (0.9, 0.2, 4, 8), (0.6, 0.2, 1, 3), (0.3, 0.2, 0, 0), (0.9, 1.0, 0, 0), (0.6, 0.01, 4, 8)],
+)
+def test_a_draft_model_guesses_as_much_as_pays(right: float, cost: float, least: int, most: int) -> None:
+    config: Any = dataclasses.replace(CONFIG, draft_model=SimpleNamespace(cost=cost))
+    source, drafter, counts = random.Random(1), Drafter(config, [1, 2, 3]), []
+    for place in range(600):
+        count = drafter.wants_guesses(8)
+        accepted = next((i for i in range(count) if source.random() >= right), count)
+        if count:
+            drafter.propose(list(range(count)), 8, set(), by_model=True)
+            drafter.settle(accepted)
+        drafter.observe([place])
+        counts.append(count)
+    latest = statistics.mean(counts[-300:])
+    assert least <= round(latest) <= most
+    assert latest > 0, "it looks again from time to time"
 
 
 def test_drafts_that_are_wrong_make_pauses() -> None:
