@@ -8,6 +8,7 @@ Rounding is transformers' own, so answers stay the same but for the order of sum
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -23,11 +24,13 @@ logger = logging.getLogger(__name__)
 
 _CLOSE = 0.02  # relative to the largest value
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+_PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+"""Modules of a decoder layer that adds to the residual stream twice, each time what it computes from a norm of that."""
 
 
 def fuse(model: Any) -> dict[str, int]:
     """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
-    counts = dict.fromkeys(("norms", "rotations", "gates", "projections", "vectors"), 0)
+    counts = dict.fromkeys(("norms", "rotations", "gates", "projections", "vectors", "adds"), 0)
     for module in model.modules():
         try:
             counts["norms"] += _fuse_norm(module)
@@ -39,6 +42,11 @@ def fuse(model: Any) -> dict[str, int]:
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
             module.__dict__.pop("forward", None)
+    for layer, norm in _norms_after(model):
+        try:
+            counts["adds"] += _fuse_adds(layer, norm)
+        except Exception as error:
+            logger.warning("%s is left as it is: %s", type(layer).__name__, first_line(error))
     if model.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # of the weights that were put together
@@ -70,19 +78,107 @@ def _install(module: Any, forward: Callable[..., Any], layer: Any) -> int:
     return 1
 
 
+class FusedNorm:
+    """RMS norm, which may have been computed together with the residual add before it."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        from openai_bls.engines.embedded.gpu import fused_kernels
+
+        self.add_norm = fused_kernels.add_rms_norm
+        """From `(x, residual, weight, epsilon)` the sum of the first two, and its norm. May be replaced by one that
+        sums `x` over ranks as well."""
+        self._rms_norm = fused_kernels.rms_norm
+        self._weight, self._epsilon = weight, epsilon
+        self._ready: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def add(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The sum, whose norm is kept until it is asked for."""
+        self._ready = self.add_norm(x, residual, self._weight, self._epsilon)
+        return self._ready[0]
+
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The norm, as the module's `forward`."""
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0] is hidden_states:
+            return ready[1]
+        return self._rms_norm(hidden_states, self._weight, self._epsilon)
+
+
 def _fuse_norm(module: Any) -> int:
     if not type(module).__name__.endswith("RMSNorm") or not hasattr(module, "variance_epsilon"):
         return 0
-    from openai_bls.engines.embedded.gpu.fused_kernels import rms_norm
+    if module.weight.dim() != 1:
+        return 0
+    return _install(module, FusedNorm(module.weight, module.variance_epsilon), module)
 
-    weight, epsilon = module.weight, module.variance_epsilon
-    if weight.dim() != 1:
+
+def _norms_after(model: Any) -> list[tuple[Any, Any]]:
+    """Decoder layers, each with the norm that its output goes to."""
+    found = []
+    for module in model.modules():
+        layers = getattr(module, "layers", None)
+        if isinstance(layers, nn.ModuleList) and hasattr(module, "norm"):
+            norms = [*(getattr(layer, "input_layernorm", None) for layer in layers[1:]), module.norm]
+            found += list(zip(layers, norms, strict=True))
+    return found
+
+
+def _fuse_adds(layer: Any, norm_after: Any) -> int:
+    """Let the residual adds of a decoder layer be computed with the norms that follow them."""
+    if {name for name, _ in layer.named_children()} != _PRE_NORM:
+        return 0
+    within, after = (getattr(norm, "forward", None) for norm in (layer.post_attention_layernorm, norm_after))
+    if not isinstance(within, FusedNorm) or not isinstance(after, FusedNorm):
         return 0
 
-    def forward(hidden_states: torch.Tensor) -> torch.Tensor:
-        return rms_norm(hidden_states, weight, epsilon)
+    def forward(hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **kwargs)
+        hidden_states = within.add(hidden_states, attended)
+        return after.add(hidden_states, layer.mlp(layer.post_attention_layernorm(hidden_states)))
 
-    return _install(module, forward, module)
+    if not _adds_alike(layer, forward, norm_after):
+        logger.warning("%s is left as it is: a trial came out different", type(layer).__name__)
+        return 0
+    layer.forward = forward
+    return 1
+
+
+class _Moved(nn.Module):  # type: ignore[misc]
+    """What attention and the feed-forward layer are in a trial: the input, its numbers moved by some places."""
+
+    def __init__(self, places: int, *more: None) -> None:
+        super().__init__()
+        self._places, self._more = places, more
+        self.asked: list[Any] = []
+        """Other arguments of each call."""
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.asked.append((args, kwargs))
+        moved = hidden_states.roll(self._places, -1)
+        return (moved, *self._more) if self._more else moved
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _adds_alike(layer: Any, forward: Callable[..., torch.Tensor], norm_after: Any) -> bool:
+    """True if `forward` does with attention and the feed-forward layer what the original of `layer` does."""
+    original = type(layer).forward
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = [name for name, parameter in inspect.signature(original).parameters.items() if parameter.kind in kinds]
+    arguments = {name: object() for name in (*named[2:], "another")}  # after the layer itself and its input
+    stand_ins = {"self_attn": _Moved(1, None), "mlp": _Moved(2)}
+    before = {name: layer._modules[name] for name in stand_ins}
+    weight = layer.input_layernorm.weight
+    layer._modules.update(stand_ins)
+    try:
+        for rows in (1, 3):
+            trial = _normal(1, rows, len(weight), of=layer.input_layernorm)
+            wanted, found = original(layer, trial, **arguments), forward(trial, **arguments)
+            if not _close([found, norm_after(found)], [wanted, type(norm_after).forward(norm_after, wanted)]):
+                return False
+    finally:
+        layer._modules.update(before)
+    calls = [stand_in.asked for stand_in in stand_ins.values()]
+    return all(asked[0::2] == asked[1::2] for asked in calls)
 
 
 def _are_plain(layers: Iterable[Any]) -> bool:

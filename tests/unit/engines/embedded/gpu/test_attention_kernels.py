@@ -211,6 +211,9 @@ def test_small_kernels(dtype: torch.dtype) -> None:
     x = normal(1, 5, 192, dtype=dtype)
     with torch.no_grad():
         close(fused_kernels.rms_norm(x[..., :96], norm.weight, 1e-6), norm(x[..., :96]))
+        total, normed = fused_kernels.add_rms_norm(x[..., :96], x[..., 96:], norm.weight, 1e-6)
+        assert torch.equal(total, x[..., :96] + x[..., 96:])
+        close(normed, norm(total))
     close(fused_kernels.silu_mul(x), torch.nn.functional.silu(x[..., :96]) * x[..., 96:])
     q, k = (normal(1, 5, heads, 64, dtype=dtype).transpose(1, 2) for heads in (7, 2))
     cos, sin = (normal(1, 5, 64, dtype=dtype) for _ in range(2))
