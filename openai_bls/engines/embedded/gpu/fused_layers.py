@@ -19,18 +19,18 @@ from torch import nn
 
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear, joined
+from openai_bls.engines.embedded.gpu.fused_attention import PROJECTIONS, fuse_decoding
+from openai_bls.engines.embedded.gpu.fusion_trials import close, install, leave, normal
 
 logger = logging.getLogger(__name__)
 
-_CLOSE = 0.02  # relative to the largest value
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 _PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 """Modules of a decoder layer that adds to the residual stream twice, each time what it computes from a norm of that."""
 
 
 def fuse(model: Any) -> dict[str, int]:
     """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
-    counts = dict.fromkeys(("norms", "rotations", "gates", "projections", "vectors", "adds"), 0)
+    counts = dict.fromkeys(("norms", "rotations", "gates", "projections", "vectors", "attentions", "adds"), 0)
     for module in model.modules():
         try:
             counts["norms"] += _fuse_norm(module)
@@ -38,6 +38,7 @@ def fuse(model: Any) -> dict[str, int]:
             counts["projections"] += _fuse_projections(module)
             counts["rotations"] += _fuse_rotation(module)
             counts["vectors"] += _use_vector_kernel(module)
+            counts["attentions"] += fuse_decoding(module)
         except Exception as error:  # of compilers and drivers
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
@@ -51,31 +52,6 @@ def fuse(model: Any) -> dict[str, int]:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # of the weights that were put together
     return counts
-
-
-def _close(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> bool:
-    return all(
-        bool((a.float() - b.float()).abs().max() <= _CLOSE * b.float().abs().max())
-        for a, b in zip(found, wanted, strict=True)
-    )
-
-
-def _normal(*shape: int, of: Any) -> torch.Tensor:
-    """Random numbers in the type of what the layer `of` takes."""
-    dtype = of.input_dtype if isinstance(of, Fp8Linear) else of.weight.dtype
-    return torch.randn(*shape, dtype=dtype, device=of.weight.device)
-
-
-def _install(module: Any, forward: Callable[..., Any], layer: Any) -> int:
-    """Make `forward` the module's, if it agrees with the original on random rows such as `layer` takes."""
-    with torch.no_grad():
-        for rows in (1, 3):
-            trial = _normal(1, rows, layer.weight.shape[-1], of=layer)
-            if not _close([forward(trial)], [type(module).forward(module, trial)]):
-                logger.warning("%s is left as it is: a trial came out different", type(module).__name__)
-                return 0
-    module.forward = forward
-    return 1
 
 
 class FusedNorm:
@@ -109,7 +85,7 @@ def _fuse_norm(module: Any) -> int:
         return 0
     if module.weight.dim() != 1:
         return 0
-    return _install(module, FusedNorm(module.weight, module.variance_epsilon), module)
+    return install(module, FusedNorm(module.weight, module.variance_epsilon), module)
 
 
 def _norms_after(model: Any) -> list[tuple[Any, Any]]:
@@ -137,8 +113,7 @@ def _fuse_adds(layer: Any, norm_after: Any) -> int:
         return after.add(hidden_states, layer.mlp(layer.post_attention_layernorm(hidden_states)))
 
     if not _adds_alike(layer, forward, norm_after):
-        logger.warning("%s is left as it is: a trial came out different", type(layer).__name__)
-        return 0
+        return leave(layer)
     layer.forward = forward
     return 1
 
@@ -171,9 +146,9 @@ def _adds_alike(layer: Any, forward: Callable[..., torch.Tensor], norm_after: An
     layer._modules.update(stand_ins)
     try:
         for rows in (1, 3):
-            trial = _normal(1, rows, len(weight), of=layer.input_layernorm)
+            trial = normal(1, rows, len(weight), of=layer.input_layernorm)
             wanted, found = original(layer, trial, **arguments), forward(trial, **arguments)
-            if not _close([found, norm_after(found)], [wanted, type(norm_after).forward(norm_after, wanted)]):
+            if not close([found, norm_after(found)], [wanted, type(norm_after).forward(norm_after, wanted)]):
                 return False
     finally:
         layer._modules.update(before)
@@ -239,7 +214,7 @@ def _fuse_gate(module: Any) -> int:
     def forward(x: torch.Tensor) -> Any:
         return down(both.gated(x))
 
-    return _install(module, forward, module.gate_proj)
+    return install(module, forward, module.gate_proj)
 
 
 def _use_vector_kernel(module: Any) -> int:
@@ -248,7 +223,7 @@ def _use_vector_kernel(module: Any) -> int:
         return 0
     if not module.weight.is_contiguous() or module.weight.untyped_storage().nbytes() != module.weight.nbytes:
         return 0
-    return _install(module, functools.partial(_linear, weight=module.weight, bias=module.bias), module)
+    return install(module, functools.partial(_linear, weight=module.weight, bias=module.bias), module)
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -279,9 +254,9 @@ class _Shared:
 
 
 def _fuse_projections(module: Any) -> int:
-    if not all(hasattr(module, name) for name in _PROJECTIONS):
+    if not all(hasattr(module, name) for name in PROJECTIONS):
         return 0
-    layers = [getattr(module, name) for name in _PROJECTIONS]
+    layers = [getattr(module, name) for name in PROJECTIONS]
     if not _are_plain(layers):
         return 0
     shared = _Shared(layers)
@@ -291,7 +266,7 @@ def _fuse_projections(module: Any) -> int:
         def forward(x: torch.Tensor, place: int = place) -> torch.Tensor:
             return shared.part(place, x)
 
-        done += _install(layer, forward, layer)
+        done += install(layer, forward, layer)
     return int(done == len(layers))
 
 
@@ -303,7 +278,7 @@ def _global(module: Any, name: str) -> Any:
 def _fuse_rotation(module: Any) -> int:
     """Replace the function that the attention's code calls, for all models of that code; others pass through."""
     original = _global(module, "apply_rotary_pos_emb")
-    if original is None or not all(hasattr(module, name) for name in (*_PROJECTIONS, "head_dim")):
+    if original is None or not all(hasattr(module, name) for name in (*PROJECTIONS, "head_dim")):
         return 0
     if hasattr(original, "original"):
         return 1
@@ -316,11 +291,10 @@ def _fuse_rotation(module: Any) -> int:
         return original(q, k, cos, sin, *more, **named)
 
     of, size = module.q_proj, module.head_dim
-    q, k = _normal(1, 3, 4, size, of=of).transpose(1, 2), _normal(1, 3, 2, size, of=of).transpose(1, 2)
-    cos, sin = _normal(1, 3, size, of=of), _normal(1, 3, size, of=of)
-    if not _close(rotary(q, k, cos, sin), original(q, k, cos, sin)):
-        logger.warning("%s is left as it is: a trial came out different", original)
-        return 0
+    q, k = normal(1, 3, 4, size, of=of).transpose(1, 2), normal(1, 3, 2, size, of=of).transpose(1, 2)
+    cos, sin = normal(1, 3, size, of=of), normal(1, 3, size, of=of)
+    if not close(rotary(q, k, cos, sin), original(q, k, cos, sin)):
+        return leave(module)
     rotate.original = original  # type: ignore[attr-defined]
     vars(sys.modules[type(module).__module__])["apply_rotary_pos_emb"] = rotate
     return 1

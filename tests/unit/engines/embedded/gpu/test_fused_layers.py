@@ -64,7 +64,7 @@ def test_logits_are_the_same(model: Any) -> None:
     before = logits(model)
     bytes_before = sum(parameter.nbytes for parameter in model.parameters())
     # Two layers with two norms each, and the last norm.
-    counts = {"norms": 5, "rotations": 2, "gates": 2, "projections": 2, "vectors": 5, "adds": 2}
+    counts = {"norms": 5, "rotations": 2, "gates": 2, "projections": 2, "vectors": 5, "attentions": 2, "adds": 2}
     assert fused_layers.fuse(model) == counts
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
     assert sum(parameter.nbytes for parameter in model.parameters()) == bytes_before
@@ -76,7 +76,7 @@ def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> Non
     kernels.rms_norm = lambda x, weight, epsilon: x
     kernels.rotary = lambda q, k, cos, sin: (q, k)
     before = logits(model)
-    counts = {"norms": 0, "rotations": 0, "gates": 2, "projections": 2, "vectors": 5, "adds": 0}
+    counts = {"norms": 0, "rotations": 0, "gates": 2, "projections": 2, "vectors": 5, "attentions": 0, "adds": 0}
     assert fused_layers.fuse(model) == counts
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
 
