@@ -102,6 +102,76 @@ def _rotary_kernel(
     tl.store(k_out_ptr + k_to + HALF, new_right.to(kind), mask=k_mask)
 
 
+@triton.jit
+def _angles_kernel(position_ptr, frequency_ptr, cos_ptr, sin_ptr, scaling, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """Cosine and sine of one token's angles, which are the same for both halves of a head."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < HALF
+    frequency = tl.load(frequency_ptr + columns, mask=mask, other=0.0)
+    angle = tl.load(position_ptr + token).to(tl.float32) * frequency
+    cos = (tl.cos(angle) * scaling).to(cos_ptr.dtype.element_ty)
+    sin = (tl.sin(angle) * scaling).to(sin_ptr.dtype.element_ty)
+    to = token * 2 * HALF + columns
+    tl.store(cos_ptr + to, cos, mask=mask)
+    tl.store(cos_ptr + to + HALF, cos, mask=mask)
+    tl.store(sin_ptr + to, sin, mask=mask)
+    tl.store(sin_ptr + to + HALF, sin, mask=mask)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _carry_over_kernel(ids_ptr, carried_ptr, previous_ptr, count, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < count
+    row = tl.load(carried_ptr + place, mask=mask, other=-1)
+    tl.store(ids_ptr + place, tl.load(previous_ptr + row, mask=row >= 0, other=0), mask=row >= 0)
+
+
+@triton.jit
+def _first_highest(values, places):
+    """The highest of `values`, and the least of `places` that it is at."""
+    highest = tl.max(values, 0)
+    return highest, tl.min(tl.where(values == highest, places, 2147483647), 0)
+
+
+@triton.jit(do_not_specialize=["size", "row_stride"])
+def _argmax_kernel(
+    x_ptr,
+    out_ptr,
+    values_ptr,
+    places_ptr,
+    counters_ptr,
+    size,
+    row_stride,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A share of one row; the last program of a row to arrive puts the shares together."""
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    share = tl.cdiv(tl.cdiv(size, BLOCK), SPLITS) * BLOCK
+    first = split * share
+    last = tl.minimum(size, first + share)
+    columns = tl.arange(0, BLOCK)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    places = tl.minimum(first + columns, size - 1)
+    for start in range(first, last, BLOCK):
+        place = start + columns
+        x = tl.load(x_ptr + row * row_stride + place, mask=place < last, other=float("-inf")).to(tl.float32)
+        higher = x > best
+        best = tl.where(higher, x, best)
+        places = tl.where(higher, place, places)
+    highest, found = _first_highest(best, places)
+    tl.store(values_ptr + row * SPLITS + split, highest)
+    tl.store(places_ptr + row * SPLITS + split, found)
+    tl.debug_barrier()  # so that both are written
+    if tl.atomic_add(counters_ptr + row, 1, sem="acq_rel") == SPLITS - 1:
+        tl.store(counters_ptr + row, 0)
+        splits = row * SPLITS + tl.arange(0, SPLITS)
+        highest, found = _first_highest(tl.load(values_ptr + splits), tl.load(places_ptr + splits))
+        tl.store(out_ptr + row, found)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """`weight * x / rms(x)` over the last dimension, rounded as transformers does."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -187,3 +257,66 @@ def rotary(
         num_warps=4,
     )
     return q_out.transpose(1, 2), k_out.transpose(1, 2)
+
+
+def angles(
+    positions: torch.Tensor, frequencies: torch.Tensor, scaling: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of rotary position embedding, [..., 2 * frequencies].
+
+    Args:
+        positions: integers, contiguous.
+        frequencies: float32 [frequencies].
+        scaling: of the result.
+        dtype: of the result.
+    """
+    half = len(frequencies)
+    shape = (*positions.shape, 2 * half)
+    cos, sin = (torch.empty(shape, dtype=dtype, device=positions.device) for _ in range(2))
+    _angles_kernel[(positions.numel(),)](
+        positions, frequencies, cos, sin, scaling, HALF=half, BLOCK=triton.next_power_of_2(half), num_warps=1
+    )
+    return cos, sin
+
+
+def carry_over(token_ids: torch.Tensor, rows: torch.Tensor, previous: torch.Tensor) -> None:
+    """Put tokens of the step before into a step's inputs.
+
+    Args:
+        token_ids: int32 [1, tokens], contiguous; written.
+        rows: int32, at least as many: the index in `previous` of each, or -1 for one that stays as it is.
+        previous: int32, the tokens of the step before.
+    """
+    count = token_ids.shape[1]
+    _carry_over_kernel[(triton.cdiv(count, 256),)](token_ids, rows, previous, count, BLOCK=256, num_warps=4)
+
+
+_ARGMAX_PROGRAMS = 512
+"""Programs that fill a GPU."""
+_ARGMAX_SPLITS = 64
+"""Most shares of a row."""
+
+
+def argmax(x: torch.Tensor, out: torch.Tensor, counters: torch.Tensor) -> None:
+    """Index of the highest number of each row, the first of several.
+
+    Args:
+        x: [rows, size], a row's numbers contiguous.
+        out: int32 [rows], contiguous; written.
+        counters: int32, a zero for each row, which are zeros again afterwards; of one stream.
+    """
+    rows, size = x.shape
+    splits = max(1, min(_ARGMAX_SPLITS, triton.next_power_of_2(triton.cdiv(_ARGMAX_PROGRAMS, max(1, rows)))))
+    values = x.new_empty((rows, splits), dtype=torch.float32)
+    _argmax_kernel[(rows, splits)](
+        x,
+        out,
+        values,
+        torch.empty_like(values, dtype=torch.int32),
+        counters,
+        size,
+        x.stride(0),
+        SPLITS=splits,
+        BLOCK=2048,
+        num_warps=8,
+    )

@@ -21,6 +21,11 @@ ORIGINAL_ROTATION = modeling_qwen2.apply_rotary_pos_emb
 ORIGINAL_LAYER = modeling_qwen2.Qwen2DecoderLayer.forward
 
 
+def plain_angles(positions: Any, frequencies: Any, scaling: float, dtype: Any) -> Any:
+    found = (positions.unsqueeze(-1) * frequencies).repeat(1, 1, 2)
+    return (found.cos() * scaling).to(dtype), (found.sin() * scaling).to(dtype)
+
+
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake: Any = ModuleType("fused_kernels")
@@ -28,6 +33,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.add_rms_norm = lambda x, residual, *args: (residual + x, fake.rms_norm(residual + x, *args))
     fake.silu_mul = lambda x: silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
     fake.rotary = ORIGINAL_ROTATION
+    fake.angles = plain_angles
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.fused_kernels", fake)
     monkeypatch.setattr(gpu, "fused_kernels", fake, raising=False)
     vectors: Any = ModuleType("vector_kernels")
@@ -64,7 +70,16 @@ def test_logits_are_the_same(model: Any) -> None:
     before = logits(model)
     bytes_before = sum(parameter.nbytes for parameter in model.parameters())
     # Two layers with two norms each, and the last norm.
-    counts = {"norms": 5, "rotations": 2, "gates": 2, "projections": 2, "vectors": 5, "attentions": 2, "adds": 2}
+    counts = {
+        "norms": 5,
+        "angles": 1,
+        "rotations": 2,
+        "gates": 2,
+        "projections": 2,
+        "vectors": 5,
+        "attentions": 2,
+        "adds": 2,
+    }
     assert fused_layers.fuse(model) == counts
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
     assert sum(parameter.nbytes for parameter in model.parameters()) == bytes_before
@@ -76,7 +91,16 @@ def test_what_comes_out_different_is_left_alone(model: Any, kernels: Any) -> Non
     kernels.rms_norm = lambda x, weight, epsilon: x
     kernels.rotary = lambda q, k, cos, sin: (q, k)
     before = logits(model)
-    counts = {"norms": 0, "rotations": 0, "gates": 2, "projections": 2, "vectors": 5, "attentions": 0, "adds": 0}
+    counts = {
+        "norms": 0,
+        "angles": 1,
+        "rotations": 0,
+        "gates": 2,
+        "projections": 2,
+        "vectors": 5,
+        "attentions": 0,
+        "adds": 0,
+    }
     assert fused_layers.fuse(model) == counts
     torch.testing.assert_close(logits(model), before, rtol=1e-4, atol=1e-4)
 
