@@ -9,6 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu.attention_kernels import largest
+from openai_bls.engines.embedded.gpu.attention_programs import narrowed
+
 
 @triton.jit
 def _rms_norm_kernel(
@@ -59,18 +62,29 @@ def _rotary_kernel(
     sin_ptr,
     q_out_ptr,
     k_out_ptr,
+    v_ptr,
+    v_out_ptr,
+    slots_ptr,
     q_token,
     q_head,
     k_token,
     k_head,
+    v_token,
+    v_head,
     angle_token,
+    k_out_row,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HALF: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    CACHED: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):
-    """All heads of one token: rows of the block are heads, queries first."""
+    """All heads of one token: rows of the block are heads, queries first.
+
+    With CACHED, the keys and the values go to the token's slot of a cache.
+    """
     token = tl.program_id(0).to(tl.int64)
     rows = tl.arange(0, WIDTH)
     columns = tl.arange(0, BLOCK)
@@ -95,11 +109,19 @@ def _rotary_kernel(
     new_left = (left * cos_l).to(kind).to(tl.float32) + (-right * sin_l).to(kind).to(tl.float32)
     new_right = (right * cos_r).to(kind).to(tl.float32) + (left * sin_r).to(kind).to(tl.float32)
     q_to = (token * HEADS + rows[:, None]) * 2 * HALF + columns[None, :]
-    k_to = (token * KV_HEADS + kv_row[:, None]) * 2 * HALF + columns[None, :]
+    out_row = tl.load(slots_ptr + token).to(tl.int64) if CACHED else token
+    k_to = out_row * k_out_row + kv_row[:, None] * 2 * HALF + columns[None, :]
+    k_kind: tl.constexpr = k_out_ptr.dtype.element_ty
     tl.store(q_out_ptr + q_to, new_left.to(kind), mask=q_mask)
     tl.store(q_out_ptr + q_to + HALF, new_right.to(kind), mask=q_mask)
-    tl.store(k_out_ptr + k_to, new_left.to(kind), mask=k_mask)
-    tl.store(k_out_ptr + k_to + HALF, new_right.to(kind), mask=k_mask)
+    tl.store(k_out_ptr + k_to, narrowed(new_left.to(kind), k_kind, LARGEST), mask=k_mask)
+    tl.store(k_out_ptr + k_to + HALF, narrowed(new_right.to(kind), k_kind, LARGEST), mask=k_mask)
+    if CACHED:
+        v_at = v_ptr + token * v_token + kv_row[:, None] * v_head + columns[None, :]
+        left = tl.load(v_at, mask=k_mask, other=0.0)
+        right = tl.load(v_at + HALF, mask=k_mask, other=0.0)
+        tl.store(v_out_ptr + k_to, narrowed(left, k_kind, LARGEST), mask=k_mask)
+        tl.store(v_out_ptr + k_to + HALF, narrowed(right, k_kind, LARGEST), mask=k_mask)
 
 
 @triton.jit
@@ -233,10 +255,51 @@ def rotary(
 
     `unsqueeze_dim` is there because transformers has it; only 1 is meant.
     """
-    _, heads, tokens, size = q.shape
+    k_out = k.new_empty(k.shape[2], k.shape[1], k.shape[3])
+    q_out = _rotate(q[0].transpose(0, 1), k[0].transpose(0, 1), (cos[0], sin[0]), k_out)
+    return q_out.transpose(0, 1).unsqueeze(0), k_out.transpose(0, 1).unsqueeze(0)
+
+
+def rotary_to_cache(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor],
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+) -> torch.Tensor:
+    """Rotary position embedding of queries, and of keys that go to a cache with their values.
+
+    Args:
+        q: [tokens, heads, size].
+        k: [tokens, key heads, size].
+        v: the same.
+        angles: cosine and sine, [tokens, size].
+        key_cache: [slots, key heads, size], rows contiguous; in the type of `k` or in FP8.
+        value_cache: the same.
+        slots: int64, the slot of each token.
+
+    Returns:
+        The queries.
+    """
+    return _rotate(q, k, angles, key_cache, v, value_cache, slots)
+
+
+def _rotate(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor],
+    k_out: torch.Tensor,
+    v: torch.Tensor | None = None,
+    v_out: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+) -> torch.Tensor:
+    cos, sin = angles
+    tokens, heads, size = q.shape
     kv_heads = k.shape[1]
-    q_out = q.new_empty(1, tokens, heads, size)
-    k_out = k.new_empty(1, tokens, kv_heads, size)
+    q_out = q.new_empty(q.shape)
+    v = k if v is None else v
     _rotary_kernel[(tokens,)](
         q,
         k,
@@ -244,19 +307,27 @@ def rotary(
         sin,
         q_out,
         k_out,
-        q.stride(2),
+        v,
+        v_out,
+        slots,
+        q.stride(0),
         q.stride(1),
-        k.stride(2),
+        k.stride(0),
         k.stride(1),
-        cos.stride(1),
+        v.stride(0),
+        v.stride(1),
+        cos.stride(0),
+        k_out.stride(0),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HALF=size // 2,
         WIDTH=triton.next_power_of_2(heads + kv_heads),
         BLOCK=triton.next_power_of_2(size // 2),
+        CACHED=slots is not None,
+        LARGEST=largest(k_out.dtype),
         num_warps=4,
     )
-    return q_out.transpose(1, 2), k_out.transpose(1, 2)
+    return q_out
 
 
 def angles(

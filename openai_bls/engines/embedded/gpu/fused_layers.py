@@ -19,7 +19,7 @@ from torch import nn
 
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear, joined
-from openai_bls.engines.embedded.gpu.fused_attention import PROJECTIONS, fuse_decoding
+from openai_bls.engines.embedded.gpu.fused_attention import PROJECTIONS, fuse_attention
 from openai_bls.engines.embedded.gpu.fusion_trials import close, install, leave, normal
 from openai_bls.engines.embedded.runner_choice import LENGTH_DEPENDENT_ROPE
 
@@ -40,7 +40,7 @@ def fuse(model: Any) -> dict[str, int]:
             counts["angles"] += _fuse_angles(module)
             counts["rotations"] += _fuse_rotation(module)
             counts["vectors"] += _use_vector_kernel(module)
-            counts["attentions"] += fuse_decoding(module)
+            counts["attentions"] += fuse_attention(module)
         except Exception as error:  # of compilers and drivers
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)

@@ -223,8 +223,21 @@ def test_small_kernels(dtype: torch.dtype) -> None:
     close(fused_kernels.silu_mul(x), torch.nn.functional.silu(x[..., :96]) * x[..., 96:])
     q, k = (normal(1, 5, heads, 64, dtype=dtype).transpose(1, 2) for heads in (7, 2))
     cos, sin = (normal(1, 5, 64, dtype=dtype) for _ in range(2))
-    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
+    rotated = apply_rotary_pos_emb(q, k, cos, sin)
+    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), rotated, strict=True):
         close(found, wanted)
+    # The second cache takes numbers that the interpreter need not round.
+    narrow = normal(1, 2, 5, 64, dtype=torch.float32).to(torch.float8_e4m3fn).to(dtype)
+    turns, stays = (cos[0], sin[0]), (torch.ones_like(cos[0]), torch.zeros_like(sin[0]))
+    slots = torch.tensor([3, 8, 0, 4, 5], device=DEVICE)
+    for kind, angles, keys, wanted in ((dtype, turns, k, rotated[1]), (torch.float8_e4m3fn, stays, narrow, narrow)):
+        key_cache, value_cache = (torch.zeros(9, 2, 64, device=DEVICE).to(kind) for _ in range(2))
+        queries, new_keys, new_values = (x[0].transpose(0, 1) for x in (q, keys, narrow))
+        found = fused_kernels.rotary_to_cache(queries, new_keys, new_values, angles, key_cache, value_cache, slots)
+        close(found, (rotated[0] if angles is turns else q)[0].transpose(0, 1))
+        for cache, written in ((key_cache, wanted), (value_cache, narrow)):
+            close(cache.float()[slots], written[0].transpose(0, 1))
+            assert not cache.float()[[1, 2, 6, 7]].any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

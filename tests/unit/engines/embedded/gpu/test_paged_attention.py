@@ -143,7 +143,7 @@ def test_answers_of_replayed_steps(start_with: StartPaged, expected: list[list[i
 def test_answers_of_fused_layers(
     start_with: StartPaged, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decoding steps do not come through transformers' attention, others do."""
+    """Queries and keys are rotated where they are attended to or written."""
     monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", modeling_qwen2.apply_rotary_pos_emb)
     engine, recorder = start_with("paged", fused=True, max_num_tokens="64")
     assert run_all(engine, recorder, PROMPTS) == expected
