@@ -86,6 +86,7 @@ def decode_kernel(
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
     """One new token of one sequence, for the query heads that share a key head, over a share of the keys.
@@ -96,7 +97,7 @@ def decode_kernel(
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
-    share = tl.cdiv(tl.cdiv(length, TILE), SPLITS) * TILE
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
     first = split * share
     last = tl.minimum(length, first + share)
     rows = tl.arange(0, ROWS)
@@ -147,7 +148,7 @@ def decode_kernel(
         total = total * shrink + weight
         sums = sums * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
         best = higher
-    if SPLITS == 1:
+    if (length <= share) & (split == 0):
         result = tl.where((total > 0)[:, None], sums / total[:, None], 0.0)
         to = out_ptr + (token * HEADS + head[:, None]) * SIZE + dims[None, :]
         tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
@@ -169,24 +170,24 @@ def join_kernel(
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
 ):
-    """Put the shares of `decode_kernel` together."""
+    """Put the shares of `decode_kernel` together, where there is more than one."""
     seq = tl.program_id(0)
     row = seq.to(tl.int64) * HEADS + tl.program_id(1)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
-    share = tl.cdiv(tl.cdiv(length, TILE), SPLITS) * TILE
-    splits = tl.arange(0, SPLITS)
-    dims = tl.arange(0, DIMS)
-    used = splits * share < length
-    best = tl.load(stats_ptr + (row * SPLITS + splits) * 2, mask=used, other=float("-inf"))
-    total = tl.load(stats_ptr + (row * SPLITS + splits) * 2 + 1, mask=used, other=0.0)
-    weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
-    whole = tl.sum(weights * total, 0)
-    at = sums_ptr + (row * SPLITS + splits)[:, None] * DIMS + dims[None, :]
-    sums = tl.load(at, mask=used[:, None], other=0.0)
-    result = tl.sum(sums * weights[:, None], 0)
-    result = tl.where(whole > 0, result / whole, 0.0)
-    tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
+    if length > share:
+        splits = tl.arange(0, SPLITS)
+        dims = tl.arange(0, DIMS)
+        used = splits * share < length
+        best = tl.load(stats_ptr + (row * SPLITS + splits) * 2, mask=used, other=float("-inf"))
+        total = tl.load(stats_ptr + (row * SPLITS + splits) * 2 + 1, mask=used, other=0.0)
+        weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
+        at = sums_ptr + (row * SPLITS + splits)[:, None] * DIMS + dims[None, :]
+        sums = tl.load(at, mask=used[:, None], other=0.0)
+        result = tl.sum(sums * weights[:, None], 0) / tl.sum(weights * total, 0)
+        tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
 @triton.jit(do_not_specialize=["count", "most_queries"])

@@ -39,9 +39,9 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize("rotates", [False, True])
 def test_decoding(dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int, rotates: bool) -> None:
     torch.manual_seed(0)
-    lengths = [1, 5, 64, 65, 130, 0]
-    pages = torch.randperm(60, device=DEVICE).to(torch.int32).view(6, 10)
-    caches = [normal(60 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2)]
+    lengths = [1, 5, 64, 65, 300, 0]
+    pages = torch.randperm(120, device=DEVICE).to(torch.int32).view(6, 20)
+    caches = [normal(120 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2)]
     copies = [cache.float().cpu() for cache in caches]
     q, k, v = (normal(6, rows, size, dtype=dtype) for rows in (heads, kv_heads, kv_heads))
     key_cache, value_cache = caches
