@@ -231,6 +231,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The norm of a residual add as transformers computes them."""
+    return rms_norm(residual + x, weight)
+
+
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """The gate of a feed-forward layer as transformers computes it."""
     gate, up = gate_up.chunk(2, -1)
@@ -239,6 +244,10 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 _SMALL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rms_norm": (lambda x, weight: fused_kernels.rms_norm(x, weight, 1e-6), rms_norm),
+    "add_rms_norm": (
+        lambda x, residual, weight: fused_kernels.add_rms_norm(x, residual, weight, 1e-6)[1],
+        add_rms_norm,
+    ),
     "silu_mul": (fused_kernels.silu_mul, silu_mul),
     "rotary": (fused_kernels.rotary, apply_rotary_pos_emb),
 }
@@ -249,6 +258,8 @@ def small_inputs(model: Model, name: str, tokens: int) -> tuple[torch.Tensor, ..
     """Arguments of one of `_SMALL`."""
     if name == "rms_norm":
         return normal(1, tokens, model.hidden), normal(model.hidden)
+    if name == "add_rms_norm":
+        return normal(1, tokens, model.hidden), normal(1, tokens, model.hidden), normal(model.hidden)
     if name == "silu_mul":
         return (normal(1, tokens, 2 * model.intermediate),)
     joined = normal(1, tokens, model.heads + 2 * model.kv_heads, model.size).transpose(1, 2)
