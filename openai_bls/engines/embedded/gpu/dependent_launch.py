@@ -1,0 +1,50 @@
+"""Programmatic dependent launch: a kernel that starts while the one before it still runs.
+
+A GPU of compute capability 9.0 or later starts such a kernel once every program of the one before has called
+`start_next` or ended. Until `wait` returns, which it does when the kernel before is complete and its results are
+visible, only what no kernel of a step writes may be read: weights. Every kernel launched so waits in every program, so
+that one which is complete has all before it complete too, and whatever follows, a library's kernel for one, is launched
+as ever. Weights are written by libraries' kernels long before, and not by the kernel before the first that reads them.
+"""
+
+# ruff: noqa: ANN001, ANN201, N803
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+_LEAST_CAPABILITY = (9, 0)
+
+
+@triton.jit
+def start_next():
+    """Allow the next kernel to start; its programs take the room that this one's leave."""
+    gdc_launch_dependents()
+
+
+@triton.jit
+def wait():
+    """Return when the kernel before is complete."""
+    gdc_wait()
+
+
+@triton.jit
+def prefetch(at):
+    """Bring the lines at `at` into the L2 cache."""
+    code: tl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
+    tl.inline_asm_elementwise(code, "=r,l", [at.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@functools.cache
+def options(device: torch.device) -> dict[str, Any]:
+    """Arguments of a launch: the kernel's `DEPENDENT`, and what tells the GPU."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
+        return {"DEPENDENT": False}
+    return {"DEPENDENT": True, "launch_pdl": True}
