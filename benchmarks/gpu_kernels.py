@@ -139,12 +139,12 @@ def packed_attention(model: Model, size: str, queries: list[int], keys: list[int
         v[i].index_copy_(0, newest, new_v[i])
 
     pages, library_pages = page_table(PAGE), page_table(LIBRARY_PAGE)
-    processors = attention_kernels.processors(DEVICE) if on_gpu else 8
+    counters = attention_kernels.counters(DEVICE) if on_gpu else torch.zeros(16, dtype=torch.int32)
 
     def ours(i: int) -> torch.Tensor:
         if decoding:
             return attention_kernels.decode_attention(
-                q[i], new_k[i], new_v[i], k[i], v[i], pages, key_ends, PAGE, scale, processors
+                q[i], new_k[i], new_v[i], k[i], v[i], pages, key_ends, PAGE, scale, counters
             )
         write(i)
         return attention_kernels.mixed_attention(q[i], k[i], v[i], slots, query_ends, key_ends, scale)

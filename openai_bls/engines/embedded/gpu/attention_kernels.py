@@ -15,7 +15,6 @@ import triton
 
 from openai_bls.engines.embedded.gpu.attention_programs import (
     decode_kernel,
-    join_kernel,
     join_mixed_kernel,
     mixed_kernel,
 )
@@ -32,6 +31,7 @@ _MIXED_ROWS = 64
 _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
 _MAX_SPLITS = 64  # shares of the keys of one sequence
+_JOINED_SPLITS = 4  # of which one program puts together at a time
 _MIXED_SPLITS = 16
 """Shares of the keys of a block of queries in the mixed kernel, where contexts are long."""
 _LEAST_SHARE_TILES = 16
@@ -45,10 +45,10 @@ def largest(kind: torch.dtype) -> float:
     return torch.finfo(kind).max if kind.itemsize == 1 else 0.0
 
 
-def _splits(programs: int, processors: int) -> int:
+def _splits(programs: int, wanted_programs: int) -> int:
     """Shares into which the keys of a sequence are cut so that the device is full: a power of two."""
     wanted = 1
-    while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
+    while wanted < _MAX_SPLITS and programs * wanted < wanted_programs:
         wanted *= 2
     return wanted
 
@@ -63,7 +63,8 @@ def decode_attention(
     key_ends: torch.Tensor,
     page_size: int,
     scale: float,
-    processors: int,
+    counters: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Attention of one new token a sequence over its pages; the new key and value are written there too.
 
@@ -77,7 +78,8 @@ def decode_attention(
         key_ends: int32 [sequences + 1], running total of tokens with the new one; a sequence of none is padding.
         page_size: tokens of a page.
         scale: of the scores.
-        processors: of the device.
+        counters: zeros as of `counters`, which are zeros again afterwards; of one stream.
+        angles: cosine and sine [sequences, size] of the position, if `query` and `new_key` are to be rotated by them.
 
     Returns:
         [sequences, heads, size].
@@ -85,14 +87,17 @@ def decode_attention(
     count, heads, size = query.shape
     kv_heads = new_key.shape[1]
     dims = triton.next_power_of_2(size)
-    splits = _splits(count * kv_heads, processors)
+    splits = _splits(count * kv_heads, counters.numel())
     out = query.new_empty(count, heads, size)
     sums = query.new_empty((count, heads, splits, dims) if splits > 1 else (1,), dtype=torch.float32)
     stats = query.new_empty((count, heads, splits, 2) if splits > 1 else (1,), dtype=torch.float32)
+    cos, sin = (query, query) if angles is None else angles
     decode_kernel[(count, kv_heads, splits)](
         query,
         new_key,
         new_value,
+        cos,
+        sin,
         key_cache,
         value_cache,
         pages,
@@ -100,6 +105,7 @@ def decode_attention(
         out,
         sums,
         stats,
+        counters,
         scale * LOG2_E,
         query.stride(0),
         query.stride(1),
@@ -107,8 +113,10 @@ def decode_attention(
         new_key.stride(1),
         new_value.stride(0),
         new_value.stride(1),
+        cos.stride(0),
         key_cache.stride(0),
         pages.stride(0),
+        ROTATE=angles is not None,
         HEADS=heads,
         GROUP=heads // kv_heads,
         SIZE=size,
@@ -117,23 +125,11 @@ def decode_attention(
         DIMS=dims,
         TILE=_DECODE_TOKENS,
         SPLITS=splits,
+        JOINED=_JOINED_SPLITS,
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
     )
-    if splits > 1:
-        join_kernel[(count, heads)](
-            sums,
-            stats,
-            key_ends,
-            out,
-            HEADS=heads,
-            SIZE=size,
-            DIMS=dims,
-            TILE=_DECODE_TOKENS,
-            SPLITS=splits,
-            num_warps=4,
-        )
     return out
 
 
@@ -222,7 +218,7 @@ def _mixed_stages(device: Any, rows: int, dims: int) -> int:
     return 3 if 2 * dims * (rows + 3 * 2 * _MIXED_TOKENS) <= room else 2
 
 
-@functools.cache
-def processors(device: Any) -> int:
-    """Multiprocessors of a GPU."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def counters(device: torch.device) -> torch.Tensor:
+    """A zero for each program that fills a GPU, int32: two per multiprocessor."""
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return torch.zeros(2 * processors, dtype=torch.int32, device=device)

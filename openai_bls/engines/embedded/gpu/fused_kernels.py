@@ -11,13 +11,31 @@ import triton.language as tl
 
 
 @triton.jit
-def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, epsilon, x_row, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _rms_norm_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    sum_ptr,
+    out_ptr,
+    epsilon,
+    x_row,
+    residual_row,
+    ADD: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One row; with ADD, of the sum with a row of the residual stream, which is written as well."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
-    x = tl.load(x_ptr + row * x_row + columns, mask=mask, other=0.0).to(tl.float32)
-    scaled = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
+    x = tl.load(x_ptr + row * x_row + columns, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        x += tl.load(residual_ptr + row * residual_row + columns, mask=mask, other=0.0).to(tl.float32)
+        total = x.to(sum_ptr.dtype.element_ty)
+        tl.store(sum_ptr + row * SIZE + columns, total, mask=mask)
+        x = total.to(tl.float32)
+    scaled = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
     rounded = scaled.to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + row * SIZE + columns, (rounded * weight).to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -86,13 +104,45 @@ def _rotary_kernel(
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """`weight * x / rms(x)` over the last dimension, rounded as transformers does."""
-    size = x.shape[-1]
-    flat = x.reshape(-1, size)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _rms_norm_kernel[(flat.shape[0],)](
-        flat, weight, out, epsilon, flat.stride(0), SIZE=size, BLOCK=triton.next_power_of_2(size), num_warps=8
-    )
+    _norm_rows(x, None, weight, epsilon, None, out)
     return out
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`residual + x`, and `rms_norm` of that."""
+    total, out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    _norm_rows(x, residual, weight, epsilon, total, out)
+    return total, out
+
+
+def _norm_rows(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    epsilon: float,
+    total: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    size = x.shape[-1]
+    rows = x.reshape(-1, size)
+    residual = rows if residual is None else residual.reshape(-1, size)
+    _rms_norm_kernel[(rows.shape[0],)](
+        rows,
+        residual,
+        weight,
+        out if total is None else total,
+        out,
+        epsilon,
+        rows.stride(0),
+        residual.stride(0),
+        ADD=total is not None,
+        SIZE=size,
+        BLOCK=triton.next_power_of_2(size),
+        num_warps=8,
+    )
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -42,9 +42,15 @@ def decode_attention(
     key_ends: torch.Tensor,
     page_size: int,
     scale: float,
-    processors: int,
+    counters: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    calls.append("decode")
+    calls.append("decode" if angles is None else "rotate and decode")
+    if angles is not None:
+        cos, sin = (x.unsqueeze(1) for x in angles)
+        query, new_key = (
+            x * cos + torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1) * sin for x in (query, new_key)
+        )
     out = torch.full_like(query, torch.nan)
     for i, length in enumerate(key_ends.diff().tolist()):
         if not length:
@@ -104,8 +110,8 @@ def flash(
     return result
 
 
-def processors(device: object) -> int:
-    return 8
+def counters(device: torch.device) -> torch.Tensor:
+    return torch.zeros(16, dtype=torch.int32, device=device)
 
 
 def is_supported(device: torch.device, size: int) -> bool:
