@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton
 
+from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.attention_programs import (
     decode_kernel,
     join_mixed_kernel,
@@ -129,6 +130,7 @@ def decode_attention(
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
+        **dependent_launch.options(query.device),
     )
     return out
 

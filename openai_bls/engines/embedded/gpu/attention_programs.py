@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
+
 LEAST_SCORE = tl.constexpr(-1e30)
 
 
@@ -96,12 +98,16 @@ def decode_kernel(
     SPLITS: tl.constexpr,
     JOINED: tl.constexpr,
     LARGEST: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One new token of one sequence, for the query heads that share a key head, over a share of the keys.
 
     With ROTATE, queries and the new key come without their position. The last program of a key head to arrive puts the
     shares together, JOINED at a time.
     """
+    if DEPENDENT:
+        start_next()
+        wait()
     seq = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
