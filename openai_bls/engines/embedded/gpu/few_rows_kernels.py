@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from openai_bls.engines.embedded.gpu import dependent_launch, vector_kernels
-from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
+from openai_bls.engines.embedded.gpu.dependent_launch import prefetch, start_next, wait
 from openai_bls.engines.embedded.gpu.vector_kernels import gated
 
 MOST_ROWS = 16
@@ -51,6 +51,7 @@ def _rows_kernel(
     SHARES: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    PREFETCH: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """OUTPUTS outputs of all rows; SHARES of the inputs are summed side by side."""
@@ -66,6 +67,11 @@ def _rows_kernel(
     further = at + outputs.to(tl.int64) * size
     x_at = x_ptr + n[None, None, :] * size + firsts[:, None, None]
     lengths = tl.minimum(size - firsts, share)
+    if PREFETCH:
+        line = (tl.arange(0, PREFETCH) * (1024 // weight_ptr.dtype.element_ty.primitive_bitwidth))[None, None, :]
+        prefetch(at + line)
+        if GATED:
+            prefetch(further + line)
     if DEPENDENT:
         wait()
     acc = tl.zeros([SHARES, OUTPUTS, ROWS], tl.float32)
@@ -144,6 +150,8 @@ def _product(
     *,
     gated: bool,
     tuned: tuple[int, int, int, int, int] | None = None,
+    prefetch: int = 0,
+    width: int = MOST_ROWS,
     dependent: bool = True,
 ) -> torch.Tensor:
     outputs, size = weight.shape
@@ -169,11 +177,12 @@ def _product(
         SCALED=scale is not None,
         BIAS=bias is not None,
         GATED=gated,
-        ROWS=MOST_ROWS,
+        ROWS=width,
         OUTPUTS=per_program,
         SHARES=shares,
         BLOCK=block,
         STAGES=stages,
+        PREFETCH=prefetch,
         num_warps=warps,
         **(dependent_launch.options(x.device) if dependent else {"DEPENDENT": False}),
     )
@@ -181,8 +190,8 @@ def _product(
 
 
 def takes(x: torch.Tensor) -> bool:
-    """True if `x` [..., size] is few enough contiguous rows."""
-    return bool(x.numel() <= MOST_ROWS * x.shape[-1] and x.is_contiguous())
+    """True if `x` [..., size] is few enough contiguous rows in half precision."""
+    return bool(x.numel() <= MOST_ROWS * x.shape[-1] and x.itemsize == 2 and x.is_contiguous())
 
 
 def linear(
@@ -191,7 +200,7 @@ def linear(
     """`torch.nn.functional.linear` of a few rows, or of one by the kernel for that.
 
     Args:
-        x: [..., size] in half precision, which `takes` allows.
+        x: [..., size], for which `takes` is true.
         weight: [outputs, size], contiguous.
         bias: [outputs].
         scale: of a weight in FP8: float32 with a number for each output, which its row of `weight` is multiplied by.
