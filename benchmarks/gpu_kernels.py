@@ -254,7 +254,9 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
             }
             if few_rows_kernels.takes(x):
                 contenders["ours, not FP8"] = functools.partial(_apply, few_rows_kernels.linear, plain)
-                contenders["rows rounded to FP8"] = functools.partial(_apply, _by_fp8_rows, [(x[0], *w) for w in weights])
+                contenders["rows rounded to FP8"] = functools.partial(
+                    _apply, _by_fp8_rows, [(x[0], *w) for w in weights]
+                )
             cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count, _CLOSE_IN_FP8))
     for number in rows[1:]:
         inputs = [(normal(number, model.hidden),) for _ in range(8)]

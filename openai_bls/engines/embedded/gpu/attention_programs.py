@@ -126,17 +126,13 @@ def decode_kernel(
     q_at = q_ptr + token * q_token + head[:, None] * q_head
     k_at = new_k_ptr + token * new_k_token + kv_head * new_k_head
     q = tl.load(q_at + dims[None, :], mask=q_mask, other=0.0)
-    new_k = tl.load(k_at + dims, mask=in_size, other=0.0)
-    new_v = tl.load(new_v_ptr + token * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
     if ROTATE:
         in_first_half = dims < SIZE // 2
         opposite = tl.where(in_first_half, dims + SIZE // 2, dims - SIZE // 2)
         cos = tl.load(cos_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
         sin = tl.load(sin_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
         other_q = tl.load(q_at + opposite[None, :], mask=q_mask, other=0.0)
-        other_k = tl.load(k_at + opposite, mask=in_size, other=0.0)
         q = rotated(q, other_q, cos[None, :], sin[None, :], in_first_half[None, :])
-        new_k = rotated(new_k, other_k, cos, sin, in_first_half)
     table = table_ptr + token * table_stride
     newest = length - 1
     best = tl.full([ROWS], float("-inf"), tl.float32)
@@ -153,6 +149,11 @@ def decode_kernel(
         scores = tl.where(cached[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
         best, total, sums = add_tile(scores, v, best, total, sums)
     if (newest >= first) & (newest < last):
+        new_k = tl.load(k_at + dims, mask=in_size, other=0.0)
+        new_v = tl.load(new_v_ptr + token * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
+        if ROTATE:
+            other_k = tl.load(k_at + opposite, mask=in_size, other=0.0)
+            new_k = rotated(new_k, other_k, cos, sin, in_first_half)
         page = tl.load(table + newest // PAGE).to(tl.int64)
         at = (page * PAGE + newest % PAGE) * slot_stride + kv_head * SIZE
         tl.store(k_ptr + at + dims, narrowed(new_k, k_ptr.dtype.element_ty, LARGEST), mask=in_size)

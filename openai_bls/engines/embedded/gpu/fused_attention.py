@@ -1,6 +1,6 @@
-"""Fused attention of decoding steps: queries and keys get their positions in the kernel that attends.
+"""Fused rotation of queries and keys: where steps attend over the paged cache, a kernel of theirs does it.
 
-All other steps, and other implementations of attention, go through the module's own code.
+Whatever attends otherwise goes through the module's own code.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 _TRIAL = "openai_bls_trial"
 """Implementation of attention during a trial."""
 
-_Attend = Callable[..., torch.Tensor]
-"""Attention of (module, queries, keys, values, cosine and sine), each [1, tokens, heads, size], before rotation."""
+_Attend = Callable[..., tuple[torch.Tensor, None]]
+"""Attention by `paged_attention.attend` or a stand-in."""
 
 
-def fuse_decoding(module: Any) -> int:
-    """Let an attention module decode with one launch between its projections, if that is all it does there."""
+def fuse_attention(module: Any) -> int:
+    """Let an attention module attend without a launch for the rotation, if that is all it does between projections."""
     if not all(hasattr(module, name) for name in (*PROJECTIONS, "o_proj", "head_dim", "layer_idx")):
         return 0
     constants = _constants(module)
@@ -37,12 +37,11 @@ def fuse_decoding(module: Any) -> int:
         attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, Any]:
-        decodes = kwargs.get("block_table") is not None and paged_attention.in_use(module, "paged")
-        if not decodes or position_embeddings is None:
+        if position_embeddings is None or "cu_seq_lens_k" not in kwargs or not paged_attention.in_use(module, "paged"):
             kwargs |= {"position_embeddings": position_embeddings, "attention_mask": attention_mask}
             found: tuple[torch.Tensor, Any] = original(module, hidden_states, **kwargs)
             return found
-        return _attend(module, paged_attention.decode, hidden_states, position_embeddings, **constants, **kwargs)
+        return _attend(module, paged_attention.attend, hidden_states, position_embeddings, **constants, **kwargs)
 
     module.forward = forward
     return 1
@@ -55,7 +54,8 @@ def _attend(
     q, k, v = (getattr(module, name)(hidden_states).view(*rows, -1, module.head_dim) for name in PROJECTIONS)
     if hasattr(module, "q_norm"):
         q, k = module.q_norm(q), module.k_norm(k)
-    return module.o_proj(attend(module, q, k, v, angles, **kwargs).reshape(*rows, -1)), None
+    out, _ = attend(module, q, k, v, angles, **kwargs)
+    return module.o_proj(out.reshape(*rows, -1)), None
 
 
 class _StandIn:
@@ -74,13 +74,13 @@ class _StandIn:
 
     def rotating(
         self, module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, angles: Any, **kwargs: Any
-    ) -> torch.Tensor:
-        """The same, in the place of `paged_attention.decode`."""
+    ) -> tuple[torch.Tensor, None]:
+        """The same, in the place of `paged_attention.attend`."""
         from openai_bls.engines.embedded.gpu import fused_kernels
 
         q, k = fused_kernels.rotary(q.transpose(1, 2), k.transpose(1, 2), *angles)
         out: torch.Tensor = self(module, q, k, v.transpose(1, 2))[0]
-        return out
+        return out, None
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

@@ -19,8 +19,9 @@ from torch import nn
 
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear, joined
-from openai_bls.engines.embedded.gpu.fused_attention import PROJECTIONS, fuse_decoding
+from openai_bls.engines.embedded.gpu.fused_attention import PROJECTIONS, fuse_attention
 from openai_bls.engines.embedded.gpu.fusion_trials import close, install, leave, normal
+from openai_bls.engines.embedded.runner_choice import LENGTH_DEPENDENT_ROPE
 
 logger = logging.getLogger(__name__)
 
@@ -30,15 +31,16 @@ _PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
 
 def fuse(model: Any) -> dict[str, int]:
     """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
-    counts = dict.fromkeys(("norms", "rotations", "gates", "projections", "vectors", "attentions", "adds"), 0)
+    counts = dict.fromkeys(("norms", "angles", "rotations", "gates", "projections", "vectors", "attentions", "adds"), 0)
     for module in model.modules():
         try:
             counts["norms"] += _fuse_norm(module)
             counts["gates"] += _fuse_gate(module)
             counts["projections"] += _fuse_projections(module)
+            counts["angles"] += _fuse_angles(module)
             counts["rotations"] += _fuse_rotation(module)
             counts["vectors"] += _use_vector_kernel(module)
-            counts["attentions"] += fuse_decoding(module)
+            counts["attentions"] += fuse_attention(module)
         except Exception as error:  # of compilers and drivers
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
@@ -273,6 +275,32 @@ def _fuse_projections(module: Any) -> int:
 def _global(module: Any, name: str) -> Any:
     """`name` in the Python module that defines the class of `module`."""
     return vars(sys.modules.get(type(module).__module__, sys)).get(name)
+
+
+def _fuse_angles(module: Any) -> int:
+    """Cosine and sine of positions in one launch, where they do not depend on how long the sequence is."""
+    if not all(hasattr(module, name) for name in ("inv_freq", "attention_scaling")):
+        return 0
+    if getattr(module, "rope_type", None) in LENGTH_DEPENDENT_ROPE:
+        return 0
+    from openai_bls.engines.embedded.gpu.fused_kernels import angles
+
+    original = type(module).forward
+    frequencies, scaling = module.inv_freq.float().contiguous(), module.attention_scaling
+
+    def forward(x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if position_ids.dim() == 2 and position_ids.is_contiguous():
+            return angles(position_ids, frequencies, scaling, x.dtype)
+        found: tuple[torch.Tensor, torch.Tensor] = original(module, x, position_ids)
+        return found
+
+    trial = torch.tensor([[0, 1, 17, 4095, 32767]], dtype=torch.int32, device=frequencies.device)
+    for dtype in (torch.bfloat16, torch.float16):
+        x = torch.empty(0, dtype=dtype, device=frequencies.device)
+        if not close(forward(x, trial), original(module, x, trial)):
+            return leave(module)
+    module.forward = forward
+    return 1
 
 
 def _fuse_rotation(module: Any) -> int:
