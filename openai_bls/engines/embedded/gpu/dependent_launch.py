@@ -7,7 +7,7 @@ that one which is complete has all before it complete too, and whatever follows,
 as ever. Weights are written by libraries' kernels long before, and not by the kernel before the first that reads them.
 """
 
-# ruff: noqa: ANN001, ANN201, N803
+# ruff: noqa: ANN001, ANN201
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ bandwidth there, these 90 to 95 %, and what follows the product (scale, bias, ga
 program sums whole rows of the matrix in float32, so weights in FP8 meet an input that is not rounded.
 """
 
-# ruff: noqa: ANN001, ANN202, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -91,6 +91,17 @@ def _added(sums, block, x, weights: tl.constexpr, inputs: tl.constexpr, NATIVE: 
 
 
 @triton.jit
+def _finished(sums, scale_ptr, bias_ptr, row, in_rows, SCALED: tl.constexpr, BIAS: tl.constexpr):
+    """Outputs of sums [rows, words]."""
+    result = tl.sum(sums, 1)
+    if SCALED:
+        result *= tl.load(scale_ptr + row, mask=in_rows, other=0.0)
+    if BIAS:
+        result += tl.load(bias_ptr + row, mask=in_rows, other=0.0).to(tl.float32)
+    return result
+
+
+@triton.jit
 def _vector_kernel(
     x_ptr,
     weight_ptr,
@@ -146,17 +157,11 @@ def _vector_kernel(
             block_of_values = following_values
     column = (tl.cdiv(words, BLOCK) - 1) * BLOCK + columns
     x = tl.load(x_ptr + column, mask=column < words, other=0)
-    result = tl.sum(_added(sums, block, x, WEIGHTS, kind, NATIVE), 1)
-    if SCALED:
-        result *= tl.load(scale_ptr + row, mask=in_rows, other=0.0)
-    if BIAS:
-        result += tl.load(bias_ptr + row, mask=in_rows, other=0.0).to(tl.float32)
+    sums = _added(sums, block, x, WEIGHTS, kind, NATIVE)
+    result = _finished(sums, scale_ptr, bias_ptr, row, in_rows, SCALED, BIAS)
     if GATED:
-        value = tl.sum(_added(values, block_of_values, x, WEIGHTS, kind, NATIVE), 1)
-        if SCALED:
-            value *= tl.load(scale_ptr + outputs + row, mask=in_rows, other=0.0)
-        if BIAS:
-            value += tl.load(bias_ptr + outputs + row, mask=in_rows, other=0.0).to(tl.float32)
+        values = _added(values, block_of_values, x, WEIGHTS, kind, NATIVE)
+        value = _finished(values, scale_ptr + outputs, bias_ptr + outputs, row, in_rows, SCALED, BIAS)
         result = gated(result, value, kind)
     tl.store(out_ptr + row, result.to(kind), mask=in_rows)
 
