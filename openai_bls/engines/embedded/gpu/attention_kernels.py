@@ -130,7 +130,7 @@ def decode_attention(
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
-        **dependent_launch.options(query.device),
+        **dependent_launch.options(query.device, early=False),
     )
     return out
 

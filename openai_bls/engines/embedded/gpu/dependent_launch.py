@@ -7,7 +7,7 @@ that one which is complete has all before it complete too, and whatever follows,
 as ever. Weights are written by libraries' kernels long before, and not by the kernel before the first that reads them.
 """
 
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN201
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _LEAST_CAPABILITY = (9, 0)
@@ -35,16 +34,15 @@ def wait():
     gdc_wait()
 
 
-@triton.jit
-def prefetch(at):
-    """Bring the lines at `at` into the L2 cache."""
-    code: tl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
-    tl.inline_asm_elementwise(code, "=r,l", [at.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1)
-
-
 @functools.cache
-def options(device: torch.device) -> dict[str, Any]:
-    """Arguments of a launch: the kernel's `DEPENDENT`, and what tells the GPU."""
+def options(device: torch.device, *, early: bool = True) -> dict[str, Any]:
+    """Arguments of a launch: the kernel's `DEPENDENT`, and what tells the GPU.
+
+    Args:
+        device: on which the kernel runs.
+        early: the kernel may start early; else only the next one. Not for a few programs that each do much: they are
+            packed onto the multiprocessors that the kernel before leaves first.
+    """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
         return {"DEPENDENT": False}
-    return {"DEPENDENT": True, "launch_pdl": True}
+    return {"DEPENDENT": True, "launch_pdl": True} if early else {"DEPENDENT": True}

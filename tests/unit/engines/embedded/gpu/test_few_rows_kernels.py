@@ -82,5 +82,6 @@ def test_kernels_start_early_from_hopper_on(monkeypatch: pytest.MonkeyPatch) -> 
         dependent_launch.options.cache_clear()
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         assert dependent_launch.options(device) == wanted
+    assert dependent_launch.options(device, early=False) == {"DEPENDENT": True}
     dependent_launch.options.cache_clear()
     assert dependent_launch.options(torch.device("cpu")) == {"DEPENDENT": False}
