@@ -1,6 +1,6 @@
-"""Products with a matrix in FP8 on a GPU: one row by the vector kernel, more by tensor cores in FP8.
+"""Products with a matrix in FP8 on a GPU: up to 16 rows by kernels of our own, more by tensor cores in FP8.
 
-Tensor cores multiply FP8 with FP8, so each row of the input is quantized first, with a scale of its own. The product is
+Tensor cores multiply FP8 with FP8, so each of more rows is quantized first, with a scale of its own. That product is
 PyTorch's `_scaled_mm`, which CUDA graphs capture.
 """
 
