@@ -140,12 +140,12 @@ def packed_attention(model: Model, size: str, queries: list[int], keys: list[int
         v[i].index_copy_(0, newest, new_v[i])
 
     pages, library_pages = page_table(PAGE), page_table(LIBRARY_PAGE)
-    counters = attention_kernels.counters(DEVICE) if on_gpu else torch.zeros(16, dtype=torch.int32)
+    processors = attention_kernels.processors(DEVICE) if on_gpu else 8
 
     def ours(i: int) -> torch.Tensor:
         if decoding:
             return attention_kernels.decode_attention(
-                q[i], new_k[i], new_v[i], k[i], v[i], pages, key_ends, PAGE, scale, counters
+                q[i], new_k[i], new_v[i], k[i], v[i], pages, key_ends, PAGE, scale, processors
             )
         write(i)
         return attention_kernels.mixed_attention(q[i], k[i], v[i], slots, query_ends, key_ends, scale)
@@ -192,6 +192,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The norm of a residual add as transformers computes them."""
+    return rms_norm(residual + x, weight)
+
+
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """The gate of a feed-forward layer as transformers computes it."""
     gate, up = gate_up.chunk(2, -1)
@@ -200,6 +205,10 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 _SMALL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rms_norm": (lambda x, weight: fused_kernels.rms_norm(x, weight, 1e-6), rms_norm),
+    "add_rms_norm": (
+        lambda x, residual, weight: fused_kernels.add_rms_norm(x, residual, weight, 1e-6)[1],
+        add_rms_norm,
+    ),
     "silu_mul": (fused_kernels.silu_mul, silu_mul),
     "rotary": (fused_kernels.rotary, apply_rotary_pos_emb),
 }
@@ -210,6 +219,8 @@ def small_inputs(model: Model, name: str, tokens: int) -> tuple[torch.Tensor, ..
     """Arguments of one of `_SMALL`."""
     if name == "rms_norm":
         return normal(1, tokens, model.hidden), normal(model.hidden)
+    if name == "add_rms_norm":
+        return normal(1, tokens, model.hidden), normal(1, tokens, model.hidden), normal(model.hidden)
     if name == "silu_mul":
         return (normal(1, tokens, 2 * model.intermediate),)
     joined = normal(1, tokens, model.heads + 2 * model.kv_heads, model.size).transpose(1, 2)

@@ -16,6 +16,7 @@ import triton
 from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.attention_programs import (
     decode_kernel,
+    join_kernel,
     join_mixed_kernel,
     mixed_kernel,
 )
@@ -32,7 +33,10 @@ _MIXED_ROWS = 64
 _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
 _MAX_SPLITS = 64  # shares of the keys of one sequence
-_JOINED_SPLITS = 4  # of which one program puts together at a time
+_FEW_SPLITS = 8
+"""Shares up to which the sequences of a decoding step nearly fill the device by themselves."""
+_LEAST_DECODE_TILES = 4
+"""Tiles of keys below which a share is not cut then: joining shares costs as much as some tiles."""
 _MIXED_SPLITS = 16
 """Shares of the keys of a block of queries in the mixed kernel, where contexts are long."""
 _LEAST_SHARE_TILES = 16
@@ -46,10 +50,10 @@ def largest(kind: torch.dtype) -> float:
     return torch.finfo(kind).max if kind.itemsize == 1 else 0.0
 
 
-def _splits(programs: int, wanted_programs: int) -> int:
+def _splits(programs: int, processors: int) -> int:
     """Shares into which the keys of a sequence are cut so that the device is full: a power of two."""
     wanted = 1
-    while wanted < _MAX_SPLITS and programs * wanted < wanted_programs:
+    while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
         wanted *= 2
     return wanted
 
@@ -64,7 +68,7 @@ def decode_attention(
     key_ends: torch.Tensor,
     page_size: int,
     scale: float,
-    counters: torch.Tensor,
+    processors: int,
     angles: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Attention of one new token a sequence over its pages; the new key and value are written there too.
@@ -79,7 +83,7 @@ def decode_attention(
         key_ends: int32 [sequences + 1], running total of tokens with the new one; a sequence of none is padding.
         page_size: tokens of a page.
         scale: of the scores.
-        counters: zeros as of `counters`, which are zeros again afterwards; of one stream.
+        processors: of the device.
         angles: cosine and sine [sequences, size] of the position, if `query` and `new_key` are to be rotated by them.
 
     Returns:
@@ -88,7 +92,8 @@ def decode_attention(
     count, heads, size = query.shape
     kv_heads = new_key.shape[1]
     dims = triton.next_power_of_2(size)
-    splits = _splits(count * kv_heads, counters.numel())
+    splits = _splits(count * kv_heads, processors)
+    least = _LEAST_DECODE_TILES if splits <= _FEW_SPLITS else 1
     out = query.new_empty(count, heads, size)
     sums = query.new_empty((count, heads, splits, dims) if splits > 1 else (1,), dtype=torch.float32)
     stats = query.new_empty((count, heads, splits, 2) if splits > 1 else (1,), dtype=torch.float32)
@@ -106,7 +111,6 @@ def decode_attention(
         out,
         sums,
         stats,
-        counters,
         scale * LOG2_E,
         query.stride(0),
         query.stride(1),
@@ -126,12 +130,26 @@ def decode_attention(
         DIMS=dims,
         TILE=_DECODE_TOKENS,
         SPLITS=splits,
-        JOINED=_JOINED_SPLITS,
+        LEAST_TILES=least,
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
         **dependent_launch.options(query.device, early=False),
     )
+    if splits > 1:
+        join_kernel[(count, heads)](
+            sums,
+            stats,
+            key_ends,
+            out,
+            HEADS=heads,
+            SIZE=size,
+            DIMS=dims,
+            TILE=_DECODE_TOKENS,
+            SPLITS=splits,
+            LEAST_TILES=least,
+            num_warps=4,
+        )
     return out
 
 
@@ -220,7 +238,7 @@ def _mixed_stages(device: Any, rows: int, dims: int) -> int:
     return 3 if 2 * dims * (rows + 3 * 2 * _MIXED_TOKENS) <= room else 2
 
 
-def counters(device: torch.device) -> torch.Tensor:
-    """A zero for each program that fills a GPU, int32: two per multiprocessor."""
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return torch.zeros(2 * processors, dtype=torch.int32, device=device)
+@functools.cache
+def processors(device: Any) -> int:
+    """Multiprocessors of a GPU."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

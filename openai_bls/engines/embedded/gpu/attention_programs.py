@@ -31,13 +31,6 @@ def add_tile(scores, v, best, total, sums):
 
 
 @triton.jit
-def store_mean(at, sums, total, mask):
-    """Write what a softmax has come to; zero where it saw nothing."""
-    mean = tl.where((total > 0)[:, None], sums / total[:, None], 0.0)
-    tl.store(at, mean.to(at.dtype.element_ty), mask=mask)
-
-
-@triton.jit
 def narrowed(x, kind: tl.constexpr, LARGEST: tl.constexpr):
     """Numbers in the type of the cache, held within `LARGEST` unless that is 0."""
     x = x.to(tl.float32)
@@ -76,7 +69,6 @@ def decode_kernel(
     out_ptr,
     sums_ptr,
     stats_ptr,
-    counters_ptr,
     scale,
     q_token,
     q_head,
@@ -96,14 +88,13 @@ def decode_kernel(
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
-    JOINED: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
     LARGEST: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """One new token of one sequence, for the query heads that share a key head, over a share of the keys.
 
-    With ROTATE, queries and the new key come without their position. The last program of a key head to arrive puts the
-    shares together, JOINED at a time.
+    With ROTATE, queries and the new key come without their position.
     """
     if DEPENDENT:
         start_next()
@@ -112,27 +103,30 @@ def decode_kernel(
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
-    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), 1) * TILE
-    shares = tl.maximum(tl.cdiv(length, share), 1)
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
     first = split * share
     last = tl.minimum(length, first + share)
-    token = seq.to(tl.int64)
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, DIMS)
     offsets = tl.arange(0, TILE)
     in_size = dims < SIZE
     head = kv_head * GROUP + rows
     q_mask = (rows < GROUP)[:, None] & in_size[None, :]
+    token = seq.to(tl.int64)
     q_at = q_ptr + token * q_token + head[:, None] * q_head
     k_at = new_k_ptr + token * new_k_token + kv_head * new_k_head
     q = tl.load(q_at + dims[None, :], mask=q_mask, other=0.0)
+    new_k = tl.load(k_at + dims, mask=in_size, other=0.0)
+    new_v = tl.load(new_v_ptr + token * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
     if ROTATE:
         in_first_half = dims < SIZE // 2
         opposite = tl.where(in_first_half, dims + SIZE // 2, dims - SIZE // 2)
         cos = tl.load(cos_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
         sin = tl.load(sin_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
         other_q = tl.load(q_at + opposite[None, :], mask=q_mask, other=0.0)
+        other_k = tl.load(k_at + opposite, mask=in_size, other=0.0)
         q = rotated(q, other_q, cos[None, :], sin[None, :], in_first_half[None, :])
+        new_k = rotated(new_k, other_k, cos, sin, in_first_half)
     table = table_ptr + token * table_stride
     newest = length - 1
     best = tl.full([ROWS], float("-inf"), tl.float32)
@@ -149,11 +143,6 @@ def decode_kernel(
         scores = tl.where(cached[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
         best, total, sums = add_tile(scores, v, best, total, sums)
     if (newest >= first) & (newest < last):
-        new_k = tl.load(k_at + dims, mask=in_size, other=0.0)
-        new_v = tl.load(new_v_ptr + token * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
-        if ROTATE:
-            other_k = tl.load(k_at + opposite, mask=in_size, other=0.0)
-            new_k = rotated(new_k, other_k, cos, sin, in_first_half)
         page = tl.load(table + newest // PAGE).to(tl.int64)
         at = (page * PAGE + newest % PAGE) * slot_stride + kv_head * SIZE
         tl.store(k_ptr + at + dims, narrowed(new_k, k_ptr.dtype.element_ty, LARGEST), mask=in_size)
@@ -165,40 +154,46 @@ def decode_kernel(
         total = total * shrink + weight
         sums = sums * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
         best = higher
-    row = token * HEADS + head
-    out_at = out_ptr + row[:, None] * SIZE + dims[None, :]
-    if SPLITS == 1:
-        store_mean(out_at, sums, total, q_mask)
-    elif shares == 1:
-        if split == 0:
-            store_mean(out_at, sums, total, q_mask)
-    elif split < shares:
-        part = row * SPLITS + split
-        tl.store(sums_ptr + part[:, None] * DIMS + dims[None, :], sums, mask=(rows < GROUP)[:, None])
-        tl.store(stats_ptr + part * 2, best, mask=rows < GROUP)
-        tl.store(stats_ptr + part * 2 + 1, total, mask=rows < GROUP)
-        tl.debug_barrier()  # so that all threads have written
-        counter = counters_ptr + seq * (HEADS // GROUP) + kv_head
-        if tl.atomic_add(counter, 1, sem="acq_rel") == shares - 1:
-            tl.store(counter, 0)
-            best = tl.full([ROWS], float("-inf"), tl.float32)
-            total = tl.zeros([ROWS], tl.float32)
-            sums = tl.zeros([ROWS, DIMS], tl.float32)
-            for start in range(0, shares, JOINED):
-                splits = start + tl.arange(0, JOINED)
-                used = (splits < shares)[:, None] & (rows < GROUP)[None, :]
-                parts = row[None, :] * SPLITS + splits[:, None]
-                bests = tl.load(stats_ptr + parts * 2, mask=used, other=float("-inf"))
-                totals = tl.load(stats_ptr + parts * 2 + 1, mask=used, other=0.0)
-                at = sums_ptr + parts[:, :, None] * DIMS + dims[None, None, :]
-                higher = tl.maximum(best, tl.max(bests, 0))
-                shrink = tl.where(rows < GROUP, tl.exp2(best - higher), 0.0)
-                weights = tl.where(used, tl.exp2(bests - higher[None, :]), 0.0)
-                total = total * shrink + tl.sum(weights * totals, 0)
-                found = tl.load(at, mask=used[:, :, None], other=0.0)
-                sums = sums * shrink[:, None] + tl.sum(found * weights[:, :, None], 0)
-                best = higher
-            store_mean(out_at, sums, total, q_mask)
+    if (length <= share) & (split == 0):
+        result = tl.where((total > 0)[:, None], sums / total[:, None], 0.0)
+        to = out_ptr + (token * HEADS + head[:, None]) * SIZE + dims[None, :]
+        tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
+    elif first < last:
+        row = (token * HEADS + head) * SPLITS + split
+        tl.store(sums_ptr + row[:, None] * DIMS + dims[None, :], sums, mask=(rows < GROUP)[:, None])
+        tl.store(stats_ptr + row * 2, best, mask=rows < GROUP)
+        tl.store(stats_ptr + row * 2 + 1, total, mask=rows < GROUP)
+
+
+@triton.jit
+def join_kernel(
+    sums_ptr,
+    stats_ptr,
+    ends_ptr,
+    out_ptr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    DIMS: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
+):
+    """Put the shares of `decode_kernel` together, where there is more than one."""
+    seq = tl.program_id(0)
+    row = seq.to(tl.int64) * HEADS + tl.program_id(1)
+    length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
+    if length > share:
+        splits = tl.arange(0, SPLITS)
+        dims = tl.arange(0, DIMS)
+        used = splits * share < length
+        best = tl.load(stats_ptr + (row * SPLITS + splits) * 2, mask=used, other=float("-inf"))
+        total = tl.load(stats_ptr + (row * SPLITS + splits) * 2 + 1, mask=used, other=0.0)
+        weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
+        at = sums_ptr + (row * SPLITS + splits)[:, None] * DIMS + dims[None, :]
+        sums = tl.load(at, mask=used[:, None], other=0.0)
+        result = tl.sum(sums * weights[:, None], 0) / tl.sum(weights * total, 0)
+        tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
 @triton.jit(do_not_specialize=["count", "most_queries"])

@@ -69,13 +69,12 @@ def try_paged(
     )
     last = slots[key_ends[1:].long() - 1]
     plain = normal(3, heads, size), normal(3, kv_heads, size), normal(3, kv_heads, size)
-    counters = attention_kernels.counters(device)
     half = normal(3, size // 2)
     cos, sin = (torch.cat([x, x], -1) for x in (half.cos(), half.sin()))
-    for few, angles in itertools.product((counters[:2], counters), (None, (cos, sin))):
+    for processors, angles in itertools.product((1, attention_kernels.processors(device)), (None, (cos, sin))):
         q, k, v = plain
         out = attention_kernels.decode_attention(
-            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, few, angles
+            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, processors, angles
         )
         if angles is not None:
             q, k = (_rotated(x, cos, sin) for x in (q, k))

@@ -150,25 +150,19 @@ class _Layer:
     group: int
     """Index of this layer's group in the lists of indices."""
     page_size: int
-    counters: torch.Tensor
-    """Of `decode_attention`, the same for all layers."""
 
 
 def _layer(cache: Any, index: int) -> _Layer:
     layers: dict[int, _Layer] = cache.__dict__.setdefault("_openai_bls_layers", {})
     found = layers.get(index)
     if found is None:
-        from openai_bls.engines.embedded.gpu import attention_kernels
-
-        counters = next((layer.counters for layer in layers.values()), None)
         if hasattr(cache, "layer_to_allocator"):
             allocator = cache.layer_to_allocator[index]
             keys, values = allocator.get_cache_for_block_table(index)
-            place = keys.flatten(0, 1), values.flatten(0, 1), allocator.index, keys.shape[1]
+            found = _Layer(keys.flatten(0, 1), values.flatten(0, 1), allocator.index, keys.shape[1])
         else:  # 5.17
-            group, index_in_group = cache.layer_index_to_group_indices[index]
-            place = cache.key_cache[index_in_group], cache.value_cache[index_in_group], group, cache.block_size
-        found = _Layer(*place, attention_kernels.counters(place[0].device) if counters is None else counters)
+            group, place = cache.layer_index_to_group_indices[index]
+            found = _Layer(cache.key_cache[place], cache.value_cache[place], group, cache.block_size)
         layers[index] = found
     return found
 
@@ -235,7 +229,7 @@ def attend(
     key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
     pages = kwargs.get("block_table")
     if pages is not None:
-        places = pages[layer.group], key_ends, layer.page_size, scale, layer.counters
+        places = pages[layer.group], key_ends, layer.page_size, scale, attention_kernels.processors(q.device)
         out = attention_kernels.decode_attention(q, k, v, layer.keys, layer.values, *places, cos_sin)
         return out.unsqueeze(0), None
     written = kwargs["write_index"][layer.group]
