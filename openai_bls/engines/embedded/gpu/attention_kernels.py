@@ -149,6 +149,7 @@ def decode_attention(
             SPLITS=splits,
             LEAST_TILES=least,
             num_warps=4,
+            **dependent_launch.options(query.device),
         )
     return out
 

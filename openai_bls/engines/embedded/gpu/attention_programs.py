@@ -177,8 +177,12 @@ def join_kernel(
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
     LEAST_TILES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Put the shares of `decode_kernel` together, where there is more than one."""
+    if DEPENDENT:
+        start_next()
+        wait()
     seq = tl.program_id(0)
     row = seq.to(tl.int64) * HEADS + tl.program_id(1)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
