@@ -192,11 +192,11 @@ class _Joined:
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """`silu(gate) * up`, the gate's outputs being the first half."""
-        from openai_bls.engines.embedded.gpu import vector_kernels
+        from openai_bls.engines.embedded.gpu import few_rows_kernels
         from openai_bls.engines.embedded.gpu.fused_kernels import silu_mul
 
-        if vector_kernels.is_vector(x):
-            return vector_kernels.gated_linear(x, self.weight, self.bias)
+        if few_rows_kernels.takes(x):
+            return few_rows_kernels.gated_linear(x, self.weight, self.bias)
         return silu_mul(nn.functional.linear(x, self.weight, self.bias))
 
 
@@ -229,10 +229,10 @@ def _use_vector_kernel(module: Any) -> int:
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    from openai_bls.engines.embedded.gpu import vector_kernels
+    from openai_bls.engines.embedded.gpu import few_rows_kernels
 
-    if vector_kernels.is_vector(x):
-        return vector_kernels.linear(x, weight, bias)
+    if few_rows_kernels.takes(x):
+        return few_rows_kernels.linear(x, weight, bias)
     return nn.functional.linear(x, weight, bias)
 
 
