@@ -16,11 +16,12 @@ are only as large as the comparison needs, and small enough that on shared cores
     target.py, events.py    requests that are sent, events that come back
     processes.py            CPU time and memory of a server's processes
 
-    gpu.py                  command: the embedded engine on a GPU, alone and behind /v1
+    gpu.py, gpu_report.py   command: the embedded engine on a GPU, alone, behind /v1, with all that follows; tables
     gpu_kernels.py          command: its kernels beside PyTorch's
     mixed_load.py           command: the engine under random arrivals of mixed lengths
     builds.py               command: the engine on several GPUs and in FP8, beside one GPU
-    speculation.py          command: the engine with and without drafts, at batch 1
+    speculation.py          command: the engine with and without drafts
+    copying.py              its loads on a model whose next tokens are known
     engine.py, asking.py    an engine in this process, requests to it
     random_checkpoint.py    checkpoints of known shapes with random weights
     features.py             command: its features, checked and priced, with no server

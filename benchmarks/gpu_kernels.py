@@ -34,6 +34,8 @@ from openai_bls.engines.embedded.gpu import (
 
 Call = Callable[[int], Any]
 """Runs a contender on one set of inputs, given its number."""
+Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Numbers in FP8 and their scales."""
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
@@ -229,6 +231,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The norm of a residual add as transformers computes them."""
+    return rms_norm(residual + x, weight)
+
+
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """The gate of a feed-forward layer as transformers computes it."""
     gate, up = gate_up.chunk(2, -1)
@@ -237,6 +244,10 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 _SMALL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rms_norm": (lambda x, weight: fused_kernels.rms_norm(x, weight, 1e-6), rms_norm),
+    "add_rms_norm": (
+        lambda x, residual, weight: fused_kernels.add_rms_norm(x, residual, weight, 1e-6)[1],
+        add_rms_norm,
+    ),
     "silu_mul": (fused_kernels.silu_mul, silu_mul),
     "rotary": (fused_kernels.rotary, apply_rotary_pos_emb),
 }
@@ -247,6 +258,8 @@ def small_inputs(model: Model, name: str, tokens: int) -> tuple[torch.Tensor, ..
     """Arguments of one of `_SMALL`."""
     if name == "rms_norm":
         return normal(1, tokens, model.hidden), normal(model.hidden)
+    if name == "add_rms_norm":
+        return normal(1, tokens, model.hidden), normal(1, tokens, model.hidden), normal(model.hidden)
     if name == "silu_mul":
         return (normal(1, tokens, 2 * model.intermediate),)
     joined = normal(1, tokens, model.heads + 2 * model.kv_heads, model.size).transpose(1, 2)
@@ -258,7 +271,7 @@ def _apply(function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], i: int
     return function(*sets[i])
 
 
-def _scales(quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], x: torch.Tensor) -> torch.Tensor:
+def _scales(quantize: Quantize, x: torch.Tensor) -> torch.Tensor:
     # Only scales are compared: rounding a tie the other way moves a number in FP8 by a sixteenth.
     return quantize(x)[1]
 
@@ -289,7 +302,7 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
             cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count, _CLOSE_IN_FP8))
     for number in rows[1:]:
         inputs = [(normal(number, model.hidden),) for _ in range(8)]
-        functions = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
+        functions: dict[str, Quantize] = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
         contenders = {
             name: functools.partial(_apply, functools.partial(_scales, one), inputs) for name, one in functions.items()
         }

@@ -4,13 +4,18 @@ Speed depends on shapes, not on what the weights say, and this needs no download
 the end tokens are the demo checkpoint's, whose vocabulary is smaller than the matrices' (a real checkpoint's usually
 is too). So that every generated token has a text, the rows of the output layer that belong to no text token are made
 so small that greedy decoding never picks them; they are read and multiplied like all others.
+
+What such a model says hangs on near ties. A *continuing* checkpoint is decided: some tokens stand in a cycle, and each
+is followed by the next one, or, with a known probability, by the one after that. Its embeddings are so long that what
+the layers add, at their full cost, hardly turns them, and the output layer is made for them.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +53,16 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "vocab_size": 152064,
         "tie_word_embeddings": False,
     },
+    "qwen2.5-0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "vocab_size": 151936,
+        "tie_word_embeddings": False,
+    },
     "tiny": {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -62,6 +77,12 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
 
 _DEVIATION = 0.02
 _NO_TEXT_SCALE = 2.0**-6
+_CYCLE_TOKENS = 512
+_CYCLE_DEVIATION = 128.0
+"""Of the numbers in the embeddings of a cycle; all layers together add about a tenth of it."""
+_NEXT_LOGIT = 32.0
+_SKIPPING_LOGIT = 29.5
+"""At temperature 1 a token of the cycle is left out with a probability of 7.6 %; no other token comes."""
 
 
 def configuration(like: str) -> dict[str, Any]:
@@ -106,10 +127,20 @@ def text_ids(tokenizer: Path = DEMO / "tokenizer.json") -> list[int]:
     )
 
 
-def write(like: str, out: Path, device: str | None = None, seed: int = 0) -> int:
+def cycle(like: str) -> list[int]:
+    """Tokens of a continuing checkpoint's cycle, in their order; the same for all shapes that are large enough."""
+    return random.Random(0).sample(text_ids(), min(_CYCLE_TOKENS, SHAPES[like]["hidden_size"]))
+
+
+def write(like: str, out: Path, device: str | None = None, seed: int = 0, *, continuing: bool = False) -> int:
     """Write the checkpoint into the folder `out`; returns the bytes of its weights.
 
-    Numbers are drawn on `device`: the GPU, if there is one.
+    Args:
+        like: a name in `SHAPES`.
+        out: a folder.
+        device: on which numbers are drawn: the GPU, if there is one.
+        seed: of the numbers.
+        continuing: make the model continue its cycle.
     """
     import torch
     from safetensors.torch import save_file
@@ -127,6 +158,8 @@ def write(like: str, out: Path, device: str | None = None, seed: int = 0) -> int
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         tensors = {name: _random(name, shape, device, generator, name == output_layer) for name, shape in shard}
+        if continuing:
+            _continue(tensors, cycle(like))
         save_file({name: tensor.cpu() for name, tensor in tensors.items()}, out / file, metadata={"format": "pt"})
         written += sum(tensor.nbytes for tensor in tensors.values())
         names |= dict.fromkeys(tensors, file)
@@ -154,3 +187,22 @@ def _random(
         has_text[text_ids()] = True
         tensor[~has_text.to(device)] *= _NO_TEXT_SCALE
     return tensor
+
+
+def _continue(tensors: dict[str, torch.Tensor], tokens: Sequence[int]) -> None:
+    """Let the embeddings and the output layer, where they are among `tensors`, continue the cycle `tokens`."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if name not in ("model.embed_tokens.weight", "lm_head.weight"):
+            continue
+        size = tensor.shape[1]
+        drawn = torch.randn(size, len(tokens), generator=torch.Generator().manual_seed(0))
+        # Orthogonal, so that a row of the output layer for one is 0 for all others.
+        directions = torch.linalg.qr(drawn).Q.T.to(tensor.device) * size**0.5
+        index = torch.tensor(tokens, device=tensor.device)
+        if name == "lm_head.weight":
+            rows = directions.roll(1, 0) * (_NEXT_LOGIT / size) + directions.roll(2, 0) * (_SKIPPING_LOGIT / size)
+        else:
+            rows = directions * _CYCLE_DEVIATION
+        tensor[index] = rows.to(tensor.dtype)

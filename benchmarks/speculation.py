@@ -1,8 +1,9 @@
-"""Speculative decoding in the embedded engine at batch 1: `python -m benchmarks.speculation [CHECKPOINT]`.
+"""Speculative decoding in the embedded engine: `python -m benchmarks.speculation [CHECKPOINT | --shape SHAPE]`.
 
-Two engines of one checkpoint in this process, one of which drafts by n-grams, answer the same requests in turns. The
-chats are the demo's. On a GPU a checkpoint of random weights shows what drafts cost and not what they save: its near
-ties turn with the width of a step, and a draft of its own output is then wrong from there on.
+Two engines of one checkpoint in this process, one of which drafts, by n-grams or by a draft model, answer the same
+requests in turns. The chats are the demo's. With a shape the checkpoint is a continuing one (`random_checkpoint`),
+whose loads are sure to be copied as far as they say (`copying`): on a GPU a random model's near ties turn with the
+width of a step, and a draft of its own output would be wrong from there on.
 """
 
 from __future__ import annotations
@@ -12,25 +13,26 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from benchmarks import copying
 from benchmarks.asking import Answer, Asker
+from benchmarks.copying import DRAWN, GREEDY, Continued, Load, ask
 from benchmarks.engine import golden_lines, show_log
 from benchmarks.options import positive
-from benchmarks.random_checkpoint import DEMO
+from benchmarks.random_checkpoint import DEMO, SHAPES, cycle, write
 from benchmarks.report import markdown_table
-from openai_bls.core.engine_types import GenerationRequest, SamplingParams
+from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.engines.registry import create_engine
 
-_GREEDY = SamplingParams(temperature=0)
-_DRAWN = SamplingParams(temperature=1.0, seed=5)
 _MAX_MODEL_LEN = 2048
 
 
@@ -42,41 +44,10 @@ class Chat:
     again: list[int]
 
 
-@dataclass
-class Load:
-    """Requests of one kind, and how both engines answer them."""
-
-    name: str
-    requests: Sequence[GenerationRequest]
-    plain: list[float] = field(default_factory=list)
-    """Tokens/s in each round."""
-    drafting: list[float] = field(default_factory=list)
-    """The same with speculation."""
-    plain_steps: int = 0
-    """In one round, as all that follows."""
-    drafting_steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    equal: int = 0
-    """Answers with the same tokens."""
-
-
 def rate(answers: Sequence[Answer]) -> float:
     """Tokens/s between the first token of each answer and its last."""
     further = [answer.times for answer in answers if len(answer.times) > 1]
     return sum(len(times) - 1 for times in further) / sum(times[-1] - times[0] for times in further)
-
-
-def ask(asker: Asker, requests: Sequence[GenerationRequest]) -> list[Answer]:
-    """Answers, one after the other.
-
-    Raises:
-        RuntimeError: one ended with an error.
-    """
-    answers = asker.ask(requests, at_once=1)
-    if errors := [answer.error for answer in answers if answer.error]:
-        raise RuntimeError(errors[0])
-    return answers
 
 
 def measure(load: Load, plain: Asker, drafting: Asker, rounds: int) -> None:
@@ -85,8 +56,10 @@ def measure(load: Load, plain: Asker, drafting: Asker, rounds: int) -> None:
     assert drafting.engine is not None
     for _ in range(rounds):
         before = plain.engine.stats(), drafting.engine.stats()
-        wanted = ask(plain, [msgspec.structs.replace(request, prediction=()) for request in load.requests])
-        found = ask(drafting, load.requests)
+        wanted = ask(
+            plain, [msgspec.structs.replace(request, prediction=()) for request in load.requests], load.at_once
+        )
+        found = ask(drafting, load.requests, load.at_once)
         after = plain.engine.stats(), drafting.engine.stats()
         load.plain.append(rate(wanted))
         load.drafting.append(rate(found))
@@ -101,9 +74,9 @@ def loads(plain: Asker, chats: Sequence[Chat], tokens: int) -> list[Load]:
     assert plain.engine is not None
     ends = plain.engine.info.eos_token_ids
     replace = msgspec.structs.replace
-    once = [GenerationRequest(0, chat.prompt, tokens, _GREEDY, stop_token_ids=ends) for chat in chats]
+    once = [GenerationRequest(0, chat.prompt, tokens, GREEDY, stop_token_ids=ends) for chat in chats]
     again = [replace(request, prompt_token_ids=chat.again) for request, chat in zip(once, chats, strict=True)]
-    drawn = [replace(request, sampling=_DRAWN) for request in once]
+    drawn = [replace(request, sampling=DRAWN) for request in once]
     own = [tuple(answer.tokens) for answer in ask(plain, once)]
     source, known = random.Random(1), sorted({token for answer in own for token in answer})
     noise = tuple(source.choice(known) for _ in range(tokens))
@@ -156,38 +129,76 @@ def _tokens(line: dict[str, Any]) -> int:
     return int(line["tokens"])
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__.partition("\n")[0])
+    made.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
+    made.add_argument("--shape", choices=SHAPES, help="a continuing checkpoint of this shape, written for the run")
+    made.add_argument("--draft-shape", choices=SHAPES, help="draft by a continuing checkpoint of this shape")
+    made.add_argument("--work", type=Path, help="folder for that; default: a temporary one")
+    made.add_argument("--chats", type=positive, default=4, help="requests of a load of chats (default %(default)s)")
+    made.add_argument("--tokens", type=positive, default=256, help="most of an answer (default %(default)s)")
+    made.add_argument("--rounds", type=positive, default=3, help="default %(default)s")
+    made.add_argument("--batch", type=positive, default=64, help="max_batch_size (default %(default)s)")
+    made.add_argument("--limit-s", type=positive, default=600, help="begin no load after that (default %(default)s)")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__.partition("\n")[0])
-    parser.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
-    parser.add_argument("--chats", type=positive, default=4, help="requests of a load (default %(default)s)")
-    parser.add_argument("--tokens", type=positive, default=256, help="most of an answer (default %(default)s)")
-    parser.add_argument("--rounds", type=positive, default=3, help="default %(default)s")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     show_log()
-    manifest = Manifest(
-        engine="transformers",
-        model_name=options.checkpoint.name,
-        max_model_len=_MAX_MODEL_LEN,
-        max_batch_size=8,
-        created=1,
-        checkpoint=str(options.checkpoint.resolve()),
-    )
-    # Two engines share the device: neither may take what is left of its memory.
-    settings = {"max_tokens_in_kv_cache": str(8 * _MAX_MODEL_LEN), "max_num_tokens": "512", "prefix_sharing": "false"}
-    with tempfile.TemporaryDirectory(prefix="speculation-") as work, ExitStack() as stack:
-        write_manifest(Path(work), manifest)
-        plain, drafting = Asker(), Asker()
-        for asker, method in ((plain, ""), (drafting, "ngram")):
-            asker.engine = create_engine(Path(work), asker.on_step, settings | {"speculative_method": method})
-            stack.callback(asker.engine.close)
-        measured = loads(plain, demo_chats(options.checkpoint, options.chats), options.tokens)
-        for load in measured:
+    started = time.monotonic()
+    measured: list[Load] = []
+    with tempfile.TemporaryDirectory(prefix="speculation-", dir=options.work) as work, ExitStack() as stack:
+        checkpoint: Path = options.checkpoint
+        if options.shape:
+            checkpoint = Path(work) / "checkpoint"
+            write(options.shape, checkpoint, continuing=True)
+        if options.draft_shape:
+            write(options.draft_shape, Path(work) / "draft", continuing=True)
+        plain, drafting = engines(checkpoint, Path(work), options.batch, stack)
+        assert plain.engine is not None
+        found: Iterable[Load]
+        if options.shape:
+            found = copying.loads(Continued(cycle(options.shape), options.tokens), plain.engine.info)
+        else:
+            found = loads(plain, demo_chats(checkpoint, options.chats), options.tokens)
+        for load in found:
+            if time.monotonic() - started > options.limit_s:
+                break
             ask(drafting, load.requests[:1])
             measure(load, plain, drafting, options.rounds)
+            measured.append(load)
             print(table([load]).splitlines()[-1], file=sys.stderr, flush=True)
     print(table(measured))
     return 0
+
+
+def engines(checkpoint: Path, work: Path, batch: int, stack: ExitStack) -> tuple[Asker, Asker]:
+    """The engine without drafts and the one with them, which share the device until `stack` is left."""
+    manifest = Manifest(
+        engine="transformers",
+        model_name=checkpoint.name,
+        max_model_len=_MAX_MODEL_LEN,
+        max_batch_size=batch,
+        created=1,
+        checkpoint=str(checkpoint.resolve()),
+        draft_checkpoint="draft" if (work / "draft").is_dir() else "",
+    )
+    (work / "tokenizer").symlink_to(checkpoint.resolve())  # for grammars
+    # Neither may take what is left of the device's memory.
+    tokens = batch * _MAX_MODEL_LEN // 2
+    settings = {"max_tokens_in_kv_cache": str(tokens), "max_num_tokens": "512", "prefix_sharing": "false"}
+    plain, drafting = Asker(), Asker()
+    for asker, method in ((plain, "none"), (drafting, "draft_model" if manifest.draft_checkpoint else "ngram")):
+        write_manifest(work, manifest)
+        engine = create_engine(work, asker.on_step, settings | {"speculative_method": method})
+        stack.callback(engine.close)
+        asker.engine = engine
+        # The second one need not find out once more which runner does.
+        manifest = msgspec.structs.replace(manifest, self_test=getattr(engine, "self_test", None))
+    return plain, drafting
 
 
 if __name__ == "__main__":

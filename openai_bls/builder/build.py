@@ -4,6 +4,7 @@
 
     checkpoint ──► tensorrt_llm/1/checkpoint/     configuration; weights, unless an engine holds them
                ├─► tensorrt_llm/1/engine/         built by TensorRT-LLM
+               ├─► tensorrt_llm/1/draft/          configuration and weights of a draft model
                ├─► tensorrt_llm/1/engine.json     the manifest, last of all
                ├─► tensorrt_llm/config.pbtxt      serving settings, as literal values
                └─► {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
@@ -28,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from openai_bls import __version__
+from openai_bls.builder import draft
 from openai_bls.builder.checkpoint_files import CONFIG_FILES, check_small_files
 from openai_bls.builder.configs import new_configs, report_edited, settings_hash
 from openai_bls.builder.gguf_source import describe
@@ -50,6 +52,7 @@ from openai_bls.core.manifest import (
     FileRecord,
     KvCacheSettings,
     Manifest,
+    check_files,
     checkpoint_dir,
     load_manifest,
     record,
@@ -134,12 +137,10 @@ def _build(options: BuildOptions, target: BuildTarget, scratch: Path, report: Re
         if present.source.partition("-")[0] == built_from:
             return _configure(present, wanted, recipe, target, report)
     try:
-        files, engine_files = _prepare(source, recipe, options, target, report)
         manifest = msgspec.structs.replace(
             wanted,
             created=int(time.time()),
-            files=files,
-            engine_files=engine_files,
+            **_prepare(source, recipe, options, target, report),
             self_test=recipe.manifest.self_test,
             builder=_versions() | recipe.manifest.builder | {SOURCE: source_of(options.model)},
         )
@@ -177,15 +178,7 @@ class _Embedded:
             raise EngineLoadError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
         if options.tensor_parallel_size > 1:
             plan_of(source, options.tensor_parallel_size, trust_remote_code=options.trust_remote_code)
-            if options.lora.adapters or options.lora.max_loras:
-                raise EngineLoadError(
-                    "--lora-dir and --max-loras do not go with --tp-size: on several GPUs the embedded engine has no "
-                    "adapters"
-                )
-            if options.quant:
-                raise EngineLoadError(
-                    "--quant does not go with --tp-size: on several GPUs the embedded engine does not quantize"
-                )
+        self._draft = draft.find_draft(options, report)
         self.manifest = Manifest(
             engine=options.engine,
             model_name=model_name,
@@ -198,14 +191,18 @@ class _Embedded:
             trust_remote_code=options.trust_remote_code,
             lora=lora_settings(options.lora, read_adapters(options.lora)),
             tensor_parallel_size=options.tensor_parallel_size,
+            draft_checkpoint="" if self._draft is None else draft.FOLDER,
+            builder={} if self._draft is None else {"draft_model": source_of(options.draft_model)},
         )
         self.configs = render_configs(self.manifest, TensorRtLlmSettings(), suffix=options.name)
         built = (msgspec.structs.replace(self.manifest, model_name=""), options.self_test, fingerprint(options.lora))
-        self.key = repr(built)
+        self.key = repr((*built, draft.fingerprint(self._draft)))
 
     def fill(self, prepared: Prepared) -> dict[str, FileRecord]:
         """See `Recipe`."""
         place_adapters(self._options.lora, prepared.lora)
+        if self._draft is not None:
+            draft.place_draft(self._draft, prepared, self._options, self._report)
         if self._options.engine == "transformers":
             trust = self._options.trust_remote_code
             place_weights(self._source, prepared.checkpoint, self._facts, self._report, trust_remote_code=trust)
@@ -228,13 +225,18 @@ class _Embedded:
                 f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
                 f"{distance.same_greedy:.1%}"
             )
+        if passed.fp8_noise is not None:
+            self._report(
+                "self-test: rounding to FP8 what is computed changes log-probabilities by "
+                f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
+            )
         self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 
 
 def _prepare(
     source: Path, recipe: Recipe, options: BuildOptions, target: BuildTarget, report: Report
-) -> tuple[dict[str, FileRecord], dict[str, FileRecord]]:
-    """Fill the folders that `target` gives; returns what the manifest says of the checkpoint's and engine's files."""
+) -> dict[str, dict[str, FileRecord]]:
+    """Fill the folders that `target` gives; returns the manifest's fields about files."""
     prepared = target.begin()
     checkpoint, tokenizers = prepared.checkpoint, prepared.tokenizers
     report("tokenizer")
@@ -248,12 +250,19 @@ def _prepare(
             place(found, checkpoint / file_name)
     engine_files = recipe.fill(prepared)
     report("hashes")
-    paths = sorted(path for path in checkpoint.iterdir() if path.is_file())
+    return {
+        "files": _records(checkpoint),
+        "draft_files": _records(prepared.draft) if recipe.manifest.draft_checkpoint else {},
+        "engine_files": engine_files,
+    }
+
+
+def _records(folder: Path) -> dict[str, FileRecord]:
+    paths = sorted(path for path in folder.iterdir() if path.is_file())
     total = sum(path.stat().st_size for path in paths)
     with progress.bar("hashes", total) as bar, ThreadPoolExecutor(_HASH_THREADS) as pool:
         hashed = pool.map(lambda path: record(path, bar.advance), paths)
-        records = dict(zip((path.name for path in paths), hashed, strict=True))
-    return records, engine_files
+        return dict(zip((path.name for path in paths), hashed, strict=True))
 
 
 def _configure(present: Manifest, wanted: Manifest, recipe: Recipe, target: BuildTarget, report: Report) -> Manifest:
@@ -336,6 +345,7 @@ def _present(target: BuildTarget) -> Manifest | None:
     try:
         manifest = load_manifest(target.version_dir)
         checkpoint_dir(target.version_dir, manifest)
+        check_files(target.version_dir / manifest.draft_checkpoint, manifest.draft_files, hashes=False)
     except EngineLoadError:
         return None
     needed = [folder / "tokenizer.json" for folder in target.tokenizers]

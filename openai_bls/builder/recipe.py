@@ -49,6 +49,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Of an engine of transformers, before it takes the place of the last; otherwise the load does it."""
     force: bool = False
     """Build even if nothing changed, or if the estimate says that it does not fit."""
+    draft_model: str = ""
+    """A Hugging Face directory or hub id; empty is none."""
     lora: LoraOptions = LoraOptions()
     tensorrt_llm: TensorRtLlmOptions = TensorRtLlmOptions()
     """Options of `engine` `tensorrt_llm` only."""

@@ -51,6 +51,8 @@ def self_test(prepared: Prepared, manifest: Manifest) -> Outcome:
     receiver, sender = context.Pipe(duplex=False)
     options = parse_options(engine_overrides(os.environ))[1]["transformers"]
     (prepared.work / manifest.checkpoint).symlink_to(prepared.checkpoint.resolve())
+    if manifest.draft_checkpoint:
+        (prepared.work / manifest.draft_checkpoint).symlink_to(prepared.draft.resolve())
     (prepared.work / "lora").symlink_to(prepared.lora.resolve())
     if manifest.quant:  # which is measured on a text
         (prepared.work / "tokenizer").symlink_to(prepared.tokenizers[0].resolve())

@@ -4,9 +4,9 @@ The default engine is moved into the committed models folder by folder (`Default
 its own, which are added and removed as a whole (`NamedTarget`)::
 
     default   {tensorrt_llm,preprocessing,postprocessing,openai_bls}/1/tokenizer/
-              tensorrt_llm/1/{checkpoint/,engine/,lora/,engine.json}
+              tensorrt_llm/1/{checkpoint/,engine/,lora/,draft/,engine.json}
               {tensorrt_llm,ensemble,tensorrt_llm_bls}/config.pbtxt
-    small     tensorrt_llm_small/     config.pbtxt, 1/{model.py,engine.json,checkpoint/,engine/,lora/,tokenizer/}
+    small     tensorrt_llm_small/     config.pbtxt, 1/{model.py,engine.json,checkpoint/,engine/,lora/,draft/,tokenizer/}
               preprocessing_small/    config.pbtxt, 1/{model.py,tokenizer/}
               openai_bls/1/tokenizer_small/
 
@@ -39,22 +39,25 @@ OPENAI_BLS = "openai_bls"
 TOKENIZER_MODELS = (ENGINE, PREPROCESSING, "postprocessing", OPENAI_BLS)
 # The ensembles declare the tensors of their engine's backend.
 CONFIGURED_MODELS = (ENGINE, "ensemble", "tensorrt_llm_bls")
+# Of an engine's files, beside its manifest; only the first is always there.
+_FOLDERS = ("checkpoint", "engine", "lora", "draft")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,31}")
 
 
 class Prepared(NamedTuple):
-    """Empty folders to build into. `engine` and `lora` are left out of the engine where they stay empty."""
+    """Empty folders to build into. All but `checkpoint` are left out of the engine where they stay empty."""
 
     checkpoint: Path
     engine: Path
     lora: Path
+    draft: Path
     work: Path
     """Scratch space; removed at the end."""
     tokenizers: list[Path]
 
     def make(self) -> Prepared:
         """Make the folders."""
-        for folder in (*self[:4], *self.tokenizers):
+        for folder in (*self[:-1], *self.tokenizers):
             folder.mkdir(parents=True)
         return self
 
@@ -93,7 +96,7 @@ class DefaultTarget:
         configured = [model for model in CONFIGURED_MODELS if (repository / model).is_dir()]
         self.configs = {model: repository / model / "config.pbtxt" for model in configured}
         # The checkpoint first: the loader sees by it that a build was cut short.
-        folders = [*(self.version_dir / name for name in ("checkpoint", "engine", "lora")), *self.tokenizers]
+        folders = [*(self.version_dir / name for name in _FOLDERS), *self.tokenizers]
         self._moves = [_Move.into(folder, folder.parent) for folder in folders]
         self._config_moves = {
             model: _Move.into(path, _version_dir(repository, model)) for model, path in self.configs.items()
@@ -104,8 +107,8 @@ class DefaultTarget:
     def begin(self) -> Prepared:
         """Make the folders to build into."""
         self.clean()
-        checkpoint, engine, lora, *tokenizers = (move.aside for move in self._moves)
-        return Prepared(checkpoint, engine, lora, self.version_dir / f"{ASIDE}work", tokenizers).make()
+        checkpoint, engine, lora, draft, *tokenizers = (move.aside for move in self._moves)
+        return Prepared(checkpoint, engine, lora, draft, self.version_dir / f"{ASIDE}work", tokenizers).make()
 
     def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
         """Move what was built into place, and the manifest with it.
@@ -128,7 +131,7 @@ class DefaultTarget:
             if move.aside.exists():
                 move.aside.rename(move.target)
         (self._pending / MANIFEST_NAME).rename(self.version_dir / MANIFEST_NAME)
-        for move in self._moves[1:3]:
+        for move in self._moves[1 : len(_FOLDERS)]:
             _remove_if_empty(move.target)
 
     def configure(self, configs: Mapping[str, str]) -> None:
@@ -192,9 +195,9 @@ class NamedTarget:
         """See `DefaultTarget`."""
         self.clean()
         new = self._building / "new"
-        checkpoint, engine, lora = (new / self.model / "1" / name for name in ("checkpoint", "engine", "lora"))
+        checkpoint, engine, lora, draft = (new / self.model / "1" / name for name in _FOLDERS)
         tokenizers = _tokenizers(*(new / name for name in self._targets))
-        return Prepared(checkpoint, engine, lora, self._building / "work", tokenizers).make()
+        return Prepared(checkpoint, engine, lora, draft, self._building / "work", tokenizers).make()
 
     def commit(self, manifest: Manifest, configs: Mapping[str, str]) -> None:
         """See `DefaultTarget`."""
@@ -203,7 +206,7 @@ class NamedTarget:
             (new / path).write_text(text, encoding="utf-8")
         for model, config in self.configs.items():
             (new / model / config.name).write_text(self._signed(configs[model]), encoding="utf-8")
-        for name in ("engine", "lora"):
+        for name in _FOLDERS[1:]:
             _remove_if_empty(new / self.model / "1" / name)
         write_manifest(new / self.model / "1", manifest)
         old.mkdir()

@@ -68,9 +68,9 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         if others:
             parser.error(f"--remove builds nothing: --{others[0].replace('_', '-')} has no meaning with it")
         return Removal(folder, options["remove"])
-    for option in ("name", "revision"):
+    for option in ("name", "revision", "draft_model"):
         if options.get(option) == "":
-            parser.error(f"--{option} is empty")
+            parser.error(f"--{option.replace('_', '-')} is empty")
     dry_run = options.pop("dry_run", False)
     gpu = [options.get(name) for name in ("gpu", "gpu_memory")]
     if any(gpu) and not dry_run:
@@ -99,6 +99,7 @@ def wanted(given: argparse.Namespace) -> Build | DryRun | Removal:
         tensor_parallel_size=tensorrt_llm.tensor_parallel_size,
         self_test=options.get("self_test", True),
         force=options.get("force", False),
+        draft_model=options.get("draft_model", ""),
         lora=lora,
         tensorrt_llm=tensorrt_llm,
     )

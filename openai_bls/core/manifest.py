@@ -5,6 +5,7 @@
     tensorrt_llm/1/
     ├── engine.json       this manifest, written last
     ├── checkpoint/       config.json, generation_config.json; the weights (*.safetensors) unless they are in an engine
+    ├── draft/            of a draft model, the same: config.json and weights; nothing without one
     ├── engine/           of TensorRT-LLM's flow `tensorrt` only: config.json, rank0.engine, rank1.engine ...
     └── lora/             adapters, a folder each
 
@@ -171,6 +172,11 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`fp8`, or `auto` for the weights' own type."""
     quant_distance: QuantDistance | None = None
     """From the checkpoint's own weights, where the build quantized them and could compare."""
+    fp8_noise: float | None = None
+    """Difference of log-probabilities that rounding activations or the KV cache to FP8 makes (median), as a share of
+    what sets the likeliest token apart from the mean; None without such rounding. Above 0.1 no answers are recorded."""
+    replay_tolerance: float | None = None
+    """Difference of log-probabilities that is taken for rounding at a load; None: by the data type."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,6 +207,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPUs that share each layer, of the embedded engine."""
     files: dict[str, FileRecord] = {}
     """Files of the checkpoint folder, by name."""
+    draft_checkpoint: str = ""
+    """Folder of the embedded engine's draft model beside the manifest; empty if it has none."""
+    draft_files: dict[str, FileRecord] = {}
+    """Files of that folder, by name."""
     source: str = ""
     """Fingerprint of what this was built from and with, by which a second build sees that nothing changed."""
     revision: str = ""

@@ -105,6 +105,9 @@ def refuse_meaningless(given: Collection[str], engine: str, flow: Flow | None, b
             raise EngineLoadError(f"{option} is for --engine tensorrt_llm: the engine {engine} does not know it")
         if name == "tp_size" and engine == "null":
             raise EngineLoadError("--tp-size is for engines with a model: the null engine has none")
+        if name == "draft_model" and engine != "transformers":
+            instead = " (a speculative_config in --extra-llm-api-options names one)" * (engine == "tensorrt_llm")
+            raise EngineLoadError(f"--draft-model is for --engine transformers{instead}")
         if name == "self_test" and engine != "transformers":
             raise EngineLoadError(f"--no-self-test is for --engine transformers: the engine {engine} has none")
         if name in _CPP_BACKEND and backend != "cpp":

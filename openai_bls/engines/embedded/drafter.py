@@ -1,7 +1,10 @@
 """Drafter of one sequence: guesses of its next tokens, looked up in its own text and in the prediction of its request.
 
+Where these have none, a grammar may allow but one text, or a draft model may guess.
+
 A draft costs little where it is right and a wider step where it is wrong. So its length follows what was accepted
-lately, and after drafts of which nothing was accepted the sequence goes on without for a while, longer each time.
+lately, and after several drafts of which nothing was accepted the sequence goes on without for a while, longer each
+time.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from openai_bls.engines.embedded.draft_model import DraftModel
 from openai_bls.engines.embedded.grammar_matcher import Bitmask
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 from openai_bls.engines.embedded.ngram_lookup import NgramLookup
@@ -17,6 +21,16 @@ _FIRST_LENGTH = 4
 """Tokens of the first draft."""
 _LONGEST_PAUSE = 128
 """Tokens of the longest pause after rejected drafts."""
+_FIRST_ODDS = 0.7
+"""Share of a draft model's guesses that is taken to be right before any is known."""
+_NEWEST = 0.1
+"""Weight of the newest guess in that share."""
+_PLAIN_RATE = 1.25
+"""Steps without drafts in the time of one with drafts, which is wider and does not overlap the one before."""
+_LEAST_COPIED = 3
+"""Tokens copied in a row before a change is taken for an edit."""
+_LEFT_OUT = 8
+"""Tokens that an edit may leave out, at most."""
 _INDEXED_AT_ONCE = 8192
 """Tokens of a prompt that are indexed between two steps, which takes about 2 ms."""
 
@@ -33,42 +47,129 @@ class SpeculationConfig:
     """Tokens of the longest."""
     max_batch_size: int
     """Sequences in flight beyond which nothing is drafted."""
+    draft_model: DraftModel | None = None
+    """Guesses where nothing is found."""
 
     def lookup(self, tokens: Sequence[int] = ()) -> NgramLookup:
         """A lookup in `tokens`."""
         return NgramLookup(self.lookup_min, self.lookup_max, tokens)
 
 
-class _Prediction:
-    """Text that the output is expected to be, and how far the output has got in it."""
+class _Source:
+    """Text that the output may copy, and the place up to which it has.
 
-    def __init__(self, lookup: NgramLookup) -> None:
-        self._lookup = lookup
+    A change after some copied tokens is taken for an edit behind which the copy goes on: a token that stands a little
+    further on has left out those between, any other has taken the place of one. Where that is wrong, n-grams tell.
+    """
+
+    def __init__(self, lookup: NgramLookup, *, follows: bool = False) -> None:
+        """Args: lookup: in the text; follows: the output is expected to begin as the text does."""
+        self.lookup = lookup
         self._at = 0
-        self._following = True
+        self._follows = follows
+        self._copied = 0
+        """Tokens in a row."""
 
     @property
-    def start(self) -> int | None:
-        """Index of the token that is expected next; None if the output has left the prediction."""
-        return self._at if self._following and self._at < len(self._lookup.tokens) else None
+    def place(self) -> int | None:
+        """Index of the token that is expected next; None if the output is elsewhere."""
+        return self._at if self._follows and self._at < len(self.lookup.tokens) else None
 
-    def draft(self, start: int, count: int) -> list[int]:
-        """Up to `count` tokens from index `start` on."""
-        return self._lookup.tokens[start : start + count]
-
-    def follow(self, token_id: int, tail: Sequence[int]) -> bool:
-        """Take in a token of the output, with which `tail` ends; True if the prediction has it in this place."""
-        if self.start is not None and self._lookup.tokens[self._at] == token_id:
+    def follow(self, token_id: int) -> bool:
+        """Take in a token of the output; True if it is the one that was expected."""
+        place, tokens = self.place, self.lookup.tokens
+        if place is None:
+            self._follows = False
+        elif tokens[place] == token_id:
             self._at += 1
+            self._copied += 1
             return True
-        # Mostly after a change of a few tokens, hence not far from where the output has left it.
-        found = self._lookup.nearest(tail, self._at)
-        if found is None:
-            found = self._lookup.find(tail)
-        self._following = found is not None
-        if found is not None:
-            self._at = found
+        else:
+            further = tokens[place + 1 : place + 1 + _LEFT_OUT]
+            self._follows = self._copied >= _LEAST_COPIED
+            self._at += further.index(token_id) + 2 if self._follows and token_id in further else self._follows
+        self._copied = 0
         return False
+
+    def find(self, tail: Sequence[int], *, near: bool = False) -> int | None:
+        """The place, looked for if the output is elsewhere, of which `tail` is the end.
+
+        Args:
+            tail: tokens.
+            near: look first not far from where the output was last.
+        """
+        if self.place is None:
+            found = self.lookup.nearest(tail, self._at) if near else None
+            if found is None:
+                found = self.lookup.find(tail)
+            if found is not None:
+                self._at, self._follows, self._copied = found, True, self.lookup.shortest
+        return self.place
+
+
+class _Pace:
+    """Length of drafts of one kind, and pauses between them."""
+
+    def __init__(self, first: int, most: int) -> None:
+        """Args: first: tokens of the first draft; most: of any."""
+        self._most = most
+        self._length = min(first, most)
+        self._misses = 0
+        self._resumes_at = 0
+
+    def length(self, most: int, place: int) -> int:
+        """Tokens of a draft at index `place` of the sequence, at most `most`; 0 during a pause."""
+        return 0 if place < self._resumes_at else max(0, min(most, self._length))
+
+    def settle(self, drafted: int, accepted: int, place: int) -> None:
+        """Note how many tokens of a draft were accepted."""
+        if accepted == drafted:
+            self._length = min(self._most, max(2 * accepted, self._length))
+        else:
+            self._length = max(accepted + 1, self._length - 1)
+        if accepted:
+            self._misses = 0
+        else:
+            self.pause(place)
+
+    def pause(self, place: int) -> None:
+        """Go on without drafts for a while: for no time at first, as one miss may be an edit."""
+        self._misses += 1
+        self._resumes_at = place + min(_LONGEST_PAUSE, (1 << self._misses) - 2)
+
+
+class _ModelPace(_Pace):
+    """Pace of a draft model's guesses, each of which takes time: as many as bring the most tokens per second."""
+
+    def __init__(self, model: DraftModel, most: int) -> None:
+        super().__init__(most, most)
+        self._model = model
+        self._right = _FIRST_ODDS
+        """Share of the guesses that are right, of late."""
+
+    def length(self, most: int, place: int) -> int:
+        """See `_Pace`; where no guess pays, a single one tells whether that is still so."""
+        return min(super().length(most, place), max(1, self._paying()))
+
+    def settle(self, drafted: int, accepted: int, place: int) -> None:
+        """See `_Pace`; what follows the first wrong guess says nothing."""
+        for right in [True] * accepted + [False] * (accepted < drafted):
+            self._right += _NEWEST * (right - self._right)
+        if self._paying():
+            self._misses = 0
+        else:
+            self.pause(place)
+
+    def _paying(self) -> int:
+        """Guesses that bring the most tokens per second; 0 if steps without any do."""
+        best, found, tokens, likely = _PLAIN_RATE, 0, 1.0, 1.0
+        for count in range(1, self._most + 1):
+            likely *= self._right
+            tokens += likely
+            rate = tokens / (1 + count * self._model.cost)
+            if rate > best:
+                best, found = rate, count
+        return found
 
 
 class Drafter:
@@ -94,58 +195,90 @@ class Drafter:
         self.masks: list[Bitmask] = []
         """What the sequence's grammar allows after each of them; empty without one."""
         self._config = config
-        self._history = config.lookup()
+        self._history = _Source(config.lookup())
         self._tokens = list(prompt_token_ids)
-        self._prediction = _Prediction(config.lookup(prediction)) if prediction else None
-        self._processors = processors
-        self._length = min(_FIRST_LENGTH, config.num_tokens)
-        self._misses = 0
-        self._resumes_at = 0
+        self._followed = len(self._tokens)
+        """Tokens that `_history` has been told of."""
+        self._prediction = _Source(config.lookup(prediction), follows=True) if prediction else None
+        self._grammar = None if processors is None or processors.constraint is None else processors
+        most, model = config.num_tokens, config.draft_model
+        self._copying, self._spelling = _Pace(_FIRST_LENGTH, most), _Pace(_FIRST_LENGTH, most)
+        self._modelling = None if model is None else _ModelPace(model, most)
+        self._pace = self._copying
+        """Of the draft."""
 
     def __deepcopy__(self, memo: object) -> Drafter:
         """Itself: a sequence that is preempted and started again keeps its state."""
         return self
 
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Tokens of the sequence, prompt and output."""
+        return self._tokens
+
     def observe(self, token_ids: Sequence[int]) -> int:
         """Take in new tokens of the sequence; returns how many of them its prediction had in their place."""
-        if self._prediction is None:
-            self._tokens += token_ids
-            return 0
-        predicted = 0
-        for token_id in token_ids:
-            self._tokens.append(token_id)
-            predicted += self._prediction.follow(token_id, self._tokens[-self._config.lookup_max :])
-        return predicted
+        self._tokens += token_ids
+        return 0 if self._prediction is None else sum(map(self._prediction.follow, token_ids))
 
-    def guess(self, most: int) -> list[int]:
-        """What may come next, at most `most` tokens; empty if nothing speaks for anything."""
-        count = min(most, self._length)
-        if count < 1 or len(self._tokens) < self._resumes_at:
+    @property
+    def will_draft(self) -> bool:
+        """True if there would be a draft behind the token of the step in flight, as far as can be told before."""
+        return self.wants_guesses(1) > 0 or bool(self.look_up(1)) or len(self.forced(2)) > 1
+
+    def wants_guesses(self, most: int) -> int:
+        """How many tokens a draft model is to guess, at most `most`; 0 without one, and during a pause."""
+        return 0 if self._modelling is None else self._modelling.length(most, len(self._tokens))
+
+    def look_up(self, most: int) -> list[int]:
+        """What may come next, at most `most` tokens; empty if nothing speaks for anything, and during a pause."""
+        count = self._copying.length(most, len(self._tokens))
+        if not count:
             return []
-        start = None if self._prediction is None else self._prediction.start
-        if self._prediction is not None and start is not None:
-            return self._prediction.draft(start, count)
-        indexed = len(self._history.tokens)
-        self._history.extend(self._tokens[indexed : indexed + _INDEXED_AT_ONCE])
-        start = self._history.find(self._tokens[-self._config.lookup_max :])
-        return [] if start is None else self._history.continuation(start, count)
+        tail = self._tokens[-self._config.lookup_max :]
+        if self._prediction is not None and (place := self._prediction.find(tail, near=True)) is not None:
+            return self._prediction.lookup.tokens[place : place + count]
+        history = self._history
+        for token_id in self._tokens[self._followed :]:
+            history.follow(token_id)
+        self._followed = len(self._tokens)
+        indexed = len(history.lookup.tokens)
+        history.lookup.extend(self._tokens[indexed : indexed + _INDEXED_AT_ONCE])
+        place = history.find(tail)
+        return [] if place is None else history.lookup.continuation(place, count)
 
-    def propose(self, most: int, stop_token_ids: frozenset[int] | set[int]) -> list[int]:
-        """Draft at most `most` tokens: up to a stop token, and while the grammar allows them and does not end."""
-        draft = guess = self.guess(most)
-        for i, token_id in enumerate(draft):
-            if token_id in stop_token_ids:
-                draft = draft[:i]
-                break
+    def forced(self, most: int) -> list[int]:
+        """The only text that the grammar allows next, at most `most` tokens; empty without one, and during a pause."""
+        count = self._spelling.length(most, len(self._tokens))
+        return [] if self._grammar is None or not count else self._grammar.forced()[:count]
+
+    def propose(
+        self, guess: Sequence[int], most: int, stop_token_ids: frozenset[int] | set[int], *, by_model: bool = False
+    ) -> list[int]:
+        """Make a guess the draft, up to a stop token and while the grammar allows it; else what the grammar forces.
+
+        Args:
+            guess: tokens; empty if there is none.
+            most: tokens of a draft.
+            stop_token_ids: of the sequence.
+            by_model: the draft model has made the guess.
+        """
+        self._pace = self._modelling if by_model and self._modelling is not None else self._copying
+        ends = (i for i, token_id in enumerate(guess) if token_id in stop_token_ids)
+        self.draft = self._allowed(guess[: next(ends, most)])
+        if guess and not self.draft:
+            self._pace.pause(len(self._tokens))
+        if not self.draft and (forced := self.forced(most)):
+            self._pace, self.draft = self._spelling, self._allowed(forced)
+        return self.draft
+
+    def _allowed(self, guess: Sequence[int]) -> list[int]:
+        """The beginning of a guess that the grammar allows and does not end with; sets the masks."""
         self.masks = []
-        processors = self._processors
-        if draft and processors is not None and processors.constraint is not None:
-            self.masks = processors.look_ahead(draft)
-            draft = draft[: len(self.masks)]
-        if guess and not draft:
-            self._pause()
-        self.draft = draft
-        return draft
+        if self._grammar is None or not guess:
+            return list(guess)
+        self.masks = self._grammar.look_ahead(guess)
+        return list(guess[: len(self.masks)])
 
     def withdraw(self) -> None:
         """Forget the draft: its step does not take place."""
@@ -153,16 +286,5 @@ class Drafter:
 
     def settle(self, accepted: int) -> None:
         """Note how many tokens of the draft were accepted."""
-        if accepted == len(self.draft):
-            self._length = min(self._config.num_tokens, 2 * self._length)
-        else:
-            self._length = max(1, accepted)
-        if accepted:
-            self._misses = 0
-        else:
-            self._pause()
+        self._pace.settle(len(self.draft), accepted, len(self._tokens))
         self.withdraw()
-
-    def _pause(self) -> None:
-        self._misses += 1
-        self._resumes_at = len(self._tokens) + min(_LONGEST_PAUSE, 1 << self._misses)

@@ -30,6 +30,7 @@ from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.embedded import lora, model_loader, runners, self_test
+from openai_bls.engines.embedded.draft_loading import speculation_config
 from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.grammar_compiler import CompiledGrammar, GrammarCompiler, load_factory
 from openai_bls.engines.embedded.info import engine_info
@@ -63,7 +64,6 @@ class TransformersEngine:
         """
         folder = checkpoint_dir(version_dir, manifest, hashes=options.verify_weights)
         facts = read_checkpoint(folder)
-        self._speculation = model_loader.speculation_config(options)
         self._on_step = on_step
         self._generated = 0
         self._failed = False
@@ -84,6 +84,7 @@ class TransformersEngine:
         self._ranks: Ranks | None = None
         """The other GPUs' processes, if the model is on several."""
         model, facts = self._load_model(folder, manifest, options, device, facts)
+        self._speculation = speculation_config(version_dir, manifest, options, device, facts.vocab_size)
         self._lora_lock = threading.Lock()
         self._adapters = lora.built_in(model, version_dir, manifest)
         self._live = LiveRequests(self._adapters)
@@ -127,7 +128,7 @@ class TransformersEngine:
         for choice in choices:
             problem = model_loader.set_attention(model, choice, options, loaded)
             if problem is None:
-                config = model_loader.batching_config(facts, manifest, options, model, choice)
+                config = model_loader.batching_config(facts, manifest, options, model, choice, self._speculation)
                 problem = self._start_runner(model, choice, config)
             if problem is None:
                 logger.info("runner: %s; the model's attention: %s", choice, model.config._attn_implementation)
@@ -261,7 +262,7 @@ class TransformersEngine:
                 self._answers.wait()
         self._before_step()
         self._prefill_queue.close()
-        self._batcher = None
+        self._batcher = self._speculation = None
         batcher.free()
         del batcher
         self._close_ranks()
@@ -401,14 +402,14 @@ class TransformersEngine:
         Raises:
             EngineLoadError: another choice would not do either.
         """
-        in_fp8 = self_test.rounds_to_fp8(model, choice)
         if self.self_test is not None:
-            self_test.replay(self._info, self.self_test, model.dtype, self._generate, in_fp8=in_fp8)
+            self_test.replay(self._info, self.self_test, model.dtype, self._generate)
         else:
-            samples, problem = self_test.problem(model, self._info, page_size, self._generate, in_fp8=in_fp8)
-            if problem is not None:
-                return problem
-            self.self_test = self_test.make_record(model, choice, samples)
+            rounding = self_test.rounding_of(model, choice)
+            findings = self_test.find(model, self._info, page_size, self._generate, rounding)
+            if findings.problem is not None:
+                return findings.problem
+            self.self_test = self_test.make_record(model, choice, findings)
         self._generated = 0
         return None
 

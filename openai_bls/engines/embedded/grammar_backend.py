@@ -18,7 +18,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -127,7 +127,8 @@ class LlguidanceFactory:
         markers = [token_id for text, token_id in vocabulary.markers.items() if text in spelled]
         if markers:
             is_text = is_text | _bitmask(markers, self._vocab_size)
-        return LlguidanceConstraint(compiled.deep_copy(), is_text, _bitmask(stop_token_ids, self._vocab_size))
+        stop = _bitmask(stop_token_ids, self._vocab_size)
+        return LlguidanceConstraint(compiled.deep_copy(), is_text, stop, self._tokenizer.greedy_tokenize)
 
     def fill_bitmasks(self, constraints: Sequence[Constraint]) -> None:
         """Compute the next bitmasks of `constraints` in parallel, on llguidance's own threads."""
@@ -202,9 +203,19 @@ class LlguidanceFactory:
 class LlguidanceConstraint:
     """A `Constraint`: the next bitmask is computed once, by whoever asks first or by `fill_bitmasks`."""
 
-    def __init__(self, matcher: Any, is_text: Bitmask, stop: Bitmask) -> None:
-        """Args: matcher: an `LLMatcher`; is_text: tokens that are text to its grammar; stop: the request's."""
+    def __init__(
+        self, matcher: Any, is_text: Bitmask, stop: Bitmask, spell: Callable[[str], list[int]] = lambda _: []
+    ) -> None:
+        """Start where `matcher` is.
+
+        Args:
+            matcher: an `LLMatcher`.
+            is_text: tokens that are text to its grammar.
+            stop: the request's.
+            spell: the longest tokens that spell a text.
+        """
         self.matcher = matcher
+        self._spell = spell
         self._text = is_text & ~stop
         self._stop = stop
         self._next: Bitmask | None = None
@@ -246,6 +257,14 @@ class LlguidanceConstraint:
         except Exception as error:  # comes again, where it counts, if the token is sampled
             logger.debug("a draft leads to where the grammar fails: %s", error)
         return masks
+
+    def forced(self) -> list[int]:
+        """Tokens of the only text that may follow."""
+        try:
+            return self._spell(self.matcher.compute_ff_bytes().decode(errors="ignore"))
+        except Exception as error:  # comes again, where it counts
+            logger.debug("a grammar forces nothing: %s", error)
+            return []
 
     @property
     def ended(self) -> bool:

@@ -38,6 +38,11 @@ class Constraint(Protocol):
         first that is forbidden, or with which the grammar is complete or fails. Raises nothing."""
         ...
 
+    def forced(self) -> list[int]:
+        """Tokens that spell the only text that may follow; empty where several may. Others may spell the same. Raises
+        nothing."""
+        ...
+
     @property
     def ended(self) -> bool:
         """True once the grammar is complete and nothing but a stop token may follow."""

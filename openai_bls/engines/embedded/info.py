@@ -10,7 +10,7 @@ from openai_bls.core.manifest import Manifest
 from openai_bls.engines.capabilities import ALL_FIELDS, MAX_LOGPROBS
 from openai_bls.engines.embedded.grammar_matcher import ConstraintFactory
 from openai_bls.engines.embedded.lora import Adapters
-from openai_bls.engines.embedded.options import EngineOptions
+from openai_bls.engines.embedded.options import EngineOptions, speculative_method
 
 
 def engine_info(
@@ -32,7 +32,7 @@ def engine_info(
     absent = {
         "lora_name": adapters is None,
         "grammar": grammars is None,
-        "prediction": not options.speculative_method,
+        "prediction": not speculative_method(options, manifest),
     }
     return EngineInfo(
         engine="transformers",

@@ -198,6 +198,12 @@ class HostLogitsProcessors:
             return []
         return self.constraint.look_ahead(token_ids)
 
+    def forced(self) -> list[int]:
+        """Tokens of the only text that the grammar allows next; empty where it allows several."""
+        if self.ended or self.failure is not None or self.constraint is None:
+            return []
+        return self.constraint.forced()
+
     def fill_bitmask(self, mask: Bitmask) -> bool:
         """Write the tokens that the grammar allows next; False if there is nothing to sample for any more."""
         if self.ended or self.failure is not None or self.constraint is None:

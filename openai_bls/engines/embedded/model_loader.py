@@ -164,28 +164,13 @@ def _set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loa
     return None
 
 
-def speculation_config(options: EngineOptions) -> SpeculationConfig | None:
-    """Speculative decoding as asked for; None if it is off.
-
-    Raises:
-        EngineLoadError: the lengths of n-grams exclude each other.
-    """
-    if not options.speculative_method:
-        return None
-    if options.prompt_lookup_min > options.prompt_lookup_max:
-        raise EngineLoadError(
-            f"prompt_lookup_min is {options.prompt_lookup_min}, above prompt_lookup_max {options.prompt_lookup_max}"
-        )
-    return SpeculationConfig(
-        num_tokens=options.num_speculative_tokens,
-        lookup_min=options.prompt_lookup_min,
-        lookup_max=options.prompt_lookup_max,
-        max_batch_size=options.speculative_disable_by_batch_size,
-    )
-
-
 def batching_config(
-    facts: CheckpointFacts, manifest: Manifest, options: EngineOptions, model: Any, choice: RunnerChoice
+    facts: CheckpointFacts,
+    manifest: Manifest,
+    options: EngineOptions,
+    model: Any,
+    choice: RunnerChoice,
+    speculation: SpeculationConfig | None,
 ) -> BatchingConfig:
     """Sizes for a loaded model: what was asked for, else what suits the device."""
     max_batch_size = options.max_batch_size or manifest.max_batch_size
@@ -228,7 +213,7 @@ def batching_config(
         kv_cache_dtype=choice.kv_cache_dtype,
         paged=paged,
         max_step_seconds=options.max_step_ms / 1e3,
-        speculation=speculation_config(options),
+        speculation=speculation,
         cuda_graphs=not on_cpu and (paged or flash) and options.cuda_graphs is not False,
         async_batching=not on_cpu and (not masked if options.async_batching is None else options.async_batching),
     )

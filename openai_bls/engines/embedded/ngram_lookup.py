@@ -20,6 +20,7 @@ class NgramLookup:
             tokens: the beginning of the sequence.
         """
         self.tokens: list[int] = []
+        self.shortest = shortest
         # For each length, the longest first: n-gram → index of the token after its latest occurrence.
         self._followers: list[tuple[int, dict[tuple[int, ...], int]]] = [
             (length, {}) for length in range(longest, shortest - 1, -1)
@@ -51,7 +52,7 @@ class NgramLookup:
     def nearest(self, tail: Sequence[int], start: int) -> int | None:
         """Index of the token after the first occurrence of the shortest n-gram that ends `tail`, from `start` on and
         not far from it."""
-        length = self._followers[-1][0]
+        length = self.shortest
         wanted = list(tail[-length:])
         for end in range(max(start, length), min(start + _NEAR, len(self.tokens))):
             if self.tokens[end - length : end] == wanted:

@@ -14,6 +14,7 @@ Where steps overlap, a draft needs the tokens of the step in flight: it is waite
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -23,10 +24,11 @@ import numpy.typing as npt
 import torch
 from transformers.generation.continuous_batching.requests import TMP_TOKEN_ID, RequestStatus
 
+from openai_bls.engines.embedded.draft_model import Wanted
 from openai_bls.engines.embedded.drafter import Drafter, SpeculationConfig
 from openai_bls.engines.embedded.grammar_matcher import Bitmask
 
-_SUBJECT = "speculative_method ngram"
+_SUBJECT = "speculative decoding"
 
 
 def refusal(config: Any, runner: str) -> str | None:
@@ -43,10 +45,20 @@ def refusal(config: Any, runner: str) -> str | None:
         return f"{_SUBJECT} needs the runner continuous_batching"
     if find_spec("transformers.generation.continuous_batching.cache_allocators") is None:
         return f"{_SUBJECT} needs a newer transformers"
+    problem = full_attention_problem(config)
+    return None if problem is None else f"{_SUBJECT} needs full attention in every layer: {problem}"
+
+
+def full_attention_problem(config: Any) -> str | None:
+    """Reason why keys and values of a rejected draft cannot be taken back; None if they can.
+
+    Args:
+        config: of a model, that which is served or the one that drafts.
+    """
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "layer_types", None) or []
     if any(layer != "full_attention" for layer in layers) or (not layers and getattr(text, "sliding_window", None)):
-        return f"{_SUBJECT} needs full attention in every layer: a sliding window has overwritten what it takes back"
+        return "a sliding window has overwritten what it takes back"
     return None
 
 
@@ -55,6 +67,11 @@ def drafter_of(state: Any) -> Drafter | None:
     sampling = state.logit_processor_kwargs.get("sampling")
     drafter: Drafter | None = None if sampling is None else sampling.drafter
     return drafter
+
+
+def _tokens_left(state: Any) -> int:
+    """Tokens that a sequence's draft may have, so that the step's last one is within its limit."""
+    return int(state._new_tokens_limit - len(state.generated_tokens) - 1)
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,6 +130,8 @@ class Speculator:
         """Those of them that were right."""
         self._drafted: list[Drafter] = []
         """Drafters with a draft in the step that is being prepared, or runs."""
+        self._proposed_at = 0.0
+        """`time.perf_counter()` when the last drafts were ready."""
         self._cache: Any = None
         self._rows = 0
 
@@ -137,7 +156,7 @@ class Speculator:
             return False
         states = scheduler.active_requests.values()
         decoding = (drafter_of(state) for state in states if state._status is RequestStatus.DECODING)
-        return any(drafter is not None and drafter.guess(1) for drafter in decoding)
+        return any(drafter is not None and drafter.will_draft for drafter in decoding)
 
     def _room(self, scheduler: Any) -> int:
         """Tokens that all drafts of the next step may have, beside a row for every sequence that may come."""
@@ -150,13 +169,10 @@ class Speculator:
     def propose(self, scheduler: Any) -> None:
         """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
         room = self._room(scheduler)
-        for state in scheduler.active_requests.values():
-            drafter = drafter_of(state)
-            known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
-            if drafter is None or not known or len(state.tokens_to_process) != 1:
-                continue
-            left = state._new_tokens_limit - len(state.generated_tokens) - 1
-            draft = drafter.propose(min(room, left), state._eos_token_ids)
+        for state, drafter, guess, by_model in self._guesses(scheduler, room):
+            most = min(room, _tokens_left(state))
+            stops = state._eos_token_ids
+            draft = drafter.propose(guess, most, stops, by_model=by_model) if most > 0 else []
             if not draft:
                 continue
             room -= len(draft)
@@ -165,6 +181,33 @@ class Speculator:
                 continue
             state.tokens_to_process = state.tokens_to_process + draft
             self._drafted.append(drafter)
+        self._proposed_at = time.perf_counter()
+
+    def _guesses(self, scheduler: Any, room: int) -> list[tuple[Any, Drafter, list[int], bool]]:
+        """Sequences that may have a draft, guesses of their next tokens, and whether the draft model made them."""
+        found: list[tuple[Any, Drafter, list[int]]] = []
+        wanted: list[Wanted] = []
+        for state in scheduler.active_requests.values():
+            drafter = drafter_of(state)
+            known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
+            if drafter is None or not known or len(state.tokens_to_process) != 1:
+                continue
+            most = min(room, _tokens_left(state))
+            if most < 1:
+                continue
+            guess = drafter.look_up(most)
+            found.append((state, drafter, guess))
+            if not guess and not drafter.forced(1) and (count := drafter.wants_guesses(most)):
+                wanted.append(Wanted(state.request_id, drafter.token_ids, count))
+        model = self.config.draft_model
+        by_key: dict[str, list[int]] = {}
+        if model is not None and wanted:
+            guesses = model.guess(wanted, scheduler.active_requests)
+            by_key = {one.key: guess for one, guess in zip(wanted, guesses, strict=True)}
+        return [
+            (state, drafter, by_key.get(state.request_id, guess), state.request_id in by_key)
+            for state, drafter, guess in found
+        ]
 
     def confirm(self, active: Iterable[Any], scheduled: Sequence[Any] | None) -> None:
         """Take the drafts back of sequences that are not in the next step."""
@@ -190,6 +233,8 @@ class Speculator:
         """
         if not self.drafting:
             return list(tokens)
+        if self.config.draft_model is not None:
+            self.config.draft_model.note_step(time.perf_counter() - self._proposed_at)
         last: list[int] = []
         row = 0
         for item in requests:

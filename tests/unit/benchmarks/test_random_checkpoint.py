@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.random_checkpoint import SHAPES, configuration, tensor_shapes, text_ids, write
+from benchmarks.random_checkpoint import SHAPES, configuration, cycle, tensor_shapes, text_ids, write
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,17 @@ def test_shapes(like: str, folder: Path) -> None:
         index = msgspec.json.decode((folder / "model.safetensors.index.json").read_bytes())
         assert set(index["weight_map"]) == {name for name, _ in tensor_shapes(config)}
         assert index["metadata"]["total_size"] == 2 * size
+
+
+def test_a_continuing_one_goes_on_in_its_cycle(tmp_path: Path) -> None:
+    write("tiny", tmp_path, "cpu", seed=3, continuing=True)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32").eval()
+    tokens = cycle("tiny")
+    assert cycle("qwen2.5-0.5b") == cycle("qwen2.5-7b")
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0]
+    likely = logits.softmax(-1).topk(3)
+    assert likely.indices[:, 0].tolist() == [*tokens[1:], *tokens[:1]]
+    assert likely.indices[:, 1].tolist() == [*tokens[2:], *tokens[:2]]
+    assert likely.values[:, 0].mean() == pytest.approx(0.924, abs=0.01)
+    assert likely.values[:, 2].max() < 1e-6

@@ -300,9 +300,9 @@ def test_every_moment_of_the_default_engines_commit(
 
 
 def moves_of_a_commit(*, replaces: bool) -> int:
-    """Of the default engine: checkpoint, engine, adapters, four tokenizers, three configurations, the manifest. Where
-    there is an engine, its checkpoint and tokenizers go away before; the configurations always do."""
-    return 3 + 4 + 3 + 1 + 3 + (5 if replaces else 0)
+    """Of the default engine: checkpoint, engine, adapters, draft model, four tokenizers, three configurations, the
+    manifest. Where there is an engine, its checkpoint and tokenizers go away before; the configurations always do."""
+    return 4 + 4 + 3 + 1 + 3 + (5 if replaces else 0)
 
 
 def served(repository: Path) -> dict[str, bytes]:

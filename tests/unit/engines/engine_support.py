@@ -133,11 +133,11 @@ def counted_restarts(engine: Any) -> Iterator[list[str]]:
     delattr(owner, name)
 
 
-def make_checkpoint(folder: Path) -> None:
+def make_checkpoint(folder: Path, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> None:
     """A random Qwen2 with spread-out logits, and a byte-level tokenizer."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,

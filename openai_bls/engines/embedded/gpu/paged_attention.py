@@ -197,23 +197,54 @@ def _paged(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size]."""
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    return attend(module, q, k, v, None, scaling, **kwargs)
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor] | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of a step over the paged cache, which the step's keys and values are written to.
+
+    Args:
+        module: the layer's attention.
+        query: [1, queries, heads, size].
+        key: [1, queries, key heads, size].
+        value: the same.
+        angles: cosine and sine [1, queries, size] by which `query` and `key` are to be rotated; None: they have been.
+        scaling: of the scores.
+        kwargs: what continuous batching passes along.
+
+    Returns:
+        [1, queries, heads, size], as transformers' attention functions do.
+    """
     from openai_bls.engines.embedded.gpu import attention_kernels
 
     _refuse_features(kwargs)
     layer = _layer(kwargs["cache"], module.layer_idx)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    q, k, v = _packed(query), _packed(key), _packed(value)
+    q, k, v = query[0], key[0], value[0]
+    cos_sin = None if angles is None else (angles[0][0], angles[1][0])
     key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
     pages = kwargs.get("block_table")
     if pages is not None:
-        count = attention_kernels.processors(q.device)
-        out = attention_kernels.decode_attention(
-            q, k, v, layer.keys, layer.values, pages[layer.group], key_ends, layer.page_size, scale, count
-        )
+        places = pages[layer.group], key_ends, layer.page_size, scale, attention_kernels.processors(q.device)
+        out = attention_kernels.decode_attention(q, k, v, layer.keys, layer.values, *places, cos_sin)
         return out.unsqueeze(0), None
     written = kwargs["write_index"][layer.group]
-    _write(layer.keys, written, k)
-    _write(layer.values, written, v)
+    if cos_sin is None:
+        _write(layer.keys, written, k)
+        _write(layer.values, written, v)
+    else:
+        from openai_bls.engines.embedded.gpu import fused_kernels
+
+        q = fused_kernels.rotary_to_cache(q, k, v, cos_sin, layer.keys, layer.values, written)
     slots = kwargs["read_index"][layer.group]
     query_ends = kwargs["cu_seq_lens_q"]
     if not slots.numel():  # no sequence has a past: all keys are the step's own

@@ -19,7 +19,7 @@ from openai_bls.core.engine_types import Grammar, SamplingParams
 from openai_bls.core.manifest import Manifest, write_manifest
 from openai_bls.engines.capabilities import ENGINE_FAILED
 from openai_bls.engines.embedded import engine as embedded_engine
-from openai_bls.engines.embedded import prefill_queue
+from openai_bls.engines.embedded import grammar_backend, prefill_queue
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.embedded.overlapping import IN_EVERY_WAY, steps
@@ -79,6 +79,9 @@ class Fake:
         return True
 
     def look_ahead(self, token_ids: Sequence[int]) -> list[Any]:
+        raise AssertionError("nothing is drafted here")
+
+    def forced(self) -> list[int]:
         raise AssertionError("nothing is drafted here")
 
     @property
@@ -366,6 +369,25 @@ def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = Manifest(engine="transformers", model_name="demo", max_model_len=512, max_batch_size=8, created=1)
     write_manifest(folder, manifest)
     return folder
+
+
+def test_what_a_grammar_forces() -> None:
+    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    backend = grammar_backend.load(DEMO, 4096, (0,))
+    assert backend is not None
+    schema = {"properties": {"machine": {"enum": ["learning", "learner"]}}, "additionalProperties": False}
+    closed = {"type": "object", "required": ["machine"], "x-guidance": {"whitespace_flexible": False}}
+    constraint = backend.make(Grammar("json_schema", json.dumps(schema | closed)), (0,))
+    said = tokenizer.decode(forced := constraint.forced())
+    assert said == '{"machine":"learn'
+    assert len(forced) < len(said) / 2
+    for token in forced:
+        assert constraint.accept(token)
+    assert constraint.forced() == []
+    for token in tokenizer.encode("er").ids:
+        assert constraint.accept(token)
+    assert tokenizer.decode(constraint.forced()) == '"}'
+    assert backend.make(Grammar("regex", "[a-z]+"), (0,)).forced() == []
 
 
 def test_real_grammars(demo_dir: Path) -> None:

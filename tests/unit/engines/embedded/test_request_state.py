@@ -41,6 +41,9 @@ class Constraint:
     def look_ahead(self, token_ids: Sequence[int]) -> list[Any]:
         raise AssertionError("nothing is drafted here")
 
+    def forced(self) -> list[int]:
+        raise AssertionError("nothing is drafted here")
+
     @property
     def ended(self) -> bool:
         self._check("ended")

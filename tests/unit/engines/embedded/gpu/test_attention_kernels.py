@@ -43,22 +43,25 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(14, 2, 128), (4, 4, 80), (8, 1, 64)])
 @pytest.mark.parametrize("processors", [1, 40])
-def test_decoding(dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int) -> None:
+@pytest.mark.parametrize("rotates", [False, True])
+def test_decoding(dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int, rotates: bool) -> None:
     torch.manual_seed(0)
-    lengths = [1, 5, 64, 65, 130, 0]
-    pages = torch.randperm(60, device=DEVICE).to(torch.int32).view(6, 10)
-    caches = [normal(60 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2)]
+    lengths = [1, 5, 64, 65, 300, 0]
+    pages = torch.randperm(120, device=DEVICE).to(torch.int32).view(6, 20)
+    caches = [normal(120 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2)]
     copies = [cache.float().cpu() for cache in caches]
     q, k, v = (normal(6, rows, size, dtype=dtype) for rows in (heads, kv_heads, kv_heads))
     key_cache, value_cache = caches
     scale, key_ends = size**-0.5, ends(*lengths)
+    angles = (normal(6, size, dtype=dtype), normal(6, size, dtype=dtype)) if rotates else None
     found = attention_kernels.decode_attention(
-        q, k, v, key_cache, value_cache, pages, key_ends, PAGE, scale, processors
+        q, k, v, key_cache, value_cache, pages, key_ends, PAGE, scale, processors, angles
     )
     key_copy, value_copy = copies
     q, k, v = (x.float().cpu() for x in (q, k, v))
+    wide_angles = None if angles is None else (angles[0].float().cpu(), angles[1].float().cpu())
     wanted = reference_kernels.decode_attention(
-        q, k, v, key_copy, value_copy, pages.cpu(), key_ends.cpu(), PAGE, scale, processors
+        q, k, v, key_copy, value_copy, pages.cpu(), key_ends.cpu(), PAGE, scale, processors, wide_angles
     )
     close(found[:5], wanted[:5])
     assert not found[5].any()
@@ -253,8 +256,60 @@ def test_small_kernels(dtype: torch.dtype) -> None:
     x = normal(1, 5, 192, dtype=dtype)
     with torch.no_grad():
         close(fused_kernels.rms_norm(x[..., :96], norm.weight, 1e-6), norm(x[..., :96]))
+        total, normed = fused_kernels.add_rms_norm(x[..., :96], x[..., 96:], norm.weight, 1e-6)
+        assert torch.equal(total, x[..., :96] + x[..., 96:])
+        close(normed, norm(total))
     close(fused_kernels.silu_mul(x), torch.nn.functional.silu(x[..., :96]) * x[..., 96:])
     q, k = (normal(1, 5, heads, 64, dtype=dtype).transpose(1, 2) for heads in (7, 2))
     cos, sin = (normal(1, 5, 64, dtype=dtype) for _ in range(2))
-    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
+    rotated = apply_rotary_pos_emb(q, k, cos, sin)
+    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), rotated, strict=True):
         close(found, wanted)
+    # The second cache takes numbers that the interpreter need not round.
+    narrow = normal(1, 2, 5, 64, dtype=torch.float32).to(torch.float8_e4m3fn).to(dtype)
+    turns, stays = (cos[0], sin[0]), (torch.ones_like(cos[0]), torch.zeros_like(sin[0]))
+    slots = torch.tensor([3, 8, 0, 4, 5], device=DEVICE)
+    for kind, angles, keys, wanted in ((dtype, turns, k, rotated[1]), (torch.float8_e4m3fn, stays, narrow, narrow)):
+        key_cache, value_cache = (torch.zeros(9, 2, 64, device=DEVICE).to(kind) for _ in range(2))
+        queries, new_keys, new_values = (x[0].transpose(0, 1) for x in (q, keys, narrow))
+        found = fused_kernels.rotary_to_cache(queries, new_keys, new_values, angles, key_cache, value_cache, slots)
+        close(found, (rotated[0] if angles is turns else q)[0].transpose(0, 1))
+        for cache, written in ((key_cache, wanted), (value_cache, narrow)):
+            close(cache.float()[slots], written[0].transpose(0, 1))
+            assert not cache.float()[[1, 2, 6, 7]].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_angles(dtype: torch.dtype) -> None:
+    positions = torch.tensor([[0, 1, 17, 4095, 40000]], dtype=torch.int32, device=DEVICE)
+    frequencies = 1e6 ** -(torch.arange(0, 80, 2, device=DEVICE) / 80)
+    wanted = (positions.unsqueeze(-1) * frequencies).repeat(1, 1, 2)
+    cos, sin = fused_kernels.angles(positions, frequencies, 1.2, dtype)
+    close(cos, wanted.cos() * 1.2)
+    close(sin, wanted.sin() * 1.2)
+
+
+def test_carried_tokens() -> None:
+    ids, previous = (torch.arange(a, a + 700, dtype=torch.int32, device=DEVICE) for a in (0, 1000))
+    rows = torch.full((800,), -1, dtype=torch.int32, device=DEVICE)
+    rows[3], rows[599], rows[600] = 5, 0, 7
+    fused_kernels.carry_over(ids[None, :600], rows, previous)
+    wanted = torch.arange(700)
+    wanted[3], wanted[599] = 1005, 1000
+    assert ids.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_argmax(rows: int) -> None:
+    torch.manual_seed(0)
+    x = normal(rows, 5000, dtype=torch.float16)
+    for row in range(rows):
+        x[row, [100 * row + 7, 100 * row + 8, 4999]] = 9  # the first of three
+    x[0] = torch.nan  # what is chosen then is a token
+    out = torch.full((rows + 1,), -1, dtype=torch.int32, device=DEVICE)
+    counters = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+    for _ in range(2):
+        fused_kernels.argmax(x, out, counters)
+    assert out[1:].tolist() == [*(100 * row + 7 for row in range(1, rows)), -1]
+    assert 0 <= int(out[0]) < 5000
+    assert not counters.any()

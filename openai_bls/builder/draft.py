@@ -1,0 +1,70 @@
+"""Draft model of a build: its checkpoint, held against the model's vocabulary, and its files in the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from openai_bls.builder.checkpoint_files import check_small_files
+from openai_bls.builder.hub import find_source
+from openai_bls.builder.recipe import BuildOptions, Report
+from openai_bls.builder.target import Prepared
+from openai_bls.builder.weights import place, place_tokenizer, place_weights
+from openai_bls.core.checkpoint import read_checkpoint
+from openai_bls.core.manifest import EngineLoadError
+
+FOLDER = "draft"
+"""Folder beside the manifest."""
+
+
+def find_draft(options: BuildOptions, report: Report) -> Path | None:
+    """The folder of the draft model's checkpoint, downloaded if need be; None if there is to be none.
+
+    Raises:
+        EngineLoadError: it cannot be had, or has no meaning in this engine.
+    """
+    if not options.draft_model:
+        return None
+    if options.tensor_parallel_size > 1:
+        raise EngineLoadError("--draft-model does not go with --tp-size: on several GPUs drafts are looked up (ngram)")
+    source = find_source(options.draft_model, report)
+    if source.is_file():
+        raise EngineLoadError(f"--draft-model {options.draft_model}: a draft model is a directory or a hub id")
+    check_small_files(source)
+    return source
+
+
+def fingerprint(source: Path | None) -> list[tuple[str, int, int]]:
+    """Changes when a file of the draft model does."""
+    if source is None:
+        return []
+    files = sorted(path for path in source.iterdir() if path.is_file())
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def place_draft(source: Path, prepared: Prepared, options: BuildOptions, report: Report) -> None:
+    """Put the draft model's files into the engine; the model's tokenizer is there already.
+
+    Raises:
+        EngineLoadError: it is no causal language model, or one of another vocabulary.
+    """
+    trust = options.trust_remote_code
+    report("draft model")
+    tokenizer = prepared.work / "draft-tokenizer"
+    tokenizer.mkdir()
+    place_tokenizer(source, tokenizer, report, trust_remote_code=trust)
+    _require_same_vocabulary(options.draft_model, prepared.tokenizers[0], tokenizer)
+    place(source / "config.json", prepared.draft / "config.json")
+    place_weights(source, prepared.draft, read_checkpoint(source), report, trust_remote_code=trust)
+
+
+def _require_same_vocabulary(name: str, of_model: Path, of_draft: Path) -> None:
+    wanted, found = (Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() for folder in (of_model, of_draft))
+    for token, token_id in sorted(wanted.items(), key=lambda item: item[1]):
+        if found.get(token) != token_id:
+            there = f"{found[token]} there" if token in found else "not there"
+            raise EngineLoadError(
+                f"--draft-model {name} has another vocabulary than the model: the token {token!r}, {token_id} in the "
+                f"model's, is {there}; a draft model has to have the same tokenizer"
+            )
