@@ -217,8 +217,8 @@ def long_prompt(model: Model, prompt: int, past: int) -> Case:
 
     def by_cudnn(i: int) -> torch.Tensor:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            heads_first = (x[None].transpose(1, 2) for x in (q[i], k[i], v[i]))
-            found = functional.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True)
+            query, key, value = (x[None].transpose(1, 2) for x in (q[i], k[i], v[i]))
+            found = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return found.transpose(1, 2)[0]
 
     contenders: dict[str, Call] = {"ours": ours, "for any GPU, contiguous": by_triton}
