@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu.push_kernels import Exchange, push
+
 
 @triton.jit
 def _vector_kernel(
@@ -22,6 +24,9 @@ def _vector_kernel(
     scale_ptr,
     bias_ptr,
     out_ptr,
+    addresses,
+    turns_ptr,
+    place,
     outputs,
     size,
     SCALED: tl.constexpr,
@@ -30,11 +35,17 @@ def _vector_kernel(
     EVEN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
 ):
-    """ROWS outputs. With GATED, the matrix holds the rows of the gate and then those of the values it is applied to."""
+    """ROWS outputs. With GATED, the matrix holds the rows of the gate and then those of the values it is applied to.
+
+    With several RANKS, the outputs go to all others as well (see `push_kernels`).
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = row < outputs
     columns = tl.arange(0, BLOCK)
+    turn = tl.load(turns_ptr) + 1 if RANKS > 1 else 0
     at = weight_ptr + tl.where(in_rows, row, 0).to(tl.int64)[:, None] * size
     further = outputs.to(tl.int64) * size
     sums = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -68,6 +79,8 @@ def _vector_kernel(
         active = (gate / (1.0 + tl.exp(-gate))).to(kind).to(tl.float32)
         result = active * value.to(kind).to(tl.float32)
     tl.store(out_ptr + row, result.to(kind), mask=in_rows)
+    if RANKS > 1:
+        push(result.to(kind), turn, addresses, place, row, in_rows, RANK, RANKS)
 
 
 TUNED = {(2, False): (1, 256, 1), (2, True): (1, 512, 2), (1, False): (2, 512, 1), (1, True): (1, 512, 1)}
@@ -79,7 +92,13 @@ warps, in FP8 of seven of these.
 
 
 def _product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None, *, gated: bool
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    exchange: Exchange | None = None,
+    *,
+    gated: bool,
 ) -> torch.Tensor:
     outputs, size = weight.shape
     rows, block, warps = TUNED[min(weight.itemsize, 2), gated]
@@ -92,6 +111,9 @@ def _product(
         weight if scale is None else scale,
         weight if bias is None else bias,
         out,
+        (0,) if exchange is None else exchange.addresses,
+        None if exchange is None else exchange.turns,
+        0 if exchange is None else exchange.turns.numel() * outputs,
         outputs,
         size,
         SCALED=scale is not None,
@@ -100,6 +122,8 @@ def _product(
         EVEN=size % block == 0,
         ROWS=rows,
         BLOCK=block,
+        RANK=0 if exchange is None else exchange.rank,
+        RANKS=1 if exchange is None else exchange.size,
         num_warps=warps,
         num_stages=3,
     )
@@ -112,7 +136,11 @@ def is_vector(x: torch.Tensor) -> bool:
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None = None,
+    exchange: Exchange | None = None,
 ) -> torch.Tensor:
     """`torch.nn.functional.linear` of one row.
 
@@ -121,11 +149,12 @@ def linear(
         weight: [outputs, size], contiguous.
         bias: [outputs].
         scale: float32 with a number for each output, which its row of `weight` is multiplied by.
+        exchange: with the ranks to which the outputs are pushed, as the row 0 of a sum.
 
     Returns:
         [..., outputs].
     """
-    return _product(x, weight, bias, scale, gated=False)
+    return _product(x, weight, bias, scale, exchange, gated=False)
 
 
 def gated_linear(

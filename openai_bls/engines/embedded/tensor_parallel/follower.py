@@ -43,7 +43,7 @@ from openai_bls.engines.embedded.tensor_parallel.messages import (
     Stop,
 )
 from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
-from openai_bls.engines.embedded.tensor_parallel.shards import load_shard
+from openai_bls.engines.embedded.tensor_parallel.shards import load_shard, widths
 
 logger = logging.getLogger(__name__)
 
@@ -77,14 +77,17 @@ class Follower:
                 self._step(message)
                 return None
             case Pass():
+                self._group.finish()
                 with plain_attention(self._model, message.attention):
                     ids = torch.tensor([message.token_ids], device=self._device)
                     self._model.base_model(input_ids=ids, use_cache=False)
+                self._group.finish()
                 return None
             case Head():
                 hidden = torch.empty(message.shape, dtype=self._model.dtype, device=self._device)
                 self._group.broadcast(hidden)
                 self._model.get_output_embeddings()(hidden)
+                self._group.finish()
                 return None
             case Attend():
                 problem = model_loader.set_attention(self._model, message.choice, self._options, message.loaded)
@@ -95,7 +98,7 @@ class Follower:
                 self._processor = batcher.processor
                 return Reply(sectors=int(self._processor.cache.num_sectors))
             case Join():
-                self._group.join(Path(message.store), self._rank, self._device)
+                self._group.join(Path(message.store), self._rank, self._device, *widths(self._model))
                 return Reply()
         raise EngineLoadError(f"unexpected message {type(message).__name__}")
 
