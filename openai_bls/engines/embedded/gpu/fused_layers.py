@@ -45,7 +45,7 @@ def fuse(model: Any) -> dict[str, int]:
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
             module.__dict__.pop("forward", None)
-    for layer, norm in _norms_after(model):
+    for layer, norm in norms_after(model):
         try:
             counts["adds"] += _fuse_adds(layer, norm)
         except Exception as error:
@@ -90,7 +90,7 @@ def _fuse_norm(module: Any) -> int:
     return install(module, FusedNorm(module.weight, module.variance_epsilon), module)
 
 
-def _norms_after(model: Any) -> list[tuple[Any, Any]]:
+def norms_after(model: Any) -> list[tuple[Any, Any]]:
     """Decoder layers, each with the norm that its output goes to."""
     found = []
     for module in model.modules():
