@@ -13,7 +13,7 @@ import torch
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, Manifest, check_files, first_line
 from openai_bls.engines.embedded import draft_cache, model_loader
-from openai_bls.engines.embedded.draft_model import DraftModel, Wanted
+from openai_bls.engines.embedded.draft_model import MOST_SLOTS, DraftModel, Wanted
 from openai_bls.engines.embedded.drafter import SpeculationConfig
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions, speculative_method
@@ -62,6 +62,11 @@ def speculation_config(
 def _load(
     version_dir: Path, manifest: Manifest, options: EngineOptions, device: torch.device, vocab_size: int
 ) -> DraftModel:
+    slots = options.speculative_disable_by_batch_size
+    if slots > MOST_SLOTS:
+        raise EngineLoadError(
+            f"speculative_disable_by_batch_size is {slots}: a draft model guesses for {MOST_SLOTS} sequences at most"
+        )
     folder = version_dir / manifest.draft_checkpoint
     try:
         check_files(folder, manifest.draft_files, hashes=options.verify_weights)
@@ -84,7 +89,7 @@ def _load(
         made = DraftModel(
             model,
             vocab_size=vocab_size,
-            slots=options.speculative_disable_by_batch_size,
+            slots=slots,
             max_length=max_length,
             most_guesses=options.num_speculative_tokens,
             graphs=graphs,

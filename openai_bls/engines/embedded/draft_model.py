@@ -25,18 +25,11 @@ logger = logging.getLogger(__name__)
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Rows of the passes that are captured."""
-_MOST_ROWS = _SIZES[-1]
+_MOST_ROWS = MOST_SLOTS = _SIZES[-1]
 _READ_AT_ONCE = 512
 """Rows of unread tokens between two steps; a longer prompt is read beside several."""
-
-
 _FIRST_COST = 0.2
 """Of a guess, before it is measured."""
-
-
-def _averaged(before: float, newest: float) -> float:
-    """Moving average of times, in which one that was held up counts little; 0 is none yet."""
-    return newest if not before else 0.9 * before + 0.1 * min(newest, 2 * before)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,13 +74,14 @@ class DraftModel:
             model: a transformers causal language model, on its device, that attends by `draft_cache`.
             vocab_size: of the model that it guesses for.
             slots: sequences at a time.
-            max_length: tokens of a sequence, beyond which nothing is guessed.
+            max_length: tokens of the longest sequence.
             most_guesses: for a sequence at a time.
             graphs: attend by the kernel for a GPU, and replay CUDA graphs.
         """
         self._model = model
         self._vocab_size = vocab_size
-        self._max_length = max_length
+        self.max_length = max_length
+        """Tokens of a sequence beyond which nothing is guessed."""
         # Guesses may go beyond the longest sequence, and the rows that fill a pass up have a place of their own.
         self._cache = SlotCache(model, slots + 1, max_length + most_guesses, kernel=graphs)
         self._free = list(range(slots))
@@ -126,7 +120,7 @@ class DraftModel:
         rows: list[tuple[int, int, int]] = []
         last: dict[int, int] = {}  # index of a sequence in `wanted` → its last row
         for i, one in enumerate(wanted):
-            if len(one.token_ids) > self._max_length:
+            if len(one.token_ids) > self.max_length:
                 continue
             slot = self._slot(one.key, wanted)
             start = slot.unread(one.token_ids)
@@ -187,6 +181,11 @@ class DraftModel:
 
     def _pass_of(self, size: int, *, alone: bool) -> _Pass:
         return _Pass(self._model, self._cache, size, self._filler, self._vocab_size, alone=alone)
+
+
+def _averaged(before: float, newest: float) -> float:
+    """Moving average of times, in which one that was held up counts little; 0 is none yet."""
+    return newest if not before else 0.9 * before + 0.1 * min(newest, 2 * before)
 
 
 class _Pass:
