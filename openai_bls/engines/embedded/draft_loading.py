@@ -21,7 +21,9 @@ from openai_bls.engines.embedded.speculation import full_attention_problem
 
 logger = logging.getLogger(__name__)
 
-_TRIAL_TOKENS = 32
+_TRIAL_TOKENS = 160
+"""Enough for every kind of pass."""
+_TRIED_GUESSES = 32
 _LEAST_SAME = 0.5
 """Share of the trial's guesses that are the plain model's; near ties of half precision turn some."""
 
@@ -81,8 +83,9 @@ def _load(
     graphs = graphs and paged_attention.refusal(model, "paged") is None
     max_length = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
     try:
-        prompt = _trial_prompt(min(vocab_size, facts.vocab_size))
-        wanted = _plain_guesses(model, prompt, min(vocab_size, facts.vocab_size))
+        known = min(vocab_size, facts.vocab_size)
+        prompt = torch.randint(known, (min(_TRIAL_TOKENS, max_length),), generator=torch.Generator().manual_seed(0))
+        wanted = _plain_guesses(model, prompt, known)[-_TRIED_GUESSES:]
         draft_cache.use(model)
         if graphs:
             logger.info("draft model, fused operations: %s", fused_layers.fuse(model))
@@ -94,7 +97,8 @@ def _load(
             most_guesses=options.num_speculative_tokens,
             graphs=graphs,
         )
-        found = [made.guess([Wanted("trial", prompt[:end], 1)], {"trial"})[0] for end in range(1, len(prompt) + 1)]
+        ends = range(len(prompt) - len(wanted) + 1, len(prompt) + 1)
+        found = [made.guess([Wanted("trial", prompt[:end].tolist(), 1)], {"trial"})[0] for end in ends]
         made.guess([], ())
     except Exception as error:  # of a model's own code, above all
         logger.exception("the draft model failed")
@@ -108,14 +112,9 @@ def _load(
     return made
 
 
-def _trial_prompt(vocab_size: int) -> list[int]:
-    drawn = torch.randint(vocab_size, (_TRIAL_TOKENS,), generator=torch.Generator().manual_seed(0))
-    return [int(token) for token in drawn]
-
-
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _plain_guesses(model: Any, prompt: list[int], vocab_size: int) -> list[int]:
+def _plain_guesses(model: Any, prompt: torch.Tensor, vocab_size: int) -> list[int]:
     """The greedy next token at each place of a prompt, by transformers' own forward pass."""
-    logits = model(input_ids=torch.tensor([prompt], device=model.device), use_cache=False).logits
+    logits = model(input_ids=prompt[None].to(model.device), use_cache=False).logits
     guesses: list[int] = logits[0, :, :vocab_size].argmax(-1).tolist()
     return guesses
