@@ -16,7 +16,7 @@ are only as large as the comparison needs, and small enough that on shared cores
     target.py, events.py    requests that are sent, events that come back
     processes.py            CPU time and memory of a server's processes
 
-    gpu.py                  command: the embedded engine on a GPU, alone and behind /v1
+    gpu.py, gpu_report.py   command: the embedded engine on a GPU, alone, behind /v1, with all that follows; tables
     gpu_kernels.py          command: its kernels beside PyTorch's
     mixed_load.py           command: the engine under random arrivals of mixed lengths
     builds.py               command: the engine on several GPUs and in FP8, beside one GPU

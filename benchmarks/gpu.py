@@ -4,22 +4,27 @@ Makes a random checkpoint of a 7B model, builds the engine, drives it directly, 
 drives /v1 in the same way, checks the demo checkpoint's golden answers, and compares further settings of the engine.
 The order is that of importance. Whatever needs the GPU runs in a process of its own with a limit in time; a stage that
 fails or that there is no time for leaves the others' results whole. After every stage `results.json` and `summary.md`
-are written anew.
+are written anew. `--everything` runs the further commands on the engine too: long prompts, several GPUs and FP8, mixed
+load, drafts, kernels.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import math
 import multiprocessing
+import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,7 +35,6 @@ from benchmarks.asking import Asker
 from benchmarks.driver import Clients, measure, warm_up
 from benchmarks.engine import (
     ROOT,
-    Floor,
     Variant,
     Work,
     floor,
@@ -40,14 +44,12 @@ from benchmarks.engine import (
     run_variant,
     show_log,
 )
+from benchmarks.gpu_report import MAIN, Results, summary
 from benchmarks.machine import conditions
 from benchmarks.options import levels
 from benchmarks.random_checkpoint import configuration, tensor_shapes, write
-from benchmarks.report import MISSING, markdown_table
-from benchmarks.stats import Measurement
 from benchmarks.target import Plan, http_target, words_for
 
-MAIN = "auto"
 FURTHER = (
     "unfused:fused_ops=false",
     "sync:async_batching=false",
@@ -58,32 +60,12 @@ FURTHER = (
 _DEMO = ROOT / "demo" / "checkpoint"
 _FAIR = {"prefix_sharing": "false"}
 """Prompts are all different for the engine alone; /v1 repeats some, which must not count for it."""
+_BUDGET_S = 560.0
+"""Seconds for all stages."""
+_EVERYTHING_S = 2400.0
+"""The same with `--everything`."""
 _LEAST_S = 20.0
 """Seconds left under which no stage is begun."""
-
-
-@dataclass
-class Results:
-    """Everything measured so far."""
-
-    made: dict[str, Any] = field(default_factory=dict)
-    stages: dict[str, str] = field(default_factory=dict)
-    """By stage: seconds it took, and how it ended."""
-    floor: Floor | None = None
-    direct: list[Variant] = field(default_factory=list)
-    """The engine alone."""
-    served: list[Measurement] = field(default_factory=list)
-    """/v1 with the settings of `MAIN`, by concurrency."""
-    golden: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By variant: how many answers are the same, alone and together."""
-
-    def direct_rate(self, level: int) -> float | None:
-        """Tokens/s of the engine alone, with the settings of `MAIN`."""
-        for variant in self.direct:
-            for one in variant.levels:
-                if variant.name == MAIN and one.concurrency == level:
-                    return one.tokens_per_s
-        return None
 
 
 def in_child(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -130,7 +112,7 @@ class Session:
         self.work: Path = options.work or room_for(options.like)
         options.out.mkdir(parents=True, exist_ok=True)
         self.work.mkdir(parents=True, exist_ok=True)
-        self.deadline = time.monotonic() + options.budget_s
+        self.deadline = time.monotonic() + (options.budget_s or (_EVERYTHING_S if options.everything else _BUDGET_S))
         self.results = Results()
         self.repositories = {name: self.work / f"{name}-repository" for name in ("random", "demo")}
 
@@ -217,6 +199,43 @@ class Session:
         found = self.results.golden[chosen.name] = in_child(seconds, check_golden, folder, chosen.options)
         return f"{found['alone']} alone, {found['together']} together, of {found['answers']}"
 
+    def further(self, module: str, arguments: Sequence[str], seconds: float) -> str:
+        """Another command on the engine, whose tables go to a file of their own."""
+        path = self.options.out / f"{module}.md"
+        with path.open("w", encoding="utf-8") as out:
+            command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+            # A group of its own, as it starts processes too.
+            started = subprocess.Popen(command, cwd=ROOT, stdout=out, start_new_session=True)
+            try:
+                code = started.wait(seconds)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(started.pid, signal.SIGKILL)
+                started.wait()
+        if code:
+            raise RuntimeError(f"python -m benchmarks.{module} ended with {code}")
+        return f"tables in {path.name}"
+
+
+def further_commands(options: argparse.Namespace, engine_dir: Path) -> dict[str, list[str]]:
+    """Arguments of the further commands on the engine, by module, the most important first."""
+    gpus = in_child(60, gpu_count)
+    shape = ["--shape", options.like]
+    sizes = ",".join(str(size) for size in (1, 2) if size <= gpus)
+    return {
+        "builds": [*shape, "--tp-sizes", sizes, "--fp8", "--prompts", "2048,8192,24000"],
+        "mixed_load": [str(engine_dir), "--long-prompt", "24000", "--variant", MAIN, "--variant", "none:max_step_ms=0"],
+        "speculation": shape,
+        "gpu_kernels": [],
+    }
+
+
+def gpu_count() -> int:
+    """GPUs of this machine."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
 
 def room_for(like: str) -> Path:
     """A folder for the checkpoint `like`: in memory where that has the room, else on disk."""
@@ -272,63 +291,6 @@ def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:
     return {"answers": len(lines), "margins": margins, "error": error} | counts
 
 
-def summary(results: Results, levels: Sequence[int]) -> str:
-    """The results as Markdown."""
-    parts = ["# The embedded engine on a GPU"]
-    if results.made:
-        versions = ", ".join(f"{name} {version}" for name, version in results.made["versions"].items())
-        parts.append(f"{results.made['date']}, {results.made['cores']} cores ({results.made['cpu_model']}). {versions}")
-    if limit := results.floor:
-        parts.append(
-            f"Floor at one sequence: {limit.step_bytes / 1e9:.2f} GB of weights per step (of "
-            f"{limit.weight_bytes / 1e9:.2f}) at {limit.bytes_per_s / 1e12:.2f} TB/s of a copy: "
-            f"{limit.token_ms:.2f} ms per token."
-        )
-    served = [_served_row(one, results.direct_rate(one.concurrency)) for one in results.served]
-    direct = [_direct_row(one, levels) for one in results.direct]
-    golden = [[name, *(str(one[key]) for key in _GOLDEN)] for name, one in results.golden.items()]
-    stages = [[name, said.replace("|", "/")] for name, said in results.stages.items()]
-    for title, headers, body in (
-        ("/v1 against the engine alone", _SERVED, served),
-        ("The engine alone, tokens/s", ("variant", *(f"at {level}" for level in levels), *_DIRECT), direct),
-        ("Golden answers", ("variant", *_GOLDEN), golden),
-        ("Stages", ("stage", "took"), stages),
-    ):
-        parts += [f"## {title}", markdown_table(headers, body)] if body else []
-    return "\n\n".join(parts) + "\n"
-
-
-_SERVED = (
-    *("conc.", "requests", "failed", "TTFT p50", "ITL p50", "ITL p99", "tokens/s", "engine alone", "ratio"),
-    "CPU µs per token by process",
-)
-_DIRECT = ("TTFT at 1", "ITL at 1", "of floor", "error")
-_GOLDEN = ("alone", "together", "answers")
-
-
-def _served_row(one: Measurement, alone: float | None) -> list[str]:
-    cpu = {name: seconds / max(one.tokens, 1) * 1e6 for name, seconds in one.server_cpu_by_process.items()}
-    return [
-        *(f"{value:,}" for value in (one.concurrency, one.requests, one.failed)),
-        *(f"{value:.2f}" for value in (one.first_token_ms_p50, one.gap_ms_p50, one.gap_ms_p99)),
-        f"{one.tokens_per_s:,.0f}",
-        *((f"{alone:,.0f}", f"{one.tokens_per_s / alone:.1%}") if alone else (MISSING, MISSING)),
-        ", ".join(f"{name} {micros:,.1f}" for name, micros in cpu.items()),
-    ]
-
-
-def _direct_row(variant: Variant, levels: Sequence[int]) -> list[str]:
-    by_level = {one.concurrency: one for one in variant.levels}
-    first = by_level.get(1)
-    return [
-        variant.name,
-        *(f"{by_level[level].tokens_per_s:,.0f}" if level in by_level else MISSING for level in levels),
-        *((f"{first.first_token_p50:.1f}", f"{first.gap_p50:.2f}") if first else (MISSING, MISSING)),
-        f"{variant.floor_share:.0%}" if variant.floor_share else MISSING,
-        variant.error,
-    ]
-
-
 def run(session: Session) -> None:
     """All stages, the most important first."""
     if not session.stage("prepare", 150, session.prepare):
@@ -340,6 +302,10 @@ def run(session: Session) -> None:
         name = parse_variant(variant).name
         session.stage(name, 120, functools.partial(session.direct, variant))
         session.stage(f"golden {name}", 60, functools.partial(session.check, variant))
+    if session.options.everything:
+        engine_dir = session.repositories["random"] / "tensorrt_llm" / "1"
+        for module, given in further_commands(session.options, engine_dir).items():
+            session.stage(module, 600, functools.partial(session.further, module, given))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -352,9 +318,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompt-tokens", type=int, default=64, help="default %(default)s")
     parser.add_argument("--output-tokens", type=int, default=128, help="default %(default)s")
     parser.add_argument("--requests-per-slot", type=int, default=3, help="default %(default)s")
-    parser.add_argument("--max-model-len", type=int, default=2048, help="default %(default)s")
+    parser.add_argument("--max-model-len", type=int, default=32768, help="default %(default)s")
     parser.add_argument("--level-s", type=float, default=30.0, help="most seconds for a level (default %(default)s)")
-    parser.add_argument("--budget-s", type=float, default=560.0, help="for everything (default %(default)s)")
+    parser.add_argument("--everything", action="store_true", help="the further commands on the engine too")
+    parser.add_argument(
+        "--budget-s",
+        type=float,
+        help=f"seconds (default {_BUDGET_S:.0f}, or {_EVERYTHING_S:.0f} for everything)",
+    )
     parser.add_argument("--variant", action="append", metavar="NAME:OPTION=VALUE,...", help="settings to compare")
     session = Session(parser.parse_args(arguments))
     run(session)

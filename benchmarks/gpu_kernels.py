@@ -19,13 +19,23 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from openai_bls.engines.embedded import fp8_layers
-from openai_bls.engines.embedded.gpu import attention_kernels, fp8_kernels, fused_kernels, vector_kernels
+from openai_bls.engines.embedded.gpu import (
+    attention_kernels,
+    few_rows_kernels,
+    fp8_kernels,
+    fused_kernels,
+    paged_attention,
+    prompt_attention,
+)
 
 Call = Callable[[int], Any]
 """Runs a contender on one set of inputs, given its number."""
+Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Numbers in FP8 and their scales."""
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
@@ -49,6 +59,7 @@ class Model:
     size: int = 128
     hidden: int = 3584
     intermediate: int = 18944
+    vocabulary: int = 152064
 
 
 @dataclass
@@ -185,10 +196,45 @@ def packed_attention(model: Model, size: str, queries: list[int], keys: list[int
     return measure(Case("decode_attention" if decoding else "mixed_attention", size), contenders, sets)
 
 
+def long_prompt(model: Model, prompt: int, past: int) -> Case:
+    """Attention of a piece of one prompt over keys that are copied together first, as the engine does in each layer."""
+    kernel = paged_attention.prompt_kernel(DEVICE, DTYPE, model.heads, model.kv_heads, model.size)
+    assert kernel is not None
+    length, scale = past + prompt, float(model.size**-0.5)
+    sets = max(2, min(16, round(_SETS_BYTES / (length * model.kv_heads * model.size * 4))))
+    q = [normal(prompt, model.heads, model.size) for _ in range(sets)]
+    k, v = ([normal(length, model.kv_heads, model.size) for _ in range(sets)] for _ in range(2))
+    slots = torch.arange(length, device=DEVICE)
+    out = torch.empty_like(q[0])
+
+    def ours(i: int) -> torch.Tensor:
+        kernel(q[i], k[i].index_select(0, slots), v[i].index_select(0, slots), out, scale)
+        return out
+
+    def by_triton(i: int) -> torch.Tensor:
+        prompt_attention.prompt_attention(q[i], k[i], v[i], out, scale)
+        return out
+
+    def by_cudnn(i: int) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            query, key, value = (x[None].transpose(1, 2) for x in (q[i], k[i], v[i]))
+            found = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return found.transpose(1, 2)[0]
+
+    contenders: dict[str, Call] = {"ours": ours, "for any GPU, contiguous": by_triton}
+    contenders |= {} if past else {"cuDNN, contiguous": by_cudnn}
+    return measure(Case("prompt_attention", f"{prompt:,} after {past:,}"), contenders, sets)
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The norm as transformers computes it."""
     wide = x.float()
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The norm of a residual add as transformers computes them."""
+    return rms_norm(residual + x, weight)
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -199,6 +245,10 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 _SMALL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rms_norm": (lambda x, weight: fused_kernels.rms_norm(x, weight, 1e-6), rms_norm),
+    "add_rms_norm": (
+        lambda x, residual, weight: fused_kernels.add_rms_norm(x, residual, weight, 1e-6)[1],
+        add_rms_norm,
+    ),
     "silu_mul": (fused_kernels.silu_mul, silu_mul),
     "rotary": (fused_kernels.rotary, apply_rotary_pos_emb),
 }
@@ -209,6 +259,8 @@ def small_inputs(model: Model, name: str, tokens: int) -> tuple[torch.Tensor, ..
     """Arguments of one of `_SMALL`."""
     if name == "rms_norm":
         return normal(1, tokens, model.hidden), normal(model.hidden)
+    if name == "add_rms_norm":
+        return normal(1, tokens, model.hidden), normal(1, tokens, model.hidden), normal(model.hidden)
     if name == "silu_mul":
         return (normal(1, tokens, 2 * model.intermediate),)
     joined = normal(1, tokens, model.heads + 2 * model.kv_heads, model.size).transpose(1, 2)
@@ -220,19 +272,24 @@ def _apply(function: Callable[..., Any], sets: Sequence[tuple[Any, ...]], i: int
     return function(*sets[i])
 
 
-def _scales(quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], x: torch.Tensor) -> torch.Tensor:
+def _scales(quantize: Quantize, x: torch.Tensor) -> torch.Tensor:
     # Only scales are compared: rounding a tie the other way moves a number in FP8 by a sixteenth.
     return quantize(x)[1]
 
 
+def _by_fp8_rows(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return fp8_kernels.scaled_product(*fp8_kernels.quantize_rows(x), weight, scale, None, x.dtype)
+
+
 def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
-    """Products of each number of rows with weights in FP8, and the rounding of the rows; one row is not rounded."""
+    """Products of each number of rows with weights in FP8, and the rounding of the rows; up to 16 are not rounded."""
     joined = (model.heads + 2 * model.kv_heads) * model.size
     shapes = {
         "qkv": (joined, model.hidden),
         "o": (model.hidden, model.heads * model.size),
         "gate, up": (2 * model.intermediate, model.hidden),
         "down": (model.hidden, model.intermediate),
+        "logits": (model.vocabulary, model.hidden),
     }
     cases = []
     for name, (outputs, size) in shapes.items():
@@ -246,12 +303,15 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
                 "ours": functools.partial(_apply, fp8_kernels.linear, [(x, *weight, None) for weight in weights]),
                 "functional.linear, not FP8": functools.partial(_apply, functional.linear, plain),
             }
-            if number == 1:
-                contenders["ours, not FP8"] = functools.partial(_apply, vector_kernels.linear, plain)
+            if few_rows_kernels.takes(x):
+                contenders["ours, not FP8"] = functools.partial(_apply, few_rows_kernels.linear, plain)
+                contenders["rows rounded to FP8"] = functools.partial(
+                    _apply, _by_fp8_rows, [(x[0], *w) for w in weights]
+                )
             cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count, _CLOSE_IN_FP8))
     for number in rows[1:]:
         inputs = [(normal(number, model.hidden),) for _ in range(8)]
-        functions = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
+        functions: dict[str, Quantize] = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
         contenders = {
             name: functools.partial(_apply, functools.partial(_scales, one), inputs) for name, one in functions.items()
         }
@@ -304,7 +364,8 @@ def main() -> int:
         size = f"{prompt:,} after {past:,}" + f", beside {others} × 2,048" * bool(others)
         keys = [past + prompt, *[2048] * others]
         cases.append(packed_attention(Model(), size, [prompt, *[1] * others], keys))
-    cases += fp8_products(Model(), (1, 2, 16, 64, 1024))
+    cases += [long_prompt(Model(), prompt, past) for prompt, past, _ in _ALONE]
+    cases += fp8_products(Model(), (1, 2, 9, 16, 64, 1024))
     compiling = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}. Seconds to compile, cold: {compiling}.")
     print(f"\n{markdown(cases)}")

@@ -65,8 +65,8 @@ class Arrival:
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> list[Arrival]:
-    """Requests of `seconds` at `rate` per second, the same for the same seed."""
-    source, at, found = random.Random(seed), 0.0, []
+    """Requests of `seconds` at `rate` per second, the same for the same seed; those of two rates share no prompt."""
+    source, at, found = random.Random(f"{seed} {rate}"), 0.0, []
     while (at := at + source.expovariate(rate)) < seconds:
         prompt = [source.randrange(_PROMPT_IDS) for _ in range(PROMPTS.draw(source))]
         request = GenerationRequest(

@@ -178,15 +178,6 @@ class _Embedded:
             raise EngineLoadError(f"--quant {options.quant}: the checkpoint is quantized already, and served as it is")
         if options.tensor_parallel_size > 1:
             plan_of(source, options.tensor_parallel_size, trust_remote_code=options.trust_remote_code)
-            if options.lora.adapters or options.lora.max_loras:
-                raise EngineLoadError(
-                    "--lora-dir and --max-loras do not go with --tp-size: on several GPUs the embedded engine has no "
-                    "adapters"
-                )
-            if options.quant:
-                raise EngineLoadError(
-                    "--quant does not go with --tp-size: on several GPUs the embedded engine does not quantize"
-                )
         self._draft = draft.find_draft(options, report)
         self.manifest = Manifest(
             engine=options.engine,
@@ -233,6 +224,11 @@ class _Embedded:
                 f"self-test: {self.manifest.quant} changes the log-probabilities of {distance.tokens} tokens of a text "
                 f"by {distance.mean:.4f} in the mean and {distance.max:.2f} at most; the likeliest token stays in "
                 f"{distance.same_greedy:.1%}"
+            )
+        if passed.fp8_noise is not None:
+            self._report(
+                "self-test: rounding to FP8 what is computed changes log-probabilities by "
+                f"{passed.fp8_noise:.1%} of what sets the likeliest token apart from the mean"
             )
         self.manifest = msgspec.structs.replace(self.manifest, self_test=passed)
 

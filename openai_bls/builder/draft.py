@@ -27,7 +27,7 @@ def find_draft(options: BuildOptions, report: Report) -> Path | None:
     if not options.draft_model:
         return None
     if options.tensor_parallel_size > 1:
-        raise EngineLoadError("--draft-model does not go with --tp-size: on several GPUs nothing is drafted")
+        raise EngineLoadError("--draft-model does not go with --tp-size: on several GPUs drafts are looked up (ngram)")
     source = find_source(options.draft_model, report)
     if source.is_file():
         raise EngineLoadError(f"--draft-model {options.draft_model}: a draft model is a directory or a hub id")

@@ -11,7 +11,8 @@ from openai_bls.launcher import checks, workspace
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.process import DEFAULT_EXIT_TIMEOUT_SECONDS
 from openai_bls.launcher.ranks import RankOptions
-from openai_bls.launcher.serve import ServeOptions, serve
+from openai_bls.launcher.serve import serve
+from openai_bls.launcher.serve_plan import ServeOptions
 from openai_bls.launcher.server import find_server
 from openai_bls.launcher.supervisor import DEFAULT_RESTARTS
 

@@ -172,6 +172,11 @@ class SelfTestRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`fp8`, or `auto` for the weights' own type."""
     quant_distance: QuantDistance | None = None
     """From the checkpoint's own weights, where the build quantized them and could compare."""
+    fp8_noise: float | None = None
+    """Difference of log-probabilities that rounding activations or the KV cache to FP8 makes (median), as a share of
+    what sets the likeliest token apart from the mean; None without such rounding. Above 0.1 no answers are recorded."""
+    replay_tolerance: float | None = None
+    """Difference of log-probabilities that is taken for rounding at a load; None: by the data type."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

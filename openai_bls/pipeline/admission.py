@@ -2,7 +2,7 @@
 
 The engine is given as many sequences as it runs at once, and a few ahead so that no place in its batch stays empty.
 What waits beyond that waits here, where it can still be ordered by key (`fair_queue`), refused, or given up, and not in
-the engine's own queue, where the first come is the first served.
+the engine's own queue, which knows nothing of keys.
 """
 
 from __future__ import annotations

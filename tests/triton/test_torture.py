@@ -22,7 +22,7 @@ pytestmark = pytest.mark.triton
 def test_torture(repository: Path, tmp_path: Path) -> None:
     """Nothing is found: no 5xx, no wrong text, no stream without an end, nothing left behind."""
     # The seed is fixed: another one is for `make torture`, which says what it was.
-    options = Options(seconds=35, seed=1)
+    options = Options(seconds=25, seed=1)
     with lease_ports() as ports:
         run = Run(Server(repository, ports, tmp_path), options, Record(tmp_path / "findings"))
         run.run()

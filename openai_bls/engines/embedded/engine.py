@@ -404,14 +404,14 @@ class TransformersEngine:
         Raises:
             EngineLoadError: another choice would not do either.
         """
-        in_fp8 = self_test.rounds_to_fp8(model, choice)
         if self.self_test is not None:
-            self_test.replay(self._info, self.self_test, model.dtype, self._generate, in_fp8=in_fp8)
+            self_test.replay(self._info, self.self_test, model.dtype, self._generate)
         else:
-            samples, problem = self_test.problem(model, self._info, page_size, self._generate, in_fp8=in_fp8)
-            if problem is not None:
-                return problem
-            self.self_test = self_test.make_record(model, choice, samples)
+            rounding = self_test.rounding_of(model, choice)
+            findings = self_test.find(model, self._info, page_size, self._generate, rounding)
+            if findings.problem is not None:
+                return findings.problem
+            self.self_test = self_test.make_record(model, choice, findings)
         self._generated = 0
         return None
 

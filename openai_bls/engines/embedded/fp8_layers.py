@@ -7,8 +7,10 @@ Embeddings and the output projection keep the model's own type, since what they 
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -22,10 +24,17 @@ _LEAST_CAPABILITY = (8, 9)
 _ALIGNMENT = 16
 """Inputs and outputs that the tensor cores' products take are multiples of this."""
 _ROUTER = re.compile(r"(^|\.)(gate|router|shared_expert_gate)$")
+_WIDENED_OUTPUTS = 2048
+"""Outputs of a weight that are widened at a time."""
+_LEAST_AMAX = 1e-12
+"""Largest number of a row below which the row is taken for zeros."""
 
 
 class Fp8Linear(nn.Module):  # type: ignore[misc]
     """A linear layer, or several that share their input."""
+
+    plain_rounds: ClassVar[bool | None] = None
+    """True if the plain pass that runs rounds its inputs, None if none runs (`plain_products`)."""
 
     def __init__(
         self, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, input_dtype: torch.dtype
@@ -47,20 +56,57 @@ class Fp8Linear(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., inputs] to [..., outputs]."""
-        if x.is_cuda:
+        if x.is_cuda and self.plain_rounds is None:
             from openai_bls.engines.embedded.gpu import fp8_kernels
 
             return fp8_kernels.linear(x, self.weight, self.weight_scale, self.bias)
-        return nn.functional.linear(x, (self.weight.float() * self.weight_scale).to(x.dtype), self.bias)
+        rows = round_rows(x) if self.plain_rounds else x
+        return widened_linear(rows, self.weight, self.weight_scale, self.bias)
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """`silu(gate) * up`, the gate's outputs being the first half."""
-        if x.is_cuda:
+        if x.is_cuda and self.plain_rounds is None:
             from openai_bls.engines.embedded.gpu import fp8_kernels
 
             return fp8_kernels.gated_linear(x, self.weight, self.weight_scale, self.bias)
         gate, up = self(x).chunk(2, -1)
         return nn.functional.silu(gate) * up
+
+
+@contextlib.contextmanager
+def plain_products(*, rounded: bool | None) -> Iterator[None]:
+    """Let all layers of this process multiply by PyTorch's own products of widened weights, on a GPU as well.
+
+    Args:
+        rounded: the inputs are rounded to FP8 first, as tensor cores have them; None leaves everything as it is.
+    """
+    before, Fp8Linear.plain_rounds = Fp8Linear.plain_rounds, rounded
+    try:
+        yield
+    finally:
+        Fp8Linear.plain_rounds = before
+
+
+def widened_linear(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`torch.nn.functional.linear` with a weight in FP8, widened to the type of `x` some outputs at a time."""
+    parts = zip(weight.split(_WIDENED_OUTPUTS), scale.split(_WIDENED_OUTPUTS), strict=True)
+    found = [nn.functional.linear(x, (part.float() * scales).to(x.dtype)) for part, scales in parts]
+    product = found[0] if len(found) == 1 else torch.cat(found, -1)
+    return product if bias is None else product + bias
+
+
+def round_rows(x: torch.Tensor) -> torch.Tensor:
+    """Numbers of `x` as FP8 keeps them with a scale for each row, in the type of `x`."""
+    rows = x.float()
+    scale = rows.abs().amax(-1, keepdim=True).clamp(min=_LEAST_AMAX) / LARGEST
+    return ((rows / scale).to(FP8).float() * scale).to(x.dtype)
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """Numbers of `x` as FP8 keeps them without a scale, in the type of `x`."""
+    return x.clamp(-LARGEST, LARGEST).to(FP8).to(x.dtype)
 
 
 def joined(layers: list[Fp8Linear]) -> Fp8Linear:
@@ -94,16 +140,30 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-def quantize_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight [outputs, inputs] in FP8, and the scale of each output, float32 [outputs, 1]."""
+def quantize_weight(weight: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight in FP8, and the scale of each output.
+
+    Args:
+        weight: [outputs, inputs].
+        largest: [outputs, 1], the largest number of each output, where `weight` has a part of its inputs.
+
+    Returns:
+        [outputs, inputs] in FP8 and float32 [outputs, 1].
+    """
     rows = weight.float()
-    scale = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
+    largest = rows.abs().amax(1, keepdim=True) if largest is None else largest.to(weight).float()
+    scale = largest.clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
     return (rows / scale).clamp(-LARGEST, LARGEST).to(FP8), scale
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def quantize(model: Any, device: torch.device) -> int:
+def quantize(model: Any, device: torch.device, largest: dict[str, torch.Tensor] | None = None) -> int:
     """Quantize the linear layers of `model`, which lies anywhere, onto `device`; returns how many.
+
+    Args:
+        model: a transformers causal language model.
+        device: of the weights in FP8.
+        largest: path of a layer → largest number of each output, where the layer has a part of its inputs.
 
     Raises:
         EngineLoadError: most of its weights are in no linear layer.
@@ -116,7 +176,7 @@ def quantize(model: Any, device: torch.device) -> int:
     if not layers:
         raise EngineLoadError("--quant fp8: the model has no linear layer beside its output projection")
     for path, layer in layers.items():
-        weight, scale = quantize_weight(layer.weight.to(device))
+        weight, scale = quantize_weight(layer.weight.to(device), largest.get(path) if largest else None)
         replace(model, path, weight, scale)
     return len(layers)
 

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from openai_bls.core.checkpoint import safetensors_header
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.embedded import fp8_checkpoint, fp8_layers, quant_distance
+from openai_bls.engines.embedded.tensor_parallel.peers import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ def unreported_scales(config: Any) -> Iterator[None]:
         transformers.utils.logging.set_verbosity(level)
 
 
-def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *, stored: bool) -> None:
+def finish(
+    model: Any, folder: Path, manifest: Manifest, device: torch.device, *, stored: bool, shard: Shard | None = None
+) -> None:
     """Give `model` its weights in FP8, on `device`, if it is to have any.
 
     Args:
@@ -58,6 +61,7 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
         manifest: says whether it is to be quantized.
         device: it will run on.
         stored: the checkpoint is in FP8.
+        shard: what `model` has of it, if that is not all; then no distance is measured, as it generates nothing alone.
 
     Raises:
         EngineLoadError: it cannot be had.
@@ -68,7 +72,9 @@ def finish(model: Any, folder: Path, manifest: Manifest, device: torch.device, *
     if problem is not None:
         raise EngineLoadError(f"weights in FP8 cannot be used here: {problem}")
     if stored:
-        count = restore(model, folder, device)
+        count = restore(model, folder, device, shard)
+    elif shard is not None:
+        count = fp8_layers.quantize(model, device, shard.largest)
     elif manifest.self_test is not None:
         count = fp8_layers.quantize(model, device)
     else:
@@ -95,7 +101,7 @@ def _quantize_and_compare(model: Any, folder: Path, device: torch.device) -> int
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def restore(model: Any, folder: Path, device: torch.device) -> int:
+def restore(model: Any, folder: Path, device: torch.device, shard: Shard | None = None) -> int:
     """Turn the weights that `folder` has in FP8 back to it; returns how many.
 
     Raises:
@@ -112,6 +118,8 @@ def restore(model: Any, folder: Path, device: torch.device) -> int:
     for name, scale_name in names.items():
         found = _path_of(name.removesuffix(".weight"), layers)
         weight, scale = layers[found].weight, scales[scale_name].float().reshape(-1, 1)
+        if shard is not None and len(scale) > 1:
+            scale = shard.of_outputs(found, scale)
         scale = scale.expand(weight.shape[0], 1).contiguous()
         if fp8_layers.is_aligned(layers[found]) and layers[found] is not model.get_output_embeddings():
             fp8_layers.replace(model, found, weight.to(device).to(fp8_layers.FP8), scale.to(device))

@@ -13,6 +13,7 @@ from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.adapters import WEIGHTS_FILE, read_adapter
 from openai_bls.engines.embedded.lora_layers import LoraLayers
+from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 
 class LoadedAdapter:
@@ -33,6 +34,7 @@ class Adapters:
     def __init__(self, model: Any, max_loras: int, max_rank: int) -> None:
         """Make room in `model`."""
         self._layers = LoraLayers(model, max_loras, max_rank)
+        self._peers = peers_of(model)
         self._free = list(range(max_loras, 0, -1))
         self._numbers = itertools.count(1)
         self._loaded: dict[str, LoadedAdapter] = {}
@@ -61,6 +63,8 @@ class Adapters:
             except Exception as error:  # of the library
                 raise LoraError(f"{WEIGHTS_FILE} cannot be read: {error}") from None
             self._layers.write(slot, adapter, weights)
+            if self._peers is not None:
+                self._peers.write_adapter(slot, folder)
         except BaseException:
             with self._lock:
                 self._free.append(slot)

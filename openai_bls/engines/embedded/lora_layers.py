@@ -3,6 +3,9 @@
 The matrices of all slots lie one after another: a layer's output is `W x + B (A x)`, where of `A x` only the columns of
 the token's slot pass, and none for the base model. So a step is two small products more in each layer, whatever
 adapters meet in it, and the same operations on the same tensors, as CUDA graphs need.
+
+Where several GPUs share a layer by its inputs, each has their part of A, and what it adds is summed with its part of
+the layer's output; where they share it by its outputs, each has their part of B.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch.nn.functional import linear
 from openai_bls.core.engine import LoraError
 from openai_bls.engines.adapters import Adapter, require_rank
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear
+from openai_bls.engines.embedded.tensor_parallel.peers import peers_of, shard_of
 
 _PROBE_TOKENS = 7
 
@@ -53,6 +57,9 @@ class LoraLayers:
         # A captured graph runs all of its operations, whatever the tokens of a step are.
         self._always = model.device.type == "cuda"
         self._any = False
+        self.row_slots: list[int] = []
+        """Slots of the sequences of a plain pass that runs; empty if all are the base model's."""
+        self._shard = shard_of(model)
         self._layers = {path: _Layer(module, columns) for path, module in _reached(model).items()}
         for layer in self._layers.values():
             layer.module.forward = functools.partial(self._forward, layer)
@@ -68,6 +75,8 @@ class LoraLayers:
             if layer is None:
                 raise LoraError(f"the adapter changes {path}, which is no linear layer of this model that can have one")
             size = (layer.module.in_features, layer.module.out_features)
+            if self._shard is not None:
+                size = self._shard.whole_sizes(path, *size)
             if (found.inputs, found.outputs) != size:
                 raise LoraError(
                     f"the adapter is of another model: {path} has {found.inputs} inputs and {found.outputs} outputs "
@@ -93,6 +102,8 @@ class LoraLayers:
             if module is None:
                 continue
             a, b = (weights[f"base_model.model.{path}.lora_{name}.weight"].float() for name in "AB")
+            if self._shard is not None:
+                a, b = self._shard.of_inputs(path, a), self._shard.of_outputs(path, b)
             slot_a[: module.rank] = a.to(slot_a)
             slot_b[:, : module.rank] = (b * adapter.scaling(path)).to(slot_b)
             layer.slots.add(slot)
@@ -103,17 +114,26 @@ class LoraLayers:
         """Write the slot of each token of a step of continuous batching into `row`, the last of the arguments."""
         slots = [_slot(item.state) for item in requests_in_batch]
         self._any = any(slots)
-        if self._any or self._always:
+        if self.used:
             lengths = [item.query_length for item in requests_in_batch]
             found = np.repeat(np.array(slots, np.int32), lengths)
             row[: len(found)].copy_(torch.from_numpy(found))
+
+    @property
+    def used(self) -> bool:
+        """True if the step takes the slots of its tokens from its arguments."""
+        return self._any or self._always
+
+    def follow(self, *, used: bool) -> None:
+        """Let a step take the slots of its tokens from its arguments, where rank 0 has written them."""
+        self._any = used
 
     def _before_step(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
         """Take the slots from the arguments of a step, of which the model gets the columns of its sequences."""
         arguments = kwargs.get("logits_processor_args")
         if arguments is None:  # a plain pass, for which `applied` has said
             return
-        if self._any or self._always:
+        if self.used:
             start = arguments.storage_offset() + (arguments.shape[0] - 1) * arguments.stride(0)
             slots = arguments.as_strided((kwargs["input_ids"].shape[-1],), (1,), start)
             self._blocked = self._others.index_select(0, slots)
@@ -134,11 +154,12 @@ class LoraLayers:
     def of_rows(self, slots: Sequence[int]) -> Iterator[None]:
         """Run plain passes over sequences with these slots, a row each."""
         if any(slots):
+            self.row_slots = list(slots)
             self._blocked = self._others[torch.tensor(slots, device=self._others.device)].unsqueeze(1)
         try:
             yield
         finally:
-            self._blocked = None
+            self._blocked, self.row_slots = None, []
 
 
 def layers_of(model: Any) -> LoraLayers | None:
@@ -173,10 +194,15 @@ def _reached(model: Any) -> dict[str, Any]:
         for path, module in model.named_modules()
         if type(module) in (nn.Linear, Fp8Linear) and module is not head
     ]
+    peers = peers_of(model)
     try:
         ids = torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=model.device)
-        model.base_model(input_ids=ids, use_cache=False)
+        with contextlib.nullcontext() if peers is None else peers.silence():
+            model.base_model(input_ids=ids, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    if peers is None:
+        return found
+    # A layer that is split by its inputs lies inside one that sums.
+    return {path.removesuffix(".linear"): module for path, module in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -14,11 +15,12 @@ from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.manifest import EngineLoadError, Manifest, first_line
 from openai_bls.engines.embedded import attention_cpu, attention_eager, fp8_loading
 from openai_bls.engines.embedded.drafter import SpeculationConfig
-from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
+from openai_bls.engines.embedded.gpu import fused_layers, kernel_compiler, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice, candidates
 from openai_bls.engines.embedded.tensor_check import missing_weights
+from openai_bls.engines.embedded.tensor_parallel import fused_sums
 from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ _CPU_CACHE_TOKENS = 32768
 # Tokens of one forward pass.
 _CPU_STEP_TOKENS = 512
 _GPU_STEP_TOKENS = 2048
+_PAGED_STEP_TOKENS = 4096
 _FLASH_STEP_TOKENS = 8192
 
 
@@ -63,7 +66,9 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
             raise EngineLoadError(f"attention {asked} is for GPUs")
         attention_cpu.install()
     attention_eager.install()
-    return read_model(folder, manifest, device, None if asked in ("auto", "paged", "varlen") else asked)
+    ahead = asked in ("auto", "paged") and device.type == "cuda"
+    with kernel_compiler.compiling(folder, manifest, device) if ahead else contextlib.nullcontext():
+        return read_model(folder, manifest, device, None if asked in ("auto", "paged", "varlen") else asked)
 
 
 def read_model(folder: Path, manifest: Manifest, device: torch.device, implementation: str | None) -> Any:
@@ -157,6 +162,8 @@ def _set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loa
             return f"attention {kind} cannot be used: {first_line(error)}"
     if options.fused_ops or (options.fused_ops is None and kind == "paged"):
         logger.info("fused operations: %s", fused_layers.fuse(model))
+        if peers_of(model) is not None:
+            logger.info("sums over the ranks with adds and norms: %d", fused_sums.fuse(model))
     return None
 
 
@@ -195,12 +202,12 @@ def batching_config(
         cache_tokens = wanted
     if options.cuda_graphs and not (paged or flash):
         logger.warning("no CUDA graphs: they need paged or flash attention")
-    step_tokens = _CPU_STEP_TOKENS if on_cpu else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS
+    gpu_tokens = _PAGED_STEP_TOKENS if paged else _FLASH_STEP_TOKENS if flash else _GPU_STEP_TOKENS
+    step_tokens = _CPU_STEP_TOKENS if on_cpu else gpu_tokens
     return BatchingConfig(
         max_batch_size=max_batch_size,
         max_num_tokens=max(max_batch_size, options.max_num_tokens or step_tokens),
-        # Small pages let short prefixes be shared.
-        page_size=256 if flash else 32,
+        page_size=256 if flash else paged_attention.PAGE_SIZE,
         max_tokens_in_kv_cache=cache_tokens,
         free_memory_fraction=manifest.kv_cache.free_memory_fraction,
         prefix_sharing=options.prefix_sharing,

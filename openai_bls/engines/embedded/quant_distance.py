@@ -36,9 +36,16 @@ def text_ids(version_dir: Path) -> list[int] | None:
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def logprobs(model: Any, ids: list[int]) -> torch.Tensor:
-    """Log-probabilities after each token but the last, float32 [tokens - 1, vocabulary], by one plain pass."""
-    output = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+def logprobs(model: Any, ids: list[int], cache: Any = None) -> torch.Tensor:
+    """Log-probabilities after each token but the last, float32 [tokens - 1, vocabulary], by one plain pass.
+
+    Args:
+        model: a transformers causal language model.
+        ids: of a text.
+        cache: an empty KV cache of transformers', for a pass with one.
+    """
+    named = {} if cache is None else {"past_key_values": cache}
+    output = model(input_ids=torch.tensor([ids], device=model.device), use_cache=cache is not None, **named)
     found: torch.Tensor = output.logits[0, :-1].float().log_softmax(-1)
     return found
 

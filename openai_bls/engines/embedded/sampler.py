@@ -71,6 +71,11 @@ class Sampler:
         self._update: LogitsUpdate | None = None
 
     @property
+    def is_greedy(self) -> bool:
+        """True if the next tokens are the likeliest ones, all of them."""
+        return self._update is None and not self._plan.sampled
+
+    @property
     def needs_last_tokens(self) -> bool:
         """True if `pick` needs the tokens of the step before on the host, for a grammar's bitmask."""
         return self._update is not None and bool(self._update.constrained)
@@ -132,7 +137,7 @@ class Sampler:
 
         Greedy rows keep their logits, so they get what `generate` gets. `input_ids` are the rows' last tokens.
         """
-        if self._update is None and not self._plan.sampled:
+        if self.is_greedy:
             return scores
         chosen = self.pick(input_ids, scores, args[:, : scores.size(0)])
         return scores.scatter_(1, chosen.unsqueeze(-1), torch.inf)

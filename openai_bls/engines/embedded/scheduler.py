@@ -50,7 +50,9 @@ def supports_fast_path(cache: Any) -> bool:
 
 
 class Scheduler(FIFOScheduler):  # type: ignore[misc]
-    """First come, first served, with the fast path for decoding steps, and with cancelled sequences marked as finished.
+    """Scheduler with the fast path for decoding steps, and with cancelled sequences marked as finished.
+
+    It is first come, first served, but for short prompts on a GPU, which may overtake long ones (`step_budget`).
 
     When steps overlap, the results of a step that holds a cancelled sequence are still to come; unmarked, it would
     touch pages that are no longer the sequence's.
@@ -96,21 +98,40 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         self.starved_requests: list[Any] = []
         return scheduled, True, len(scheduled), 0
 
+    def _process_candidates(self, candidates: list[Any], *args: Any) -> Any:
+        """Places in the next step, in the order of `candidates`: those that decode come first."""
+        if self.step_budget is not None:
+            decoding = sum(state._status is RequestStatus.DECODING for state in candidates)
+            candidates[decoding:] = self._in_order(self.step_budget, candidates[decoding:])
+        return super()._process_candidates(candidates, *args)
+
+    def _in_order(self, budget: StepBudget, prompts: list[Any]) -> list[Any]:
+        """Sequences that wait for their first token, after those that have had it and were preempted."""
+        tokens = sum(len(state.remaining_prefill_tokens) for state in prompts)
+
+        def due(state: Any) -> float:
+            if state._true_initial_tokens or state.is_cpu_offloaded:
+                return 0.0
+            return float(state.created_time) + budget.overtaken(len(state.remaining_prefill_tokens), tokens)
+
+        return sorted(prompts, key=due)
+
     def _limited(self, token_budget: int) -> int:
-        """`token_budget`, or what the sequences that decode leave to prompts."""
+        """`token_budget`, or less if sequences decode beside the prompts, or several prompts wait for each other."""
         if self.step_budget is None:
             return token_budget
         prefilling = [state for state in self.active_requests.values() if state._status is not RequestStatus.DECODING]
         if len(prefilling) == len(self.active_requests):
-            return token_budget
+            several = len(prefilling) + len(self.waiting_requests) > 1
+            return min(token_budget, self.step_budget.largest) if several else token_budget
         decoding = sum(
             len(state.tokens_to_process)
             for state in self.active_requests.values()
             if state._status is RequestStatus.DECODING
         )
-        prompts = [*prefilling, *self.waiting_requests.values()]
+        prompts = self._in_order(self.step_budget, [*prefilling, *self.waiting_requests.values()])
         tokens = sum(len(state.remaining_prefill_tokens) for state in prompts)
-        past = max((state.position_offset for state in prefilling), default=0)
+        past = prompts[0].position_offset if prompts else 0
         return min(token_budget, self.step_budget.tokens(decoding, len(prompts), tokens, past))
 
     def _all_decoding(self, token_budget: int) -> list[Any] | None:

@@ -3,11 +3,13 @@
 One pass over a prompt and its answer, without any cache and with the attention of the model's own file ("eager"), gives
 what each token of the answer should have been. A token passes if it is the likeliest there, or ties with it, and if the
 runner's log-probabilities are the pass's. What differs is told in words.
+
+How much may differ goes by the data type, and where the engine rounds to FP8, by what that rounding alone does to the
+model, which a second pass shows (`plain_pass`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
@@ -23,13 +25,24 @@ import transformers
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, SamplingParams, TokenDelta
 from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, first_line
 from openai_bls.engines.embedded import fp8_layers
-from openai_bls.engines.embedded.prompt_forward import plain_attention
+from openai_bls.engines.embedded.plain_pass import (
+    EXACT,
+    REMEDY,
+    TOP_LOGPROBS,
+    Noise,
+    Reference,
+    Rounding,
+    Sample,
+    noise_of,
+    reference,
+)
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
+
+logger = logging.getLogger(__name__)
 
 REPLAY_SECONDS = 2.0
 """Most that the replay of recorded answers takes of a load, unless the first token takes longer."""
 _NEW_TOKENS = 8
-_TOP_LOGPROBS = 5
 _SEED = 20
 _REPLAYED_PROMPTS = 3
 # Windows of attention that prompts go beyond, in tokens: more would take a laptop more than seconds.
@@ -40,39 +53,14 @@ _LONGEST_WINDOW = {"cpu": 512, "cuda": 1024}
 _TOLERANCES = {torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.25}
 # Largest difference of log-probabilities in a replay, where no logits are known.
 _REPLAY_TOLERANCES = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
-# The same where tokens or the cache are rounded to FP8, in some steps and not in others: random models of up to 28
-# layers with weights of the usual spread have up to 0.12, the demo model 0.13.
-_FP8_TOLERANCE = 0.4
-_FP8_REPLAY_TOLERANCE = 1.0
-_STEPS = 16
-"""Steps of a number format, at the largest logit, that count as much as a standard deviation of the logits."""
-_REMEDY = "compare the files with `openai-bls verify`, or build the engine again"
-
-
-class Sample(NamedTuple):
-    """A prompt and a greedy answer."""
-
-    prompt: list[int]
-    token_ids: list[list[int]]
-    """Shape [n, 1 + k]: each token of the answer, and the likeliest ones there."""
-    logprobs: list[list[float]]
-    """Shape [n, 1 + k]: theirs; [n, 0] if none were asked for."""
-
-    @property
-    def answer(self) -> list[int]:
-        """Token ids of the answer."""
-        return [row[0] for row in self.token_ids]
-
-
-class Reference(NamedTuple):
-    """The plain pass over a sample."""
-
-    logprobs: list[list[float]]
-    """Shape [n, 1 + k]: of the sample's `token_ids`."""
-    best: list[tuple[int, float]]
-    """Shape [n]: the likeliest token and its log-probability."""
-    spreads: list[float]
-    """Shape [n]: standard deviations of the logits."""
+_NOISE_FACTOR = 2.0
+"""Times the noise of rounding to FP8 (`Noise.deviations`) that the median of all tokens may be."""
+_PROMPT_NOISE_FACTOR = 3.0
+"""The same for the median of one prompt's."""
+_MOST_REPLAYED_NOISE = 0.1
+"""`Noise.share` beyond which answers are not recorded: they would come out otherwise each time."""
+_REPLAY_FACTOR = 2.0
+"""Times the largest noise of a token, as a difference of log-probabilities, that a replay may differ by."""
 
 
 class Answers:
@@ -152,7 +140,7 @@ def greedy(prompts: Iterable[list[int]], info: EngineInfo, *, logprobs: bool = T
             prompt_token_ids=prompt,
             max_tokens=min(_NEW_TOKENS, info.max_model_len - len(prompt)),
             sampling=SamplingParams(temperature=0),
-            logprobs=min(_TOP_LOGPROBS, info.max_logprobs) if logprobs else None,
+            logprobs=min(TOP_LOGPROBS, info.max_logprobs) if logprobs else None,
         )
         for number, prompt in enumerate(prompts)
     ]
@@ -174,15 +162,24 @@ def make_prompts(model: Any, info: EngineInfo, page_size: int) -> list[list[int]
     return [generator.choices(ordinary, k=length) for length in sorted({min(max(1, n), longest) for n in lengths})]
 
 
-def rounds_to_fp8(model: Any, choice: RunnerChoice) -> bool:
-    """True if `choice` runs `model` with tokens or a cache that are rounded to FP8."""
-    in_products = model.device.type == "cuda" and fp8_layers.is_quantized(model)
-    return in_products or choice.kv_cache_dtype == "fp8"
+class Findings(NamedTuple):
+    """Outcome of a self-test."""
+
+    samples: list[Sample]
+    """Answers to a batch of prompts."""
+    problem: str | None
+    """What is wrong with the answers, in words."""
+    noise: Noise | None = None
+    """None without rounding to FP8."""
 
 
-def problem(
-    model: Any, info: EngineInfo, page_size: int, generate: Generate, *, in_fp8: bool = False
-) -> tuple[list[Sample], str | None]:
+def rounding_of(model: Any, choice: RunnerChoice) -> Rounding:
+    """What is rounded to FP8 where `choice` runs `model`."""
+    on_gpu = model.device.type == "cuda"
+    return Rounding(on_gpu and fp8_layers.is_quantized(model), choice.kv_cache_dtype == "fp8")
+
+
+def find(model: Any, info: EngineInfo, page_size: int, generate: Generate, rounding: Rounding = EXACT) -> Findings:
     """The self-test of an engine that serves nobody yet: prompts in one batch, then two of them alone.
 
     Args:
@@ -190,10 +187,7 @@ def problem(
         info: the engine's.
         page_size: tokens per page of the KV cache.
         generate: runs requests on the engine.
-        in_fp8: see `rounds_to_fp8`.
-
-    Returns:
-        The batch, and what is wrong with the answers if something is.
+        rounding: the engine's, to FP8.
 
     Raises:
         EngineLoadError: no runner could answer rightly.
@@ -201,56 +195,42 @@ def problem(
     prompts = make_prompts(model, info, page_size)
     samples: list[Sample] = []
     # Alone as most requests are sampled, without log-probabilities; the longest finds a part of itself in the cache.
-    for batch in (prompts, [prompts[len(prompts) // 2]], [prompts[-1]]):
+    # With weights in FP8 that one has them, since a token alone is not rounded and has a kernel of its own.
+    for batch, logprobs in (
+        (prompts, True),
+        ([prompts[len(prompts) // 2]], False),
+        ([prompts[-1]], rounding.activations),
+    ):
         with _LoggedError() as logged:
-            answers = generate(greedy(batch, info, logprobs=batch is prompts))
+            answers = generate(greedy(batch, info, logprobs=logprobs))
             if answers.failure is not None:
-                return [], logged.behind(answers.failure)
+                return Findings([], logged.behind(answers.failure))
         samples += answers.samples
-    pairs = [(sample, reference(model, sample)) for sample in samples if sample.token_ids]
-    return samples[: len(prompts)], difference(pairs, model.dtype, in_fp8=in_fp8)
+    pairs = [(sample, reference(model, sample, rounding)) for sample in samples if sample.token_ids]
+    batch_samples = samples[: len(prompts)]
+    if not rounding or not pairs:
+        return Findings(batch_samples, difference(pairs, model.dtype))
+    noise = noise_of([right for _, right in pairs])
+    return Findings(batch_samples, difference(pairs, model.dtype, noise), noise)
 
 
-@torch.no_grad()  # type: ignore[untyped-decorator]
-def reference(model: Any, sample: Sample) -> Reference:
-    """The plain forward pass of `model` over `sample`.
+def difference(
+    samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype, noise: Noise | None = None
+) -> str | None:
+    """The worst difference between answers and the plain passes over them, in words; None if they are equal.
 
-    Raises:
-        EngineLoadError: its logits mean nothing.
+    Args:
+        samples: each with its plain pass.
+        dtype: the model's.
+        noise: of rounding to FP8; None without such rounding.
     """
-    count = len(sample.token_ids)
-    ids = torch.tensor([sample.prompt + sample.answer[:-1]], device=model.device)
-    keeps = callable(getattr(model, "_supports_logits_to_keep", None)) and model._supports_logits_to_keep()
-    # Attention that is a model's own code was chosen when the model was made.
-    switches = getattr(model, "_supports_attention_backend", False)
-    with plain_attention(model, "eager") if switches else contextlib.nullcontext():
-        output = model(input_ids=ids, use_cache=False, **({"logits_to_keep": count} if keeps else {}))
-    logits = output.logits[0, -count:].float()
-    # Some models rule out a part of their vocabulary.
-    ruled_out = logits == -torch.inf
-    if not bool((logits.isfinite() | ruled_out).all()) or bool(ruled_out.all(dim=-1).any()):
-        raise EngineLoadError(
-            f"the model computes NaN or infinity in {_name(model.dtype)}: its weights are corrupt ({_REMEDY}), or this "
-            "data type is too narrow for it (build with --dtype float32)"
-        )
-    # Logits come in the model's type, whose steps may be larger than what most of a vocabulary differs by.
-    step = _STEPS * torch.finfo(model.dtype).eps
-    spreads = []
-    for row, out in zip(logits, ruled_out, strict=True):
-        ruled_in = row[~out]
-        spread = float(ruled_in.std(correction=0))
-        if not spread:
-            raise EngineLoadError(f"the model finds all tokens equally likely, so its weights are empty: {_REMEDY}")
-        spreads.append(max(spread, step * float(ruled_in.abs().max())))
-    logprobs = logits.log_softmax(dim=-1)
-    best = logprobs.max(dim=-1)
-    compared = logprobs.gather(-1, torch.tensor(sample.token_ids, device=logits.device))
-    return Reference(compared.tolist(), list(zip(best.indices.tolist(), best.values.tolist(), strict=True)), spreads)
-
-
-def difference(samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype, *, in_fp8: bool = False) -> str | None:
-    """The worst difference between answers and the plain passes over them, in words; None if they are equal."""
-    allowed = _FP8_TOLERANCE if in_fp8 else _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
+    exact = dtype == torch.float32 and noise is None
+    tolerance = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
+    # What is wrong with long prompts alone, say, has not the median of all tokens.
+    of_all, of_one = tolerance, 2 * tolerance
+    if noise is not None:
+        of_all = max(of_all, _NOISE_FACTOR * noise.deviations)
+        of_one = max(of_one, _PROMPT_NOISE_FACTOR * noise.deviations)
     worst, words = 0.0, ""
     errors: list[list[float]] = []
     for sample, right in samples:
@@ -269,31 +249,36 @@ def difference(samples: Sequence[tuple[Sample, Reference]], dtype: torch.dtype, 
                     f"after a prompt of {len(sample.prompt)} tokens, token {i + 1} is {token_id}{said}, while the "
                     f"model's plain forward pass gives that {right.logprobs[i][0]:.4f}, and {best[0]} {best[1]:.4f}"
                 )
-    if dtype == torch.float32 and not in_fp8:
-        wrong = worst > allowed
-    else:
-        # What is wrong with long prompts alone, say, has not the median of all tokens.
-        medians = [statistics.median(own) for own in errors]
-        wrong = any(median > 2 * allowed for median in medians) or (
-            statistics.median(itertools.chain(*errors)) > allowed if errors else False
-        )
+    medians = [statistics.median(own) for own in errors]
+    middle = statistics.median(itertools.chain(*errors)) if errors else 0.0
+    logger.info(
+        "differences from the plain pass, in standard deviations of the logits: median %.4f, by prompt %s, largest "
+        "%.4f; allowed %.4f%s",
+        middle,
+        " ".join(f"{median:.4f}" for median in medians),
+        worst,
+        of_all,
+        ""
+        if noise is None
+        else f", rounding to FP8 alone makes {noise.deviations:.4f} ({noise.share:.1%} of the reach)",
+    )
+    wrong = worst > of_all if exact else middle > of_all or any(median > of_one for median in medians)
     return f"its answers are wrong: {words}" if wrong else None
 
 
-def changed_answer(
-    samples: Sequence[Sample], record: SelfTestRecord, dtype: torch.dtype, *, in_fp8: bool = False
-) -> str | None:
+def changed_answer(samples: Sequence[Sample], record: SelfTestRecord, dtype: torch.dtype) -> str | None:
     """A difference between answers and the recorded ones, in words; None if they are equal.
 
     Where rounding sends tokens to another expert now and then, that is not so if one answer of three differs.
     """
-    allowed = _FP8_REPLAY_TOLERANCE if in_fp8 else _REPLAY_TOLERANCES.get(dtype, 0.5)
+    allowed = record.replay_tolerance or _REPLAY_TOLERANCES.get(dtype, 0.5)
     changes = [
         change
         for sample, answer, logprobs in zip(samples, record.token_ids, record.logprobs, strict=True)
         if (change := _change(sample, answer, logprobs, allowed)) is not None
     ]
-    return changes[0] if len(changes) > (0 if dtype == torch.float32 and not in_fp8 else len(samples) // 2) else None
+    exact = dtype == torch.float32 and record.replay_tolerance is None
+    return changes[0] if len(changes) > (0 if exact else len(samples) // 2) else None
 
 
 def _change(sample: Sample, answer: Sequence[int], logprobs: Sequence[float], allowed: float) -> str | None:
@@ -311,9 +296,7 @@ def _change(sample: Sample, answer: Sequence[int], logprobs: Sequence[float], al
     return None
 
 
-def replay(
-    info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generate: Generate, *, in_fp8: bool = False
-) -> None:
+def replay(info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generate: Generate) -> None:
     """Compare the answers of an engine that serves nobody yet with the recorded ones.
 
     Raises:
@@ -324,17 +307,20 @@ def replay(
         if answers.failure:
             failure: str | None = logged.behind(answers.failure)
         else:
-            failure = changed_answer(answers.samples, record, dtype, in_fp8=in_fp8)
+            failure = changed_answer(answers.samples, record, dtype)
     if failure is not None:
         raise EngineLoadError(
             f"the model {info.model_name} does not answer as it did in its last self-test ({failure}), so its weights "
-            f"have changed or are corrupt: {_REMEDY}"
+            f"have changed or are corrupt: {REMEDY}"
         )
 
 
-def make_record(model: Any, choice: RunnerChoice, samples: Sequence[Sample]) -> SelfTestRecord:
-    """The record of a self-test that `choice` passed."""
-    kept = samples[:_REPLAYED_PROMPTS]
+def make_record(model: Any, choice: RunnerChoice, findings: Findings) -> SelfTestRecord:
+    """The record of a self-test that `choice` passed, without answers where those say nothing."""
+    noise, kept, tolerance = findings.noise, findings.samples[:_REPLAYED_PROMPTS], None
+    if noise is not None:
+        tolerance = round(max(_REPLAY_TOLERANCES[torch.bfloat16], _REPLAY_FACTOR * noise.largest), 5)
+        kept = kept if noise.share <= _MOST_REPLAYED_NOISE else []
     return SelfTestRecord(
         **_here(model),
         **_recorded(choice),
@@ -342,12 +328,18 @@ def make_record(model: Any, choice: RunnerChoice, samples: Sequence[Sample]) -> 
         token_ids=[sample.answer for sample in kept],
         logprobs=[[round(row[0], 5) for row in sample.logprobs] for sample in kept],
         quant_distance=getattr(model, "quant_distance", None),
+        fp8_noise=None if noise is None else round(noise.share, 5),
+        replay_tolerance=tolerance,
     )
 
 
 def recorded_choice(record: SelfTestRecord | None, model: Any, choices: Iterable[RunnerChoice]) -> RunnerChoice | None:
     """The one of `choices` with which `model` should give the recorded answers here; None if anything is different."""
-    if record is None or any(getattr(record, name) != value for name, value in _here(model).items()):
+    if (
+        record is None
+        or not record.prompts
+        or any(getattr(record, name) != value for name, value in _here(model).items())
+    ):
         return None
     same = (
         choice for choice in choices if all(getattr(record, name) == value for name, value in _recorded(choice).items())

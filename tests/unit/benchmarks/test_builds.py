@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.builds import FP8, Build, Result, attempt, distance_table, golden_table, speed_table
+from benchmarks.builds import (
+    FP8,
+    Build,
+    Plan,
+    Result,
+    attempt,
+    distance_table,
+    golden_table,
+    load_table,
+    measure,
+    speed_table,
+)
 from benchmarks.engine import Level, Variant
+from benchmarks.random_checkpoint import write
 from openai_bls.core.manifest import QuantDistance, load_manifest
 
 
@@ -20,11 +32,11 @@ def cells(table: str) -> list[list[str]]:
 
 def test_a_manifest(tmp_path: Path) -> None:
     checkpoint = tmp_path / "m"
-    folder = FP8[1].write(tmp_path, checkpoint, 7)
+    folder = FP8[1].write(tmp_path, checkpoint, 7, 99)
     manifest = load_manifest(folder)
-    assert (manifest.quant, manifest.max_batch_size, manifest.tensor_parallel_size) == ("fp8", 7, 1)
+    assert (manifest.quant, manifest.max_batch_size, manifest.max_model_len) == ("fp8", 7, 99)
     assert folder / manifest.checkpoint == checkpoint
-    assert load_manifest(Build("2 GPUs", 2).write(tmp_path, checkpoint, 7)).tensor_parallel_size == 2
+    assert load_manifest(Build("2 GPUs", 2).write(tmp_path, checkpoint, 7, 99)).tensor_parallel_size == 2
 
 
 def test_ratios_are_to_the_first_build() -> None:
@@ -59,3 +71,22 @@ def test_distances() -> None:
 def test_an_error_in_the_process_is_said() -> None:
     assert attempt(60, divmod, 7, 2) == ((3, 1), "")
     assert "ZeroDivisionError" in attempt(60, divmod, 7, 0)[1]
+
+
+def test_a_build_that_is_driven(tmp_path: Path) -> None:
+    write("tiny", tmp_path / "tiny", "cpu")
+    plan = Plan([1, 2], 4, [32, 9000], 60).fitting(tmp_path / "tiny")
+    result = measure(FP8[0], tmp_path, tmp_path / "tiny", plan, False)
+    assert result.speed.error == ""
+    assert [(one.concurrency, one.failed) for one in result.speed.levels] == [(1, 0), (2, 0)]
+    [row] = cells(load_table([result], (32, 9000)))
+    assert row[0] == "FP8 weights"
+    assert float(row[2]) > 0
+    assert row[3:] == ["n/a", "passed by continuous_batching with attention sdpa"]
+
+
+def test_a_build_that_is_refused(tmp_path: Path) -> None:
+    write("tiny", tmp_path / "tiny", "cpu")
+    result = measure(FP8[1], tmp_path, tmp_path / "tiny", Plan([1], 4, [], 60), False)
+    assert "kv_cache_dtype fp8 is for the attention paged on a GPU" in result.speed.error
+    assert cells(load_table([result], ())) == [["FP8 weights and KV cache", "n/a", "refused"]]

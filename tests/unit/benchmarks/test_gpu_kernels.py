@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.gpu_kernels import Model, fp8_products, markdown, packed_attention, small_kernels
+from benchmarks.gpu_kernels import Model, fp8_products, long_prompt, markdown, packed_attention, small_kernels
 
 MODEL = Model(heads=4, kv_heads=2, size=64, hidden=96, intermediate=128)
 
@@ -13,6 +13,7 @@ def test_contenders_agree() -> None:
     torch.manual_seed(0)
     cases, _ = small_kernels(MODEL, (1, 5))
     cases.append(packed_attention(MODEL, "2 × 256", [1, 1], [256, 256]))
+    cases.append(long_prompt(MODEL, 5, 3))
     cases += fp8_products(MODEL, (1,))
     for case in cases:
         assert len(case.us) > 1

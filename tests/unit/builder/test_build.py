@@ -105,8 +105,10 @@ def test_several_gpus(source: Path, repository: Path) -> None:
     manifest, _ = run(source, repository, tensor_parallel_size=2, self_test=False)
     assert manifest.tensor_parallel_size == 2
     assert "3 GPUs do not divide its 4 attention heads" in refusal(source, repository, tensor_parallel_size=3)
-    said = refusal(source, repository, tensor_parallel_size=2, lora=LoraOptions(max_loras=1))
-    assert "--lora-dir and --max-loras do not go with --tp-size" in said
+    manifest, _ = run(
+        source, repository, tensor_parallel_size=2, self_test=False, quant="fp8", lora=LoraOptions(max_loras=1)
+    )
+    assert (manifest.quant, manifest.lora.max_loras) == ("fp8", 1)
     assert run(source, repository, self_test=False)[0].tensor_parallel_size == 1
 
 

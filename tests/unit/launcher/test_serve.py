@@ -13,8 +13,7 @@ import pytest
 
 from openai_bls.commands import main as cli
 from openai_bls.commands.serve import serve_options
-from openai_bls.launcher import checks, readiness
-from openai_bls.launcher import serve as serve_module
+from openai_bls.launcher import checks, readiness, serve_plan
 from openai_bls.launcher.checks import with_tls
 from openai_bls.launcher.console import Console
 from openai_bls.launcher.doctor import doctor, examine
@@ -23,7 +22,8 @@ from openai_bls.launcher.examples import examples
 from openai_bls.launcher.ports import Ports
 from openai_bls.launcher.ranks import RankOptions
 from openai_bls.launcher.readiness import expected_models, get, not_ready, served_models
-from openai_bls.launcher.serve import ServeOptions, _log_path, triton_flags
+from openai_bls.launcher.serve import _log_path
+from openai_bls.launcher.serve_plan import ServeOptions, triton_flags
 from openai_bls.triton_models.render_configs import configure
 from tests.certificates import Authority
 
@@ -351,8 +351,8 @@ def test_serve_hands_the_certificate_on(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "openai_bls").mkdir()
     (tmp_path / "openai_bls" / "config.pbtxt").write_text('name: "openai_bls"\n')
     monkeypatch.setattr(checks, "check_repository", lambda repository: "")
-    monkeypatch.setattr(serve_module, "prepare", lambda flags: (None, ["tritonserver"], {}))
-    environment = serve_module.plan(replace(options, repository=tmp_path)).environment
+    monkeypatch.setattr(serve_plan, "prepare", lambda flags: (None, ["tritonserver"], {}))
+    environment = serve_plan.plan(replace(options, repository=tmp_path)).environment
     assert {name: value for name, value in environment.items() if "_SSL_" in name} == {
         "OPENAI_BLS_SSL_CERTFILE": str(tmp_path / "a.crt"),
         "OPENAI_BLS_SSL_KEYFILE": "/b.key",

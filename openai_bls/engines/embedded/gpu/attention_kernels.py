@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton
 
+from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.attention_programs import (
     decode_kernel,
     join_kernel,
@@ -32,6 +33,10 @@ _MIXED_ROWS = 64
 _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
 _MAX_SPLITS = 64  # shares of the keys of one sequence
+_FEW_SPLITS = 8
+"""Shares up to which the sequences of a decoding step nearly fill the device by themselves."""
+_LEAST_DECODE_TILES = 4
+"""Tiles of keys below which a share is not cut then: joining shares costs as much as some tiles."""
 _MIXED_SPLITS = 16
 """Shares of the keys of a block of queries in the mixed kernel, where contexts are long."""
 _LEAST_SHARE_TILES = 16
@@ -64,6 +69,7 @@ def decode_attention(
     page_size: int,
     scale: float,
     processors: int,
+    angles: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Attention of one new token a sequence over its pages; the new key and value are written there too.
 
@@ -78,6 +84,7 @@ def decode_attention(
         page_size: tokens of a page.
         scale: of the scores.
         processors: of the device.
+        angles: cosine and sine [sequences, size] of the position, if `query` and `new_key` are to be rotated by them.
 
     Returns:
         [sequences, heads, size].
@@ -86,13 +93,17 @@ def decode_attention(
     kv_heads = new_key.shape[1]
     dims = triton.next_power_of_2(size)
     splits = _splits(count * kv_heads, processors)
+    least = _LEAST_DECODE_TILES if splits <= _FEW_SPLITS else 1
     out = query.new_empty(count, heads, size)
     sums = query.new_empty((count, heads, splits, dims) if splits > 1 else (1,), dtype=torch.float32)
     stats = query.new_empty((count, heads, splits, 2) if splits > 1 else (1,), dtype=torch.float32)
+    cos, sin = (query, query) if angles is None else angles
     decode_kernel[(count, kv_heads, splits)](
         query,
         new_key,
         new_value,
+        cos,
+        sin,
         key_cache,
         value_cache,
         pages,
@@ -107,8 +118,10 @@ def decode_attention(
         new_key.stride(1),
         new_value.stride(0),
         new_value.stride(1),
+        cos.stride(0),
         key_cache.stride(0),
         pages.stride(0),
+        ROTATE=angles is not None,
         HEADS=heads,
         GROUP=heads // kv_heads,
         SIZE=size,
@@ -117,9 +130,11 @@ def decode_attention(
         DIMS=dims,
         TILE=_DECODE_TOKENS,
         SPLITS=splits,
+        LEAST_TILES=least,
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
+        **dependent_launch.options(query.device, early=False),
     )
     if splits > 1:
         join_kernel[(count, heads)](
@@ -132,7 +147,9 @@ def decode_attention(
             DIMS=dims,
             TILE=_DECODE_TOKENS,
             SPLITS=splits,
+            LEAST_TILES=least,
             num_warps=4,
+            **dependent_launch.options(query.device),
         )
     return out
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
+
 LEAST_SCORE = tl.constexpr(-1e30)
 
 
@@ -38,10 +40,28 @@ def narrowed(x, kind: tl.constexpr, LARGEST: tl.constexpr):
 
 
 @triton.jit
+def rotated(x, opposite, cos, sin, in_first_half):
+    """Rows with their rotary position embedding, rounded where transformers rounds.
+
+    Args:
+        x: rows of one half and the other.
+        opposite: the same with the halves exchanged.
+        cos: of the angles, float32.
+        sin: the same.
+        in_first_half: which numbers of a row are.
+    """
+    turned = tl.where(in_first_half, -opposite.to(tl.float32), opposite.to(tl.float32))
+    along = (x.to(tl.float32) * cos).to(x.dtype).to(tl.float32)
+    return (along + (turned * sin).to(x.dtype).to(tl.float32)).to(x.dtype)
+
+
+@triton.jit
 def decode_kernel(
     q_ptr,
     new_k_ptr,
     new_v_ptr,
+    cos_ptr,
+    sin_ptr,
     k_ptr,
     v_ptr,
     table_ptr,
@@ -56,8 +76,10 @@ def decode_kernel(
     new_k_head,
     new_v_token,
     new_v_head,
+    angle_token,
     slot_stride,
     table_stride,
+    ROTATE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     SIZE: tl.constexpr,
@@ -66,14 +88,22 @@ def decode_kernel(
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
     LARGEST: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
-    """One new token of one sequence, for the query heads that share a key head, over a share of the keys."""
+    """One new token of one sequence, for the query heads that share a key head, over a share of the keys.
+
+    With ROTATE, queries and the new key come without their position.
+    """
+    if DEPENDENT:
+        start_next()
+        wait()
     seq = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
-    share = tl.cdiv(tl.cdiv(length, TILE), SPLITS) * TILE
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
     first = split * share
     last = tl.minimum(length, first + share)
     rows = tl.arange(0, ROWS)
@@ -82,10 +112,22 @@ def decode_kernel(
     in_size = dims < SIZE
     head = kv_head * GROUP + rows
     q_mask = (rows < GROUP)[:, None] & in_size[None, :]
-    q = tl.load(q_ptr + seq.to(tl.int64) * q_token + head[:, None] * q_head + dims[None, :], mask=q_mask, other=0.0)
-    new_k = tl.load(new_k_ptr + seq.to(tl.int64) * new_k_token + kv_head * new_k_head + dims, mask=in_size, other=0.0)
-    new_v = tl.load(new_v_ptr + seq.to(tl.int64) * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
-    table = table_ptr + seq.to(tl.int64) * table_stride
+    token = seq.to(tl.int64)
+    q_at = q_ptr + token * q_token + head[:, None] * q_head
+    k_at = new_k_ptr + token * new_k_token + kv_head * new_k_head
+    q = tl.load(q_at + dims[None, :], mask=q_mask, other=0.0)
+    new_k = tl.load(k_at + dims, mask=in_size, other=0.0)
+    new_v = tl.load(new_v_ptr + token * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
+    if ROTATE:
+        in_first_half = dims < SIZE // 2
+        opposite = tl.where(in_first_half, dims + SIZE // 2, dims - SIZE // 2)
+        cos = tl.load(cos_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
+        other_q = tl.load(q_at + opposite[None, :], mask=q_mask, other=0.0)
+        other_k = tl.load(k_at + opposite, mask=in_size, other=0.0)
+        q = rotated(q, other_q, cos[None, :], sin[None, :], in_first_half[None, :])
+        new_k = rotated(new_k, other_k, cos, sin, in_first_half)
+    table = table_ptr + token * table_stride
     newest = length - 1
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -112,12 +154,12 @@ def decode_kernel(
         total = total * shrink + weight
         sums = sums * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
         best = higher
-    if SPLITS == 1:
+    if (length <= share) & (split == 0):
         result = tl.where((total > 0)[:, None], sums / total[:, None], 0.0)
-        to = out_ptr + (seq.to(tl.int64) * HEADS + head[:, None]) * SIZE + dims[None, :]
+        to = out_ptr + (token * HEADS + head[:, None]) * SIZE + dims[None, :]
         tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
     elif first < last:
-        row = (seq.to(tl.int64) * HEADS + head) * SPLITS + split
+        row = (token * HEADS + head) * SPLITS + split
         tl.store(sums_ptr + row[:, None] * DIMS + dims[None, :], sums, mask=(rows < GROUP)[:, None])
         tl.store(stats_ptr + row * 2, best, mask=rows < GROUP)
         tl.store(stats_ptr + row * 2 + 1, total, mask=rows < GROUP)
@@ -134,24 +176,28 @@ def join_kernel(
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
-    """Put the shares of `decode_kernel` together."""
+    """Put the shares of `decode_kernel` together, where there is more than one."""
+    if DEPENDENT:
+        start_next()
+        wait()
     seq = tl.program_id(0)
     row = seq.to(tl.int64) * HEADS + tl.program_id(1)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
-    share = tl.cdiv(tl.cdiv(length, TILE), SPLITS) * TILE
-    splits = tl.arange(0, SPLITS)
-    dims = tl.arange(0, DIMS)
-    used = splits * share < length
-    best = tl.load(stats_ptr + (row * SPLITS + splits) * 2, mask=used, other=float("-inf"))
-    total = tl.load(stats_ptr + (row * SPLITS + splits) * 2 + 1, mask=used, other=0.0)
-    weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
-    whole = tl.sum(weights * total, 0)
-    at = sums_ptr + (row * SPLITS + splits)[:, None] * DIMS + dims[None, :]
-    sums = tl.load(at, mask=used[:, None], other=0.0)
-    result = tl.sum(sums * weights[:, None], 0)
-    result = tl.where(whole > 0, result / whole, 0.0)
-    tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
+    if length > share:
+        splits = tl.arange(0, SPLITS)
+        dims = tl.arange(0, DIMS)
+        used = splits * share < length
+        best = tl.load(stats_ptr + (row * SPLITS + splits) * 2, mask=used, other=float("-inf"))
+        total = tl.load(stats_ptr + (row * SPLITS + splits) * 2 + 1, mask=used, other=0.0)
+        weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
+        at = sums_ptr + (row * SPLITS + splits)[:, None] * DIMS + dims[None, :]
+        sums = tl.load(at, mask=used[:, None], other=0.0)
+        result = tl.sum(sums * weights[:, None], 0) / tl.sum(weights * total, 0)
+        tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
 @triton.jit(do_not_specialize=["count", "most_queries"])

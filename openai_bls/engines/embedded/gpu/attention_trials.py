@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -39,20 +40,27 @@ def _pieces(rows: torch.Tensor, lengths: list[int]) -> tuple[torch.Tensor, ...]:
     return tuple(rows[: sum(lengths)].split(lengths))
 
 
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding of [tokens, heads, size]."""
+    left, right = x.chunk(2, -1)
+    return x * cos[:, None] + torch.cat([-right, left], -1) * sin[:, None]
+
+
 def try_paged(
     device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int, cache_dtype: torch.dtype
 ) -> None:
     """Decoding and a mixed step on random numbers; raises if they do not run or are wrong."""
     from openai_bls.engines.embedded.gpu import attention_kernels
 
-    page_size, keys, scale = 16, [1, 33, 200], size**-0.5
+    # A page and a table as the engine has them, for which the kernels are compiled anyway.
+    page_size, keys, scale = 32, [1, 33, 200], size**-0.5
     random = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=random, device=device, dtype=dtype)
 
-    pages = torch.randperm(60, generator=random, device=device).to(torch.int32).view(3, 20)
-    key_cache, value_cache = (normal(60 * page_size, kv_heads, size).to(cache_dtype) for _ in range(2))
+    pages = torch.randperm(96, generator=random, device=device).to(torch.int32).view(3, 32)
+    key_cache, value_cache = (normal(96 * page_size, kv_heads, size).to(cache_dtype) for _ in range(2))
     key_ends = ends(keys, device)
     slots = torch.cat(
         [
@@ -61,11 +69,16 @@ def try_paged(
         ]
     )
     last = slots[key_ends[1:].long() - 1]
-    q, k, v = normal(3, heads, size), normal(3, kv_heads, size), normal(3, kv_heads, size)
-    for processors in (1, attention_kernels.processors(device)):
+    plain = normal(3, heads, size), normal(3, kv_heads, size), normal(3, kv_heads, size)
+    half = normal(3, size // 2)
+    cos, sin = (torch.cat([x, x], -1) for x in (half.cos(), half.sin()))
+    for processors, angles in itertools.product((1, attention_kernels.processors(device)), (None, (cos, sin))):
+        q, k, v = plain
         out = attention_kernels.decode_attention(
-            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, processors
+            q, k, v, key_cache, value_cache, pages, key_ends, page_size, scale, processors, angles
         )
+        if angles is not None:
+            q, k = (_rotated(x, cos, sin) for x in (q, k))
         wide_keys, wide_values = key_cache.to(dtype), value_cache.to(dtype)
         written = (wide_keys[last], wide_values[last])
         wide_keys[last], wide_values[last] = k, v  # which are not rounded in their own step

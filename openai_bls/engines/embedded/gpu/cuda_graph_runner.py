@@ -1,8 +1,9 @@
 """Model runner that replays CUDA graphs, in the place of transformers' own.
 
-A step is a forward pass and the sampling of the next tokens. Only the pass is captured, so that a graph depends on
-shapes alone and a greedy step pays for no sampling. Steps are padded to a ladder of sizes, each with its own graph;
-prompts beyond the ladder keep the GPU busy without one. All graphs exist before the first request.
+A step is a forward pass and the sampling of the next tokens. The pass is captured with the choice of the likeliest
+tokens, so that a greedy step is one graph; whatever else is sampled comes after it. Steps are padded to a ladder of
+sizes, each with its own graph; prompts beyond the ladder keep the GPU busy without one. All graphs exist before the
+first request.
 
 When steps overlap, a step under a grammar launches its forward pass with the tokens that the step before left on the
 device. While the pass runs, the host takes in those tokens and computes the bitmasks; then it launches the sampling.
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 _LADDER = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512, 640, 768, 896, 1024)
 _LONG = 2**30  # tokens, more than any sequence has
 _LEAST_PROMPT = 16  # tokens of the smallest step with prompts that is captured
+_MOST_MEASURED = 2112  # tokens: larger steps take longer than a sequence that decodes should wait
 
 
 _GraphKey = tuple[int, int, bool, bool, bool]
@@ -39,6 +41,11 @@ _GraphKey = tuple[int, int, bool, bool, bool]
 
 class TokenSampler(Protocol):
     """Sampler of the next tokens."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if the next tokens are the likeliest ones, all of them."""
+        ...
 
     @property
     def needs_last_tokens(self) -> bool:
@@ -62,6 +69,19 @@ def padded(count: int, steps: tuple[int, ...]) -> int:
     """The least of `steps` that holds `count`, or `count` itself beyond them."""
     place = bisect.bisect_left(steps, count)
     return steps[place] if place < len(steps) else count
+
+
+class _Memory:
+    """Memory of a tensor for as long as nobody else writes there, without a share in it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        rows = tensor.view(torch.int8)
+        self.__cuda_array_interface__ = {
+            "shape": tuple(rows.shape),
+            "typestr": "|i1",
+            "data": (rows.data_ptr(), False),
+            "version": 3,
+        }
 
 
 class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
@@ -92,14 +112,15 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         self._sampler = sampler
         self._update_last_step = update_last_step
         self._graphs_allowed = graphs
-        self._graphs: dict[_GraphKey, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[_GraphKey, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        """Graphs and the logits that each leaves, until another is replayed: all graphs share one pool of memory."""
         self._pool: Any = None
-        self._logits: torch.Tensor | None = None
         most = self.cb_config.max_requests_per_batch
         self._decode_steps = ladder(most)
         limit = min(_LADDER[-1], self.cache.max_batch_tokens)
         self._prompt_steps = tuple(step for step in _LADDER if paged and _LEAST_PROMPT <= step <= limit)
         self._paged = paged
+        self._counters = torch.zeros(most, dtype=torch.int32, device=self.cache.device) if paged else None
         self._peers = peers
         self._longest: int | None = None
         """Tokens of the longest sequence for which warm-up makes graphs; None: those of the step."""
@@ -130,17 +151,20 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         rows = len(host.req_id_to_new_token_position)
 
         def forward() -> torch.Tensor:
-            ios.carry_over_tokens(batch_data["input_ids"], carry_over, previous)
+            self._carry_over(batch_data["input_ids"], carry_over, previous)
             if self._peers is not None:
                 self._peers.share(batch_data["input_ids"])
             logits: torch.Tensor = model(**batch_data).logits
-            return logits[0] if "logits_to_keep" in batch_data else logits[0, batch_data["logits_indices"]]
+            logits = logits[0] if "logits_to_keep" in batch_data else logits[0, batch_data["logits_indices"]]
+            logits = logits.contiguous()
+            self._choose_likeliest(logits, output[0])
+            return logits
 
         stream = ios.compute_stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
             with self._on_all_ranks(host):
                 logits = self._forward(host, forward, batch_data)
-            if rows:
+            if rows and not self._sampler.is_greedy:
                 if self._asynchronous and self._sampler.needs_last_tokens:
                     self._update_last_step()
                 last_ids = batch_data["input_ids"][0, batch_data["logits_indices"][:rows]]
@@ -151,6 +175,24 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         """Run the step of rank 0, which alone samples."""
         self._longest = longest
         self.compute_batch(model, batch_data)
+
+    def _carry_over(self, token_ids: torch.Tensor, rows: torch.Tensor, previous: torch.Tensor) -> None:
+        """Put the tokens of the step before into the inputs of this one, where steps overlap."""
+        if self._counters is None or not token_ids.is_cuda:
+            self.inputs_and_outputs.carry_over_tokens(token_ids, rows, previous)
+        elif self._asynchronous:
+            from openai_bls.engines.embedded.gpu import fused_kernels
+
+            fused_kernels.carry_over(token_ids, rows, previous[0])
+
+    def _choose_likeliest(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Write the likeliest token of each row of `logits` into `tokens`."""
+        if self._counters is None or not logits.is_cuda:
+            tokens[: len(logits)].copy_(logits.argmax(dim=-1))
+        else:
+            from openai_bls.engines.embedded.gpu import fused_kernels
+
+            fused_kernels.argmax(logits, tokens, self._counters)
 
     def _on_all_ranks(self, host: Any) -> contextlib.AbstractContextManager[None]:
         """A forward pass with the inputs that `host` holds."""
@@ -176,26 +218,28 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             return forward()
         pair = self.inputs_and_outputs.current_pair if self._asynchronous else 0
         key = (pair, size, bool(host.use_block_table), host.max_kv_read > 0, batch_data.get("split_keys", False))
-        graph = self._graphs.get(key)
-        if graph is not None:
-            graph.replay()
-            assert self._logits is not None
-            return self._logits
-        logits = forward()
-        self._capture(key, forward, logits)
+        if key not in self._graphs:
+            # What is made on first use must exist before a capture; the other set of inputs has seen to that.
+            is_known = (1 - pair, *key[1:]) in self._graphs
+            logits = None if is_known else forward()
+            self._capture(key, forward)
+            if key not in self._graphs:
+                return forward() if logits is None else logits
+            if logits is not None:
+                return logits
+        graph, logits = self._graphs[key]
+        graph.replay()
         return logits
 
-    def _capture(self, key: _GraphKey, forward: Callable[[], torch.Tensor], like: torch.Tensor) -> None:
+    def _capture(self, key: _GraphKey, forward: Callable[[], torch.Tensor]) -> None:
         """Add the graph for `key`. A step that cannot be captured ends all capturing: the engine goes on without."""
-        if self._logits is None:
-            self._logits = like.new_empty(self.cb_config.max_requests_per_batch, like.shape[-1])
+        if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 logits = forward()
-                self._logits[: logits.shape[0]].copy_(logits)
             finally:
                 graph.capture_end()
         except Exception as error:
@@ -204,7 +248,8 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             self._graphs_allowed = False
             torch.cuda.synchronize()
             return
-        self._graphs[key] = graph
+        # Were these tensors kept, each graph would need memory of its own for them.
+        self._graphs[key] = graph, torch.as_tensor(_Memory(logits), device=logits.device).view(logits.dtype)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def warmup(self, model: Any) -> None:
@@ -237,7 +282,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
 
     def _measure_steps(self, model: Any, page: int) -> StepTimes:
         """Times of steps with one prompt, by the number of tokens."""
-        most = self.cache.max_batch_tokens - page
+        most = min(self.cache.max_batch_tokens, _MOST_MEASURED) - page
         captured = (0, *self._prompt_steps)
         sizes = [*captured[1:], *range(captured[-1] + 256, most, 256)]
         seconds: list[tuple[int, float]] = []

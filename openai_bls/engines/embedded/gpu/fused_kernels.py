@@ -9,15 +9,43 @@ import torch
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu import dependent_launch
+from openai_bls.engines.embedded.gpu.attention_kernels import largest
+from openai_bls.engines.embedded.gpu.attention_programs import narrowed
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
+
 
 @triton.jit
-def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, epsilon, x_row, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _rms_norm_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    sum_ptr,
+    out_ptr,
+    epsilon,
+    x_row,
+    residual_row,
+    ADD: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """One row; with ADD, of the sum with a row of the residual stream, which is written as well."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
-    x = tl.load(x_ptr + row * x_row + columns, mask=mask, other=0.0).to(tl.float32)
-    scaled = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
+    if DEPENDENT:
+        start_next()
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
+    if DEPENDENT:
+        wait()
+    x = tl.load(x_ptr + row * x_row + columns, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        x += tl.load(residual_ptr + row * residual_row + columns, mask=mask, other=0.0).to(tl.float32)
+        total = x.to(sum_ptr.dtype.element_ty)
+        tl.store(sum_ptr + row * SIZE + columns, total, mask=mask)
+        x = total.to(tl.float32)
+    scaled = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
     rounded = scaled.to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + row * SIZE + columns, (rounded * weight).to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -41,18 +69,29 @@ def _rotary_kernel(
     sin_ptr,
     q_out_ptr,
     k_out_ptr,
+    v_ptr,
+    v_out_ptr,
+    slots_ptr,
     q_token,
     q_head,
     k_token,
     k_head,
+    v_token,
+    v_head,
     angle_token,
+    k_out_row,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HALF: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    CACHED: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):
-    """All heads of one token: rows of the block are heads, queries first."""
+    """All heads of one token: rows of the block are heads, queries first.
+
+    With CACHED, the keys and the values go to the token's slot of a cache.
+    """
     token = tl.program_id(0).to(tl.int64)
     rows = tl.arange(0, WIDTH)
     columns = tl.arange(0, BLOCK)
@@ -77,22 +116,133 @@ def _rotary_kernel(
     new_left = (left * cos_l).to(kind).to(tl.float32) + (-right * sin_l).to(kind).to(tl.float32)
     new_right = (right * cos_r).to(kind).to(tl.float32) + (left * sin_r).to(kind).to(tl.float32)
     q_to = (token * HEADS + rows[:, None]) * 2 * HALF + columns[None, :]
-    k_to = (token * KV_HEADS + kv_row[:, None]) * 2 * HALF + columns[None, :]
+    out_row = tl.load(slots_ptr + token).to(tl.int64) if CACHED else token
+    k_to = out_row * k_out_row + kv_row[:, None] * 2 * HALF + columns[None, :]
+    k_kind: tl.constexpr = k_out_ptr.dtype.element_ty
     tl.store(q_out_ptr + q_to, new_left.to(kind), mask=q_mask)
     tl.store(q_out_ptr + q_to + HALF, new_right.to(kind), mask=q_mask)
-    tl.store(k_out_ptr + k_to, new_left.to(kind), mask=k_mask)
-    tl.store(k_out_ptr + k_to + HALF, new_right.to(kind), mask=k_mask)
+    tl.store(k_out_ptr + k_to, narrowed(new_left.to(kind), k_kind, LARGEST), mask=k_mask)
+    tl.store(k_out_ptr + k_to + HALF, narrowed(new_right.to(kind), k_kind, LARGEST), mask=k_mask)
+    if CACHED:
+        v_at = v_ptr + token * v_token + kv_row[:, None] * v_head + columns[None, :]
+        left = tl.load(v_at, mask=k_mask, other=0.0)
+        right = tl.load(v_at + HALF, mask=k_mask, other=0.0)
+        tl.store(v_out_ptr + k_to, narrowed(left, k_kind, LARGEST), mask=k_mask)
+        tl.store(v_out_ptr + k_to + HALF, narrowed(right, k_kind, LARGEST), mask=k_mask)
+
+
+@triton.jit
+def _angles_kernel(position_ptr, frequency_ptr, cos_ptr, sin_ptr, scaling, HALF: tl.constexpr, BLOCK: tl.constexpr):
+    """Cosine and sine of one token's angles, which are the same for both halves of a head."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < HALF
+    frequency = tl.load(frequency_ptr + columns, mask=mask, other=0.0)
+    angle = tl.load(position_ptr + token).to(tl.float32) * frequency
+    cos = (tl.cos(angle) * scaling).to(cos_ptr.dtype.element_ty)
+    sin = (tl.sin(angle) * scaling).to(sin_ptr.dtype.element_ty)
+    to = token * 2 * HALF + columns
+    tl.store(cos_ptr + to, cos, mask=mask)
+    tl.store(cos_ptr + to + HALF, cos, mask=mask)
+    tl.store(sin_ptr + to, sin, mask=mask)
+    tl.store(sin_ptr + to + HALF, sin, mask=mask)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _carry_over_kernel(ids_ptr, carried_ptr, previous_ptr, count, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < count
+    row = tl.load(carried_ptr + place, mask=mask, other=-1)
+    tl.store(ids_ptr + place, tl.load(previous_ptr + row, mask=row >= 0, other=0), mask=row >= 0)
+
+
+@triton.jit
+def _first_highest(values, places):
+    """The highest of `values`, and the least of `places` that it is at."""
+    highest = tl.max(values, 0)
+    return highest, tl.min(tl.where(values == highest, places, 2147483647), 0)
+
+
+@triton.jit(do_not_specialize=["size", "row_stride"])
+def _argmax_kernel(
+    x_ptr,
+    out_ptr,
+    values_ptr,
+    places_ptr,
+    counters_ptr,
+    size,
+    row_stride,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A share of one row; the last program of a row to arrive puts the shares together."""
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    share = tl.cdiv(tl.cdiv(size, BLOCK), SPLITS) * BLOCK
+    first = split * share
+    last = tl.minimum(size, first + share)
+    columns = tl.arange(0, BLOCK)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    places = tl.minimum(first + columns, size - 1)
+    for start in range(first, last, BLOCK):
+        place = start + columns
+        x = tl.load(x_ptr + row * row_stride + place, mask=place < last, other=float("-inf")).to(tl.float32)
+        higher = x > best
+        best = tl.where(higher, x, best)
+        places = tl.where(higher, place, places)
+    highest, found = _first_highest(best, places)
+    tl.store(values_ptr + row * SPLITS + split, highest)
+    tl.store(places_ptr + row * SPLITS + split, found)
+    tl.debug_barrier()  # so that both are written
+    if tl.atomic_add(counters_ptr + row, 1, sem="acq_rel") == SPLITS - 1:
+        tl.store(counters_ptr + row, 0)
+        splits = row * SPLITS + tl.arange(0, SPLITS)
+        highest, found = _first_highest(tl.load(values_ptr + splits), tl.load(places_ptr + splits))
+        tl.store(out_ptr + row, found)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """`weight * x / rms(x)` over the last dimension, rounded as transformers does."""
-    size = x.shape[-1]
-    flat = x.reshape(-1, size)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _rms_norm_kernel[(flat.shape[0],)](
-        flat, weight, out, epsilon, flat.stride(0), SIZE=size, BLOCK=triton.next_power_of_2(size), num_warps=8
-    )
+    _norm_rows(x, None, weight, epsilon, None, out)
     return out
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`residual + x`, and `rms_norm` of that."""
+    total, out = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    _norm_rows(x, residual, weight, epsilon, total, out)
+    return total, out
+
+
+def _norm_rows(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    epsilon: float,
+    total: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    size = x.shape[-1]
+    rows = x.reshape(-1, size)
+    residual = rows if residual is None else residual.reshape(-1, size)
+    _rms_norm_kernel[(rows.shape[0],)](
+        rows,
+        residual,
+        weight,
+        out if total is None else total,
+        out,
+        epsilon,
+        rows.stride(0),
+        residual.stride(0),
+        ADD=total is not None,
+        SIZE=size,
+        BLOCK=triton.next_power_of_2(size),
+        num_warps=8,
+        **dependent_launch.options(x.device),
+    )
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -113,10 +263,51 @@ def rotary(
 
     `unsqueeze_dim` is there because transformers has it; only 1 is meant.
     """
-    _, heads, tokens, size = q.shape
+    k_out = k.new_empty(k.shape[2], k.shape[1], k.shape[3])
+    q_out = _rotate(q[0].transpose(0, 1), k[0].transpose(0, 1), (cos[0], sin[0]), k_out)
+    return q_out.transpose(0, 1).unsqueeze(0), k_out.transpose(0, 1).unsqueeze(0)
+
+
+def rotary_to_cache(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor],
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+) -> torch.Tensor:
+    """Rotary position embedding of queries, and of keys that go to a cache with their values.
+
+    Args:
+        q: [tokens, heads, size].
+        k: [tokens, key heads, size].
+        v: the same.
+        angles: cosine and sine, [tokens, size].
+        key_cache: [slots, key heads, size], rows contiguous; in the type of `k` or in FP8.
+        value_cache: the same.
+        slots: int64, the slot of each token.
+
+    Returns:
+        The queries.
+    """
+    return _rotate(q, k, angles, key_cache, v, value_cache, slots)
+
+
+def _rotate(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor],
+    k_out: torch.Tensor,
+    v: torch.Tensor | None = None,
+    v_out: torch.Tensor | None = None,
+    slots: torch.Tensor | None = None,
+) -> torch.Tensor:
+    cos, sin = angles
+    tokens, heads, size = q.shape
     kv_heads = k.shape[1]
-    q_out = q.new_empty(1, tokens, heads, size)
-    k_out = k.new_empty(1, tokens, kv_heads, size)
+    q_out = q.new_empty(q.shape)
+    v = k if v is None else v
     _rotary_kernel[(tokens,)](
         q,
         k,
@@ -124,16 +315,87 @@ def rotary(
         sin,
         q_out,
         k_out,
-        q.stride(2),
+        v,
+        v_out,
+        slots,
+        q.stride(0),
         q.stride(1),
-        k.stride(2),
+        k.stride(0),
         k.stride(1),
-        cos.stride(1),
+        v.stride(0),
+        v.stride(1),
+        cos.stride(0),
+        k_out.stride(0),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HALF=size // 2,
         WIDTH=triton.next_power_of_2(heads + kv_heads),
         BLOCK=triton.next_power_of_2(size // 2),
+        CACHED=slots is not None,
+        LARGEST=largest(k_out.dtype),
         num_warps=4,
     )
-    return q_out.transpose(1, 2), k_out.transpose(1, 2)
+    return q_out
+
+
+def angles(
+    positions: torch.Tensor, frequencies: torch.Tensor, scaling: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of rotary position embedding, [..., 2 * frequencies].
+
+    Args:
+        positions: integers, contiguous.
+        frequencies: float32 [frequencies].
+        scaling: of the result.
+        dtype: of the result.
+    """
+    half = len(frequencies)
+    shape = (*positions.shape, 2 * half)
+    cos, sin = (torch.empty(shape, dtype=dtype, device=positions.device) for _ in range(2))
+    _angles_kernel[(positions.numel(),)](
+        positions, frequencies, cos, sin, scaling, HALF=half, BLOCK=triton.next_power_of_2(half), num_warps=1
+    )
+    return cos, sin
+
+
+def carry_over(token_ids: torch.Tensor, rows: torch.Tensor, previous: torch.Tensor) -> None:
+    """Put tokens of the step before into a step's inputs.
+
+    Args:
+        token_ids: int32 [1, tokens], contiguous; written.
+        rows: int32, at least as many: the index in `previous` of each, or -1 for one that stays as it is.
+        previous: int32, the tokens of the step before.
+    """
+    count = token_ids.shape[1]
+    _carry_over_kernel[(triton.cdiv(count, 256),)](token_ids, rows, previous, count, BLOCK=256, num_warps=4)
+
+
+_ARGMAX_PROGRAMS = 512
+"""Programs that fill a GPU."""
+_ARGMAX_SPLITS = 64
+"""Most shares of a row."""
+
+
+def argmax(x: torch.Tensor, out: torch.Tensor, counters: torch.Tensor) -> None:
+    """Index of the highest number of each row, the first of several.
+
+    Args:
+        x: [rows, size], a row's numbers contiguous.
+        out: int32 [rows], contiguous; written.
+        counters: int32, a zero for each row, which are zeros again afterwards; of one stream.
+    """
+    rows, size = x.shape
+    splits = max(1, min(_ARGMAX_SPLITS, triton.next_power_of_2(triton.cdiv(_ARGMAX_PROGRAMS, max(1, rows)))))
+    values = x.new_empty((rows, splits), dtype=torch.float32)
+    _argmax_kernel[(rows, splits)](
+        x,
+        out,
+        values,
+        torch.empty_like(values, dtype=torch.int32),
+        counters,
+        size,
+        x.stride(0),
+        SPLITS=splits,
+        BLOCK=2048,
+        num_warps=8,
+    )

@@ -8,6 +8,7 @@ Rounding is transformers' own, so answers stay the same but for the order of sum
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -18,71 +19,143 @@ from torch import nn
 
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear, joined
+from openai_bls.engines.embedded.gpu.fused_attention import PROJECTIONS, fuse_attention
+from openai_bls.engines.embedded.gpu.fusion_trials import close, install, leave, normal
+from openai_bls.engines.embedded.runner_choice import LENGTH_DEPENDENT_ROPE
 
 logger = logging.getLogger(__name__)
 
-_CLOSE = 0.02  # relative to the largest value
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+_PRE_NORM = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+"""Modules of a decoder layer that adds to the residual stream twice, each time what it computes from a norm of that."""
 
 
 def fuse(model: Any) -> dict[str, int]:
     """Replace what can be replaced in `model`, on a GPU and in half precision; returns how many of which kind."""
-    counts = dict.fromkeys(("norms", "rotations", "gates", "projections", "vectors"), 0)
+    counts = dict.fromkeys(("norms", "angles", "rotations", "gates", "projections", "vectors", "attentions", "adds"), 0)
     for module in model.modules():
         try:
             counts["norms"] += _fuse_norm(module)
             counts["gates"] += _fuse_gate(module)
             counts["projections"] += _fuse_projections(module)
+            counts["angles"] += _fuse_angles(module)
             counts["rotations"] += _fuse_rotation(module)
             counts["vectors"] += _use_vector_kernel(module)
+            counts["attentions"] += fuse_attention(module)
         except Exception as error:  # of compilers and drivers
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
             module.__dict__.pop("forward", None)
+    for layer, norm in norms_after(model):
+        try:
+            counts["adds"] += _fuse_adds(layer, norm)
+        except Exception as error:
+            logger.warning("%s is left as it is: %s", type(layer).__name__, first_line(error))
     if model.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # of the weights that were put together
     return counts
 
 
-def _close(found: Iterable[torch.Tensor], wanted: Iterable[torch.Tensor]) -> bool:
-    return all(
-        bool((a.float() - b.float()).abs().max() <= _CLOSE * b.float().abs().max())
-        for a, b in zip(found, wanted, strict=True)
-    )
+class FusedNorm:
+    """RMS norm, which may have been computed together with the residual add before it."""
 
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        from openai_bls.engines.embedded.gpu import fused_kernels
 
-def _normal(*shape: int, of: Any) -> torch.Tensor:
-    """Random numbers in the type of what the layer `of` takes."""
-    dtype = of.input_dtype if isinstance(of, Fp8Linear) else of.weight.dtype
-    return torch.randn(*shape, dtype=dtype, device=of.weight.device)
+        self.add_norm = fused_kernels.add_rms_norm
+        """From `(x, residual, weight, epsilon)` the sum of the first two, and its norm. May be replaced by one that
+        sums `x` over ranks as well."""
+        self._rms_norm = fused_kernels.rms_norm
+        self._weight, self._epsilon = weight, epsilon
+        self._ready: tuple[torch.Tensor, torch.Tensor] | None = None
 
+    def add(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The sum, whose norm is kept until it is asked for."""
+        self._ready = self.add_norm(x, residual, self._weight, self._epsilon)
+        return self._ready[0]
 
-def _install(module: Any, forward: Callable[..., Any], layer: Any) -> int:
-    """Make `forward` the module's, if it agrees with the original on random rows such as `layer` takes."""
-    with torch.no_grad():
-        for rows in (1, 3):
-            trial = _normal(1, rows, layer.weight.shape[-1], of=layer)
-            if not _close([forward(trial)], [type(module).forward(module, trial)]):
-                logger.warning("%s is left as it is: a trial came out different", type(module).__name__)
-                return 0
-    module.forward = forward
-    return 1
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The norm, as the module's `forward`."""
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0] is hidden_states:
+            return ready[1]
+        return self._rms_norm(hidden_states, self._weight, self._epsilon)
 
 
 def _fuse_norm(module: Any) -> int:
     if not type(module).__name__.endswith("RMSNorm") or not hasattr(module, "variance_epsilon"):
         return 0
-    from openai_bls.engines.embedded.gpu.fused_kernels import rms_norm
+    if module.weight.dim() != 1:
+        return 0
+    return install(module, FusedNorm(module.weight, module.variance_epsilon), module)
 
-    weight, epsilon = module.weight, module.variance_epsilon
-    if weight.dim() != 1:
+
+def norms_after(model: Any) -> list[tuple[Any, Any]]:
+    """Decoder layers, each with the norm that its output goes to."""
+    found = []
+    for module in model.modules():
+        layers = getattr(module, "layers", None)
+        if isinstance(layers, nn.ModuleList) and hasattr(module, "norm"):
+            norms = [*(getattr(layer, "input_layernorm", None) for layer in layers[1:]), module.norm]
+            found += list(zip(layers, norms, strict=True))
+    return found
+
+
+def _fuse_adds(layer: Any, norm_after: Any) -> int:
+    """Let the residual adds of a decoder layer be computed with the norms that follow them."""
+    if {name for name, _ in layer.named_children()} != _PRE_NORM:
+        return 0
+    within, after = (getattr(norm, "forward", None) for norm in (layer.post_attention_layernorm, norm_after))
+    if not isinstance(within, FusedNorm) or not isinstance(after, FusedNorm):
         return 0
 
-    def forward(hidden_states: torch.Tensor) -> torch.Tensor:
-        return rms_norm(hidden_states, weight, epsilon)
+    def forward(hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **kwargs)
+        hidden_states = within.add(hidden_states, attended)
+        return after.add(hidden_states, layer.mlp(layer.post_attention_layernorm(hidden_states)))
 
-    return _install(module, forward, module)
+    if not _adds_alike(layer, forward, norm_after):
+        return leave(layer)
+    layer.forward = forward
+    return 1
+
+
+class _Moved(nn.Module):  # type: ignore[misc]
+    """What attention and the feed-forward layer are in a trial: the input, its numbers moved by some places."""
+
+    def __init__(self, places: int, *more: None) -> None:
+        super().__init__()
+        self._places, self._more = places, more
+        self.asked: list[Any] = []
+        """Other arguments of each call."""
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.asked.append((args, kwargs))
+        moved = hidden_states.roll(self._places, -1)
+        return (moved, *self._more) if self._more else moved
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _adds_alike(layer: Any, forward: Callable[..., torch.Tensor], norm_after: Any) -> bool:
+    """True if `forward` does with attention and the feed-forward layer what the original of `layer` does."""
+    original = type(layer).forward
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = [name for name, parameter in inspect.signature(original).parameters.items() if parameter.kind in kinds]
+    arguments = {name: object() for name in (*named[2:], "another")}  # after the layer itself and its input
+    stand_ins = {"self_attn": _Moved(1, None), "mlp": _Moved(2)}
+    before = {name: layer._modules[name] for name in stand_ins}
+    weight = layer.input_layernorm.weight
+    layer._modules.update(stand_ins)
+    try:
+        for rows in (1, 3):
+            trial = normal(1, rows, len(weight), of=layer.input_layernorm)
+            wanted, found = original(layer, trial, **arguments), forward(trial, **arguments)
+            if not close([found, norm_after(found)], [wanted, type(norm_after).forward(norm_after, wanted)]):
+                return False
+    finally:
+        layer._modules.update(before)
+    calls = [stand_in.asked for stand_in in stand_ins.values()]
+    return all(asked[0::2] == asked[1::2] for asked in calls)
 
 
 def _are_plain(layers: Iterable[Any]) -> bool:
@@ -119,11 +192,11 @@ class _Joined:
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """`silu(gate) * up`, the gate's outputs being the first half."""
-        from openai_bls.engines.embedded.gpu import vector_kernels
+        from openai_bls.engines.embedded.gpu import few_rows_kernels
         from openai_bls.engines.embedded.gpu.fused_kernels import silu_mul
 
-        if vector_kernels.is_vector(x):
-            return vector_kernels.gated_linear(x, self.weight, self.bias)
+        if few_rows_kernels.takes(x):
+            return few_rows_kernels.gated_linear(x, self.weight, self.bias)
         return silu_mul(nn.functional.linear(x, self.weight, self.bias))
 
 
@@ -143,7 +216,7 @@ def _fuse_gate(module: Any) -> int:
     def forward(x: torch.Tensor) -> Any:
         return down(both.gated(x))
 
-    return _install(module, forward, module.gate_proj)
+    return install(module, forward, module.gate_proj)
 
 
 def _use_vector_kernel(module: Any) -> int:
@@ -152,14 +225,14 @@ def _use_vector_kernel(module: Any) -> int:
         return 0
     if not module.weight.is_contiguous() or module.weight.untyped_storage().nbytes() != module.weight.nbytes:
         return 0
-    return _install(module, functools.partial(_linear, weight=module.weight, bias=module.bias), module)
+    return install(module, functools.partial(_linear, weight=module.weight, bias=module.bias), module)
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    from openai_bls.engines.embedded.gpu import vector_kernels
+    from openai_bls.engines.embedded.gpu import few_rows_kernels
 
-    if vector_kernels.is_vector(x):
-        return vector_kernels.linear(x, weight, bias)
+    if few_rows_kernels.takes(x):
+        return few_rows_kernels.linear(x, weight, bias)
     return nn.functional.linear(x, weight, bias)
 
 
@@ -183,9 +256,9 @@ class _Shared:
 
 
 def _fuse_projections(module: Any) -> int:
-    if not all(hasattr(module, name) for name in _PROJECTIONS):
+    if not all(hasattr(module, name) for name in PROJECTIONS):
         return 0
-    layers = [getattr(module, name) for name in _PROJECTIONS]
+    layers = [getattr(module, name) for name in PROJECTIONS]
     if not _are_plain(layers):
         return 0
     shared = _Shared(layers)
@@ -195,7 +268,7 @@ def _fuse_projections(module: Any) -> int:
         def forward(x: torch.Tensor, place: int = place) -> torch.Tensor:
             return shared.part(place, x)
 
-        done += _install(layer, forward, layer)
+        done += install(layer, forward, layer)
     return int(done == len(layers))
 
 
@@ -204,10 +277,36 @@ def _global(module: Any, name: str) -> Any:
     return vars(sys.modules.get(type(module).__module__, sys)).get(name)
 
 
+def _fuse_angles(module: Any) -> int:
+    """Cosine and sine of positions in one launch, where they do not depend on how long the sequence is."""
+    if not all(hasattr(module, name) for name in ("inv_freq", "attention_scaling")):
+        return 0
+    if getattr(module, "rope_type", None) in LENGTH_DEPENDENT_ROPE:
+        return 0
+    from openai_bls.engines.embedded.gpu.fused_kernels import angles
+
+    original = type(module).forward
+    frequencies, scaling = module.inv_freq.float().contiguous(), module.attention_scaling
+
+    def forward(x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if position_ids.dim() == 2 and position_ids.is_contiguous():
+            return angles(position_ids, frequencies, scaling, x.dtype)
+        found: tuple[torch.Tensor, torch.Tensor] = original(module, x, position_ids)
+        return found
+
+    trial = torch.tensor([[0, 1, 17, 4095, 32767]], dtype=torch.int32, device=frequencies.device)
+    for dtype in (torch.bfloat16, torch.float16):
+        x = torch.empty(0, dtype=dtype, device=frequencies.device)
+        if not close(forward(x, trial), original(module, x, trial)):
+            return leave(module)
+    module.forward = forward
+    return 1
+
+
 def _fuse_rotation(module: Any) -> int:
     """Replace the function that the attention's code calls, for all models of that code; others pass through."""
     original = _global(module, "apply_rotary_pos_emb")
-    if original is None or not all(hasattr(module, name) for name in (*_PROJECTIONS, "head_dim")):
+    if original is None or not all(hasattr(module, name) for name in (*PROJECTIONS, "head_dim")):
         return 0
     if hasattr(original, "original"):
         return 1
@@ -220,11 +319,10 @@ def _fuse_rotation(module: Any) -> int:
         return original(q, k, cos, sin, *more, **named)
 
     of, size = module.q_proj, module.head_dim
-    q, k = _normal(1, 3, 4, size, of=of).transpose(1, 2), _normal(1, 3, 2, size, of=of).transpose(1, 2)
-    cos, sin = _normal(1, 3, size, of=of), _normal(1, 3, size, of=of)
-    if not _close(rotary(q, k, cos, sin), original(q, k, cos, sin)):
-        logger.warning("%s is left as it is: a trial came out different", original)
-        return 0
+    q, k = normal(1, 3, 4, size, of=of).transpose(1, 2), normal(1, 3, 2, size, of=of).transpose(1, 2)
+    cos, sin = normal(1, 3, size, of=of), normal(1, 3, size, of=of)
+    if not close(rotary(q, k, cos, sin), original(q, k, cos, sin)):
+        return leave(module)
     rotate.original = original  # type: ignore[attr-defined]
     vars(sys.modules[type(module).__module__])["apply_rotary_pos_emb"] = rotate
     return 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import itertools
 import logging
@@ -31,12 +32,17 @@ from openai_bls.engines.embedded.gpu import attention_trials
 logger = logging.getLogger(__name__)
 
 _NAMES = {"paged": "openai_bls_flash_paged", "varlen": "openai_bls_flash_varlen"}
-_HALF = (torch.bfloat16, torch.float16)
+HALF = (torch.bfloat16, torch.float16)
+PAGE_SIZE = 32
+"""Tokens of a page of the cache: small ones let short prefixes be shared."""
 _MOST_DIMS = 256  # size of a head
 # What else a model may ask of attention and does not get here.
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
-_LONG_PROMPT = 256
-"""Queries of a sequence from which on a kernel of its own pays: below, the copy and the launches cost more."""
+_LONG_PROMPT = 1024
+"""Queries of a sequence from which on a kernel of its own pays.
+
+A step with several shorter prompts would wait for the host: it takes some 0.15 ms for each of them in every layer.
+"""
 _LONG_CONTEXT = 4096
 """Keys of a sequence from which on the mixed kernel shares them out."""
 
@@ -71,9 +77,8 @@ def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
     return ensure
 
 
-def _head_sizes(model: Any) -> tuple[int, int, int]:
-    """Heads, key heads, and the size of a head."""
-    config = model.config.get_text_config()
+def head_sizes(config: Any) -> tuple[int, int, int]:
+    """Heads, key heads, and the size of a head, by the configuration of a language model."""
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     return heads, getattr(config, "num_key_value_heads", None) or heads, size
@@ -81,19 +86,19 @@ def _head_sizes(model: Any) -> tuple[int, int, int]:
 
 def seconds_per_score(model: Any) -> float:
     """Seconds per query and key of a long prompt in all layers, measured on random numbers."""
-    from openai_bls.engines.embedded.gpu import attention_kernels, prompt_attention
+    from openai_bls.engines.embedded.gpu import attention_kernels
 
-    heads, kv_heads, size = _head_sizes(model)
+    heads, kv_heads, size = head_sizes(model.config.get_text_config())
     queries, length, rounds = 512, 8192, 3
     q = torch.randn(queries, heads, size, device=model.device, dtype=model.dtype)
     k, v = (torch.randn(length, kv_heads, size, device=model.device, dtype=model.dtype) for _ in range(2))
     out, slots = torch.empty_like(q), torch.arange(length, device=model.device)
-    has_kernel = _has_prompt_kernel(q.device, q.dtype, heads, kv_heads, size)
+    kernel = prompt_kernel(q.device, q.dtype, heads, kv_heads, size)
     query_ends, key_ends = attention_trials.ends([queries], q.device), attention_trials.ends([length], q.device)
 
     def attend() -> None:
-        if has_kernel:
-            prompt_attention.prompt_attention(q, k, v, out, size**-0.5)
+        if kernel is not None:
+            kernel(q, k, v, out, size**-0.5)
         else:
             attention_kernels.mixed_attention(q, k, v, slots, query_ends, key_ends, size**-0.5)
 
@@ -121,9 +126,9 @@ def refusal(model: Any, kind: str, kv_cache: str = "auto") -> str | None:
         return "not every layer of the model has full attention"
     if getattr(config, "attn_logit_softcapping", None):
         return "the model caps its attention scores"
-    if model.dtype not in _HALF:
+    if model.dtype not in HALF:
         return f"the weights are {str(model.dtype).removeprefix('torch.')}, not half precision"
-    heads, kv_heads, size = _head_sizes(model)
+    heads, kv_heads, size = head_sizes(model.config.get_text_config())
     if size > _MOST_DIMS or heads % kv_heads:
         return f"heads of size {size}, {heads} for {kv_heads}, are not what it is made for"
     try:
@@ -192,36 +197,66 @@ def _paged(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention over query [1, heads, queries, size]; returns [1, queries, heads, size]."""
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    return attend(module, q, k, v, None, scaling, **kwargs)
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    angles: tuple[torch.Tensor, torch.Tensor] | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of a step over the paged cache, which the step's keys and values are written to.
+
+    Args:
+        module: the layer's attention.
+        query: [1, queries, heads, size].
+        key: [1, queries, key heads, size].
+        value: the same.
+        angles: cosine and sine [1, queries, size] by which `query` and `key` are to be rotated; None: they have been.
+        scaling: of the scores.
+        kwargs: what continuous batching passes along.
+
+    Returns:
+        [1, queries, heads, size], as transformers' attention functions do.
+    """
     from openai_bls.engines.embedded.gpu import attention_kernels
 
     _refuse_features(kwargs)
     layer = _layer(kwargs["cache"], module.layer_idx)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    q, k, v = _packed(query), _packed(key), _packed(value)
+    q, k, v = query[0], key[0], value[0]
+    cos_sin = None if angles is None else (angles[0][0], angles[1][0])
     key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
     pages = kwargs.get("block_table")
     if pages is not None:
-        count = attention_kernels.processors(q.device)
-        out = attention_kernels.decode_attention(
-            q, k, v, layer.keys, layer.values, pages[layer.group], key_ends, layer.page_size, scale, count
-        )
+        places = pages[layer.group], key_ends, layer.page_size, scale, attention_kernels.processors(q.device)
+        out = attention_kernels.decode_attention(q, k, v, layer.keys, layer.values, *places, cos_sin)
         return out.unsqueeze(0), None
     written = kwargs["write_index"][layer.group]
-    _write(layer.keys, written, k)
-    _write(layer.values, written, v)
+    if cos_sin is None:
+        _write(layer.keys, written, k)
+        _write(layer.values, written, v)
+    else:
+        from openai_bls.engines.embedded.gpu import fused_kernels
+
+        q = fused_kernels.rotary_to_cache(q, k, v, cos_sin, layer.keys, layer.values, written)
     slots = kwargs["read_index"][layer.group]
     query_ends = kwargs["cu_seq_lens_q"]
     if not slots.numel():  # no sequence has a past: all keys are the step's own
         slots, key_ends = written, query_ends
     prompts: list[LongPrompt] = kwargs.get("long_prompts") or []
     split = bool(kwargs.get("split_keys"))
-    if not prompts or not _has_prompt_kernel(q.device, q.dtype, q.shape[1], k.shape[1], q.shape[2]):
+    kernel = prompt_kernel(q.device, q.dtype, q.shape[1], k.shape[1], q.shape[2]) if prompts else None
+    if kernel is None:
         out = attention_kernels.mixed_attention(
             q, layer.keys, layer.values, slots, query_ends, key_ends, scale, split_keys=split
         )
         return out.unsqueeze(0), None
-    from openai_bls.engines.embedded.gpu import prompt_attention
-
     if sum(prompt.queries for prompt in prompts) < q.shape[0]:
         out = attention_kernels.mixed_attention(
             q, layer.keys, layer.values, slots, query_ends, key_ends, scale, _LONG_PROMPT - 1, split
@@ -232,7 +267,7 @@ def _paged(
         rows = slice(prompt.first_query, prompt.first_query + prompt.queries)
         own = slots[prompt.first_key : prompt.first_key + prompt.keys]
         keys, values = (_read(cache, own, q.dtype) for cache in (layer.keys, layer.values))
-        prompt_attention.prompt_attention(q[rows], keys, values, out[rows], scale)
+        kernel(q[rows], keys, values, out[rows], scale)
     return out.unsqueeze(0), None
 
 
@@ -274,23 +309,26 @@ def long_prompts(query_ends: list[int], key_ends: list[int]) -> list[LongPrompt]
 
 
 @functools.cache
-def _has_prompt_kernel(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int) -> bool:
-    """True if the kernel for long prompts runs here and is right, tried on random numbers."""
-    try:
-        from openai_bls.engines.embedded.gpu import prompt_attention
-
-        if not prompt_attention.is_supported(device, size):
-            return False
-        queries, length, scale = 300, 700, size**-0.5
-        q = torch.randn(queries, heads, size, device=device, dtype=dtype)
-        k, v = (torch.randn(length, kv_heads, size, device=device, dtype=dtype) for _ in range(2))
-        out = torch.empty_like(q)
-        prompt_attention.prompt_attention(q, k, v, out, scale)
-        attention_trials.require_close(out, attention_trials.reference(q, k, v, scale))
-    except Exception as error:  # of compilers and drivers
-        logger.warning("long prompts have no kernel of their own: %s: %s", type(error).__name__, first_line(error))
-        return False
-    return True
+def prompt_kernel(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, size: int
+) -> Callable[..., None] | None:
+    """The kernel for long prompts: the first that runs here and is right on random numbers; None if there is none."""
+    for name in ("hopper_attention", "prompt_attention"):
+        try:
+            kernel: Any = importlib.import_module(f"openai_bls.engines.embedded.gpu.{name}")
+            if not kernel.is_supported(device, size):
+                continue
+            queries, length, scale = 300, 700, size**-0.5
+            q = torch.randn(queries, heads, size, device=device, dtype=dtype)
+            k, v = (torch.randn(length, kv_heads, size, device=device, dtype=dtype) for _ in range(2))
+            out = torch.empty_like(q)
+            kernel.prompt_attention(q, k, v, out, scale)
+            attention_trials.require_close(out, attention_trials.reference(q, k, v, scale))
+        except Exception as error:  # of compilers and drivers
+            logger.warning("%s is not used for long prompts: %s: %s", name, type(error).__name__, first_line(error))
+            continue
+        return kernel.prompt_attention  # type: ignore[no-any-return]
+    return None
 
 
 def _varlen(

@@ -20,11 +20,15 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors.torch import load_file
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
 
 from openai_bls.core.manifest import EngineLoadError, first_line
-from openai_bls.engines.embedded import model_loader
+from openai_bls.engines.adapters import WEIGHTS_FILE, read_adapter
+from openai_bls.engines.embedded import fp8_layers, model_loader
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
+from openai_bls.engines.embedded.lora_layers import LoraLayers, applied, layers_of
+from openai_bls.engines.embedded.plain_pass import RoundedCache
 from openai_bls.engines.embedded.prompt_forward import plain_attention
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
@@ -41,9 +45,10 @@ from openai_bls.engines.embedded.tensor_parallel.messages import (
     Reply,
     Step,
     Stop,
+    WriteAdapter,
 )
 from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
-from openai_bls.engines.embedded.tensor_parallel.shards import load_shard
+from openai_bls.engines.embedded.tensor_parallel.shards import load_shard, widths
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +73,8 @@ class Follower:
         self._model = load_shard(folder, manifest, load.options, plan, self._rank, self._group, self._device)
         self._model.peers = self
         self._processor: Any = None
+        if manifest.lora.max_loras:
+            LoraLayers(self._model, manifest.lora.max_loras, manifest.lora.max_lora_rank)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def do(self, message: Message) -> Reply | None:
@@ -75,17 +82,22 @@ class Follower:
         match message:
             case Step():
                 self._step(message)
-                return None
             case Pass():
-                with plain_attention(self._model, message.attention):
+                self._group.finish()
+                cache = RoundedCache(config=self._model.config) if message.rounded_cache else None
+                with (
+                    plain_attention(self._model, message.attention),
+                    fp8_layers.plain_products(rounded=message.rounded_inputs),
+                    applied(self._model, message.slots),
+                ):
                     ids = torch.tensor([message.token_ids], device=self._device)
-                    self._model.base_model(input_ids=ids, use_cache=False)
-                return None
+                    self._model.base_model(input_ids=ids, past_key_values=cache, use_cache=message.rounded_cache)
+                self._group.finish()
             case Head():
                 hidden = torch.empty(message.shape, dtype=self._model.dtype, device=self._device)
                 self._group.broadcast(hidden)
                 self._model.get_output_embeddings()(hidden)
-                return None
+                self._group.finish()
             case Attend():
                 problem = model_loader.set_attention(self._model, message.choice, self._options, message.loaded)
                 return Reply(problem or "")
@@ -94,10 +106,20 @@ class Follower:
                 batcher = ContinuousBatcher(self._model, message.config, lambda: None, lambda _: None)
                 self._processor = batcher.processor
                 return Reply(sectors=int(self._processor.cache.num_sectors))
-            case Join():
-                self._group.join(Path(message.store), self._rank, self._device)
+            case WriteAdapter():
+                self._write_adapter(message.slot, Path(message.folder))
                 return Reply()
-        raise EngineLoadError(f"unexpected message {type(message).__name__}")
+            case Join():
+                self._group.join(Path(message.store), self._rank, self._device, *widths(self._model))
+                return Reply()
+            case _:
+                raise EngineLoadError(f"unexpected message {type(message).__name__}")
+        return None
+
+    def _write_adapter(self, slot: int, folder: Path) -> None:
+        layers = layers_of(self._model)
+        assert layers is not None
+        layers.write(slot, read_adapter(folder), load_file(folder / WEIGHTS_FILE))
 
     def _step(self, step: Step) -> None:
         ios, runner = self._processor.inputs_and_outputs, self._processor.model_runner
@@ -107,6 +129,9 @@ class Follower:
             ios.io_pairs[step.pair].compute_over.synchronize()
             ios.current_pair = step.pair
         steps.fill(ios.io_pairs[step.pair].host_io if overlaps else ios, step)
+        layers = layers_of(self._model)
+        if layers is not None:
+            layers.follow(used=bool(step.adapters))
         runner.follow(self._model, ios.get_model_kwargs(use_padding=step.padded), step.longest)
         if overlaps:
             ios.compute_stream.record_event(ios.io_pairs[step.pair].compute_over)
@@ -131,6 +156,13 @@ class Follower:
     def share(self, token_ids: torch.Tensor) -> None:
         """See `Peers`."""
         self._group.broadcast(token_ids)
+
+    def silence(self) -> contextlib.AbstractContextManager[None]:
+        """See `Peers`."""
+        return self._group.silence()
+
+    def write_adapter(self, slot: int, folder: Path) -> None:
+        """See `Peers`."""
 
 
 def main(arguments: list[str]) -> None:

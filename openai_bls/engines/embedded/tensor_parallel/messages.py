@@ -68,13 +68,28 @@ class Step(msgspec.Struct, frozen=True, tag=True):
     """int64 [kinds of layers, slots]."""
     read: bytes = b""
     """int64 [kinds of layers, slots]."""
+    adapters: bytes = b""
+    """int32 [tokens]: slots of their adapters; empty if none has any."""
 
 
 class Pass(msgspec.Struct, frozen=True, tag=True):
-    """Run the base model over a prompt, without a cache."""
+    """Run the base model over a prompt, without a cache that lasts."""
 
     token_ids: list[int]
     attention: str
+    rounded_inputs: bool | None = None
+    """See `Fp8Linear.plain_rounds`."""
+    rounded_cache: bool = False
+    """Keys and values are rounded to FP8."""
+    slots: list[int] = []
+    """The sequence's adapter; empty if it has none."""
+
+
+class WriteAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Put an adapter into a slot."""
+
+    slot: int
+    folder: str
 
 
 class Head(msgspec.Struct, frozen=True, tag=True):
@@ -87,11 +102,11 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """End the process."""
 
 
-Message = Load | Join | Attend | Begin | Step | Pass | Head | Stop
+Message = Load | Join | Attend | Begin | WriteAdapter | Step | Pass | Head | Stop
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Reply to `Load`, `Join`, `Attend` and `Begin`."""
+    """Reply to `Load`, `Join`, `Attend`, `Begin` and `WriteAdapter`."""
 
     problem: str = ""
     """Why it could not be done."""

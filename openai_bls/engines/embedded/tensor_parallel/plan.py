@@ -28,6 +28,8 @@ class ShardPlan:
     """The model's configuration with the sizes of one rank: its class then makes modules of a shard's shapes."""
     splits: tuple[tuple[str, Split], ...]
     """Name of a module in the base model, `*` for the number of a layer, and how it is split."""
+    stored_in_fp8: bool = False
+    """The checkpoint's linear layers are in FP8, which `config` does not say."""
 
     def split_of(self, module: str) -> Split | None:
         """How a module is split; None if every rank has all of it. The name may begin with the base model's."""
@@ -54,8 +56,13 @@ def plan_of(folder: Path, size: int, *, trust_remote_code: bool) -> ShardPlan:
         raise EngineLoadError(f"the checkpoint does not load: {first_line(error)}") from None
     if config.get_text_config(decoder=True) is not config:
         raise _refused("it is more than a language model")
-    if getattr(config, "quantization_config", None):
-        raise _refused("its weights are quantized")
+    stored_in_fp8 = getattr(config, "quantization_config", None) is not None
+    if stored_in_fp8:
+        from openai_bls.engines.embedded import fp8_loading
+
+        config = fp8_loading.config_without_quantization(folder, trust_remote_code=False)
+        if config is None:
+            raise _refused("its weights are quantized, and only FP8 with a scale for each output or weight is split")
     plan = getattr(config, "base_model_tp_plan", None)
     if not plan:
         raise _refused(f"transformers has no tensor-parallel plan for {config.model_type}")
@@ -66,7 +73,7 @@ def plan_of(folder: Path, size: int, *, trust_remote_code: bool) -> ShardPlan:
     attention = {name.rpartition(".")[2]: split for name, split in splits if ".self_attn." in name}
     if attention != _ATTENTION:
         raise _refused(f"transformers' plan for {config.model_type} does not split its attention by heads")
-    return ShardPlan(size, _shard_config(config, size), splits)
+    return ShardPlan(size, _shard_config(config, size), splits, stored_in_fp8)
 
 
 def _shard_config(config: Any, size: int) -> Any:

@@ -33,8 +33,12 @@ from transformers.generation import continuous_batching
 
 import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
+from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.embedded.fp8_layers import Fp8Linear
+from openai_bls.engines.embedded.lora_layers import layers_of
 from openai_bls.engines.embedded.options import EngineOptions, speculative_method
+from openai_bls.engines.embedded.plain_pass import RoundedCache
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.embedded.tensor_parallel import steps
@@ -49,9 +53,10 @@ from openai_bls.engines.embedded.tensor_parallel.messages import (
     Pass,
     Reply,
     Stop,
+    WriteAdapter,
 )
 from openai_bls.engines.embedded.tensor_parallel.plan import ShardPlan, plan_of
-from openai_bls.engines.embedded.tensor_parallel.shards import SplitHead, load_shard
+from openai_bls.engines.embedded.tensor_parallel.shards import SplitHead, load_shard, widths
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +99,7 @@ class Ranks:
         self.group = Collectives(self._size)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
+        self._sending = threading.Lock()
         self._replies: SimpleQueue[Reply | None] = SimpleQueue()
         self._failure = ""
         self._closed = threading.Event()
@@ -115,7 +121,7 @@ class Ranks:
             self._require_replies()
             store = self._folder / "store"
             self._announce(Join(str(store)))
-            self.group.join(store, 0, devices[0])
+            self.group.join(store, 0, devices[0], *widths(self.model))
             self._require_replies()
             self._busy_since = None
         except BaseException as error:
@@ -152,8 +158,13 @@ class Ranks:
     def begin(self, config: BatchingConfig, cache: Any) -> None:
         """See `Peers`."""
         pages = int(cache.num_blocks)
+        drafts = config.speculation
         sized = dataclasses.replace(
-            config, max_tokens_in_kv_cache=pages * config.page_size, max_num_tokens=int(cache.max_batch_tokens)
+            config,
+            max_tokens_in_kv_cache=pages * config.page_size,
+            max_num_tokens=int(cache.max_batch_tokens),
+            # What guesses stays here.
+            speculation=drafts and dataclasses.replace(drafts, draft_model=None),
         )
         self._send(Begin(sized))
         for reply in self._all_replies():
@@ -164,7 +175,9 @@ class Ranks:
     @contextmanager
     def step(self, io: Any, pair: int, *, padded: bool, longest: int | None) -> Iterator[None]:
         """A step: its inputs go to the other ranks, and within it passes of the model are not announced."""
-        self._announce(steps.captured(io, pair, padded=padded, longest=longest))
+        layers = layers_of(self.model)
+        adapters = layers is not None and layers.used
+        self._announce(steps.captured(io, pair, padded=padded, longest=longest, adapters=adapters))
         self._stepping = True
         try:
             yield
@@ -175,6 +188,26 @@ class Ranks:
         """See `Peers`."""
         self.group.broadcast(token_ids)
 
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """See `Peers`."""
+        self._stepping = True
+        try:
+            with self.group.silence():
+                yield
+        finally:
+            self._stepping = False
+
+    def write_adapter(self, slot: int, folder: Path) -> None:
+        """See `Peers`; from any thread, beside the steps."""
+        try:
+            self._send(WriteAdapter(slot, str(folder)))
+            problem = next((reply.problem for reply in self._all_replies() if reply.problem), "")
+        except (OSError, EngineLoadError) as error:
+            problem = str(error)
+        if problem:
+            raise LoraError(f"a further GPU cannot load the adapter: {problem}")
+
     def ended(self) -> None:
         """The engine's thread has ended its requests, whatever the reason."""
         self._ended.set()
@@ -184,6 +217,7 @@ class Ranks:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._replies.put(None)  # for who loads an adapter now
         with suppress(OSError):
             self._send(Stop())
         until = time.monotonic() + _STOP_SECONDS
@@ -215,8 +249,9 @@ class Ranks:
 
     def _send(self, message: Message) -> None:
         data = msgspec.msgpack.encode(message)
-        for connection in self._connections:
-            connection.send_bytes(data)
+        with self._sending:
+            for connection in self._connections:
+                connection.send_bytes(data)
 
     def _announce(self, message: Message) -> None:
         """Begin something that takes all ranks."""
@@ -245,8 +280,18 @@ class Ranks:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not self._stepping:
+                self.group.finish()
                 attention = str(self.model.config._attn_implementation)
-                self._announce(Pass(kwargs["input_ids"][0].tolist(), attention))
+                layers = layers_of(self.model)
+                self._announce(
+                    Pass(
+                        token_ids=kwargs["input_ids"][0].tolist(),
+                        attention=attention,
+                        rounded_inputs=Fp8Linear.plain_rounds,
+                        rounded_cache=isinstance(kwargs.get("past_key_values"), RoundedCache),
+                        slots=[] if layers is None else layers.row_slots,
+                    )
+                )
             return run_base(*args, **kwargs)
 
         base.forward = forward
@@ -257,6 +302,7 @@ class Ranks:
         def head_forward(x: torch.Tensor) -> torch.Tensor:
             if not self._stepping:
                 x = x.contiguous()
+                self.group.finish()
                 self._announce(Head(tuple(x.shape)))
                 self.group.broadcast(x)
             return run_head(x)
@@ -313,16 +359,8 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
             f"{about}, for which transformers {transformers.__version__} is too old: run `pip install --upgrade "
             "transformers`"
         )
-    if manifest.lora.max_loras:
-        raise EngineLoadError(f"{about}, on which the embedded engine has no adapters: build without --max-loras")
-    if manifest.quant:
-        raise EngineLoadError(f"{about}, on which the embedded engine does not quantize: build without --quant")
-    if options.kv_cache_dtype != "auto":
-        raise EngineLoadError(
-            f"{about}, on which kv_cache_dtype {options.kv_cache_dtype} is not supported: leave it out"
-        )
-    if speculative_method(options, manifest):
-        raise EngineLoadError(f"{about}, on which nothing is drafted: leave speculative_method out")
+    if speculative_method(options, manifest) == "draft_model":
+        raise EngineLoadError(f"{about}, on which no draft model drafts: set speculative_method to ngram or none")
     if options.runner == "dynamic_cache":
         raise EngineLoadError(f"{about}, on which there is no runner dynamic_cache: leave it to the engine")
     if device.type == "cuda" and device.index is not None:

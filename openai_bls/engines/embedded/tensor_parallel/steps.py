@@ -11,8 +11,8 @@ from transformers.generation.continuous_batching.utils import build_attention_ma
 from openai_bls.engines.embedded.tensor_parallel.messages import Step
 
 
-def captured(io: Any, pair: int, *, padded: bool, longest: int | None) -> Step:
-    """The inputs of a step in `io`, where the host has them."""
+def captured(io: Any, pair: int, *, padded: bool, longest: int | None, adapters: bool) -> Step:
+    """The inputs of a step in `io`, where the host has them; `adapters`: with those of its tokens."""
     tokens, sequences = io.num_q_tokens, io.num_request_in_batch
     columns = max(tokens, sequences) + 1
     pages = written = read = b""
@@ -41,6 +41,7 @@ def captured(io: Any, pair: int, *, padded: bool, longest: int | None) -> Step:
         pages=pages,
         written=written,
         read=read,
+        adapters=_bytes(io._bulk_input_tensor[-1, :tokens]) if adapters else b"",
     )
 
 
@@ -52,6 +53,7 @@ def fill(io: Any, step: Step) -> None:
     io.max_length_q, io.max_length_k = step.max_length_q, dict(step.max_length_k)
     io.total_seqlen_q, io.total_seqlen_k = step.total_length_q, dict(step.total_length_k)
     _put(io._bulk_input_tensor[: io.static_inputs], step.small, np.int32)
+    _put(io._bulk_input_tensor[-1], step.adapters, np.int32)
     _put(io.block_table[:, : step.sequences], step.pages, np.int32)
     _put(io.write_index_storage, step.written, np.int64)
     _put(io.read_index_storage, step.read, np.int64)

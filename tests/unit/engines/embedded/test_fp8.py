@@ -253,6 +253,23 @@ def test_an_engine_with_an_adapter(checkpoint: Path, tmp_path: Path, start: Engi
     assert engine.self_test.quant_distance.mean > 0
 
 
+def test_embeddings_and_logprobs_of_a_prompt(version_dir: Path, tmp_path: Path, start: EngineFactory) -> None:
+    """They are those of the weights that FP8 stands for."""
+    meant = write_fp8(version_dir / "checkpoint", tmp_path / "fp8" / "checkpoint", *FORMS["FBGEMM"])
+    shutil.copytree(version_dir, tmp_path / "plain")
+    save_file(meant, tmp_path / "plain" / "checkpoint" / "model.safetensors")
+    found = []
+    for name in ("fp8", "plain"):
+        write_manifest(tmp_path / name, manifest())
+        engine, recorder = start(tmp_path / name)
+        run_all(engine, recorder, [request(1, max_tokens=0, pooling="last", prompt_logprobs=1)])
+        [delta] = recorder.deltas(1)
+        assert delta.prompt_logprobs is not None
+        found.append([*(delta.embedding or ()), *delta.prompt_logprobs.token_logprobs])
+    assert len(found[0]) > 3
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
 def golden_ids() -> list[list[int]]:
     """Raw prompts of demo/golden.jsonl with their answers."""
     tokenizer = Tokenizer.from_file(str(DEMO / "checkpoint" / "tokenizer.json"))

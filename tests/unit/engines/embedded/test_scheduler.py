@@ -202,8 +202,8 @@ def test_a_prompt_takes_the_other_way() -> None:
 
 def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, scheduler = make_io(short=True)
-    times = StepTimes([(10, 0.001), (20, 0.002), (32, 0.004)], seconds_per_score=0.0)
-    scheduler.step_budget = StepBudget(times, max_seconds=0.002)
+    times = StepTimes([(10, 0.1), (20, 0.2), (32, 0.4)], seconds_per_score=0.0)
+    scheduler.step_budget = StepBudget(times, max_seconds=0.2)
     scheduler.add_waiting_request(SequenceState(request_id="b", initial_tokens=list(range(30))))
     assert scheduler.schedule_batch(32, 1000)[2] == 30  # alone
     scheduler.finish_request("b")
@@ -211,6 +211,43 @@ def test_a_prompt_beside_others_is_cut_to_the_budget(monkeypatch: pytest.MonkeyP
     scheduler.add_waiting_request(SequenceState(request_id="c", initial_tokens=list(range(30))))
     monkeypatch.setattr(step_budget, "LEAST_PROMPT_TOKENS", 4)
     assert scheduler.schedule_batch(32, 1000)[2] == 20
+
+
+def test_short_prompts_overtake_a_long_one_for_a_while() -> None:
+    _, _, scheduler = make_io(short=True)
+    # A token takes a millisecond.
+    scheduler.step_budget = StepBudget(StepTimes([(8, 0.008)], seconds_per_score=0.0), max_seconds=0.008)
+
+    def prompt(key: str, tokens: int, created: float) -> SequenceState:
+        state = SequenceState(request_id=key, initial_tokens=list(range(tokens)))
+        state.created_time = created
+        scheduler.add_waiting_request(state)
+        return state
+
+    prompt("long", 24, created=100.0)
+    [first] = scheduler.schedule_batch(32, 1000)[0]
+    assert (first.state.request_id, first.query_length) == ("long", 24)
+    first.state.remaining_prefill_tokens = first.state.initial_tokens[8:]
+    first.state.status = RequestStatus.PREFILLING
+    prompt("short", 3, created=100.030)
+    prompt("late", 3, created=100.045)
+    reset = prompt("preempted", 5, created=120.0)
+    reset._true_initial_tokens = 2
+    scheduled, *_ = scheduler.schedule_batch(32, 1000)  # the 16 of the long prompt are due at 100.048
+    # In one step no more than the largest that was measured.
+    assert [(item.state.request_id, item.query_length) for item in scheduled] == [("preempted", 5), ("short", 3)]
+    scheduler.finish_request("preempted")
+    scheduler.finish_request("short")
+    scheduled, *_ = scheduler.schedule_batch(32, 1000)
+    assert [item.state.request_id for item in scheduled] == ["long"]
+
+
+def test_without_a_budget_the_first_comes_first() -> None:
+    _, _, scheduler = make_io(short=True)
+    for key, tokens in (("long", 20), ("short", 3)):
+        scheduler.add_waiting_request(SequenceState(request_id=key, initial_tokens=list(range(tokens))))
+    scheduled, *_ = scheduler.schedule_batch(8, 1000)
+    assert [item.state.request_id for item in scheduled] == ["long"]
 
 
 def test_those_that_wait_for_a_full_batch_do_not_matter() -> None:

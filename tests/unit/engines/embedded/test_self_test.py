@@ -16,8 +16,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
 from openai_bls.core.manifest import EngineLoadError, SelfTestRecord, load_manifest, record, write_manifest
-from openai_bls.engines.embedded import attention_cpu, continuous_batching, self_test
-from openai_bls.engines.embedded.self_test import Reference, Sample, changed_answer, difference
+from openai_bls.engines.embedded import attention_cpu, continuous_batching, plain_pass, self_test
+from openai_bls.engines.embedded.plain_pass import Reference, Sample
+from openai_bls.engines.embedded.self_test import changed_answer, difference
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import Recorder, request, run_all
 
@@ -29,7 +30,7 @@ def reference(*, own: float = -0.5, spread: float = 1.0) -> Reference:
     """A pass over SAMPLE that agrees with it, but for the first token if `own` says so."""
     rows = [list(row) for row in SAMPLE.logprobs]
     rows[0][0] = own
-    return Reference(rows, [(7, -0.5), (3, -0.1)] * 10, [spread] * 20)
+    return Reference(rows, [(7, -0.5), (3, -0.1)] * 10, [spread] * 20, [], [1.0] * 20)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_the_steps_of_a_number_format_are_no_differences() -> None:
         model.lm_head.weight[1:] *= 1e-3
         model.lm_head.weight[0] *= 40
     sample = Sample([2, 3], [[1], [4]], [[0.0], [0.0]])
-    exact, coarse = (self_test.reference(model.to(dtype), sample) for dtype in (torch.float32, torch.bfloat16))
+    exact, coarse = (plain_pass.reference(model.to(dtype), sample) for dtype in (torch.float32, torch.bfloat16))
     assert all(now > 5 * before for now, before in zip(coarse.spreads, exact.spreads, strict=True))
 
 
@@ -242,13 +243,13 @@ def test_a_load_replays_the_record_where_it_holds(folder: Path, monkeypatch: Pat
         "sdpa",
     )
     whole: list[Any] = []
-    problem = self_test.problem
+    find = self_test.find
 
     def count(*given: Any, **named: Any) -> Any:
         whole.append(given)
-        return problem(*given, **named)
+        return find(*given, **named)
 
-    monkeypatch.setattr(self_test, "problem", count)
+    monkeypatch.setattr(self_test, "find", count)
     assert loaded(folder).self_test == found
     assert not whole
     different: dict[str, Any] = {"device": "NVIDIA H200 (9.0)", "versions": {}, "dtype": "bfloat16", "runner": "other"}

@@ -43,8 +43,14 @@ def decode_attention(
     page_size: int,
     scale: float,
     processors: int,
+    angles: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    calls.append("decode")
+    calls.append("decode" if angles is None else "rotate and decode")
+    if angles is not None:
+        cos, sin = (x.unsqueeze(1) for x in angles)
+        query, new_key = (
+            x * cos + torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1) * sin for x in (query, new_key)
+        )
     out = torch.full_like(query, torch.nan)
     for i, length in enumerate(key_ends.diff().tolist()):
         if not length:

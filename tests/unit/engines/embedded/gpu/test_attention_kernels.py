@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +16,7 @@ from openai_bls.engines.embedded.gpu import (
     attention_kernels,
     fp8_kernels,
     fused_kernels,
+    hopper_attention,
     prompt_attention,
     vector_kernels,
 )
@@ -36,22 +43,25 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(14, 2, 128), (4, 4, 80), (8, 1, 64)])
 @pytest.mark.parametrize("processors", [1, 40])
-def test_decoding(dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int) -> None:
+@pytest.mark.parametrize("rotates", [False, True])
+def test_decoding(dtype: torch.dtype, heads: int, kv_heads: int, size: int, processors: int, rotates: bool) -> None:
     torch.manual_seed(0)
-    lengths = [1, 5, 64, 65, 130, 0]
-    pages = torch.randperm(60, device=DEVICE).to(torch.int32).view(6, 10)
-    caches = [normal(60 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2)]
+    lengths = [1, 5, 64, 65, 300, 0]
+    pages = torch.randperm(120, device=DEVICE).to(torch.int32).view(6, 20)
+    caches = [normal(120 * PAGE, kv_heads, size, dtype=dtype) for _ in range(2)]
     copies = [cache.float().cpu() for cache in caches]
     q, k, v = (normal(6, rows, size, dtype=dtype) for rows in (heads, kv_heads, kv_heads))
     key_cache, value_cache = caches
     scale, key_ends = size**-0.5, ends(*lengths)
+    angles = (normal(6, size, dtype=dtype), normal(6, size, dtype=dtype)) if rotates else None
     found = attention_kernels.decode_attention(
-        q, k, v, key_cache, value_cache, pages, key_ends, PAGE, scale, processors
+        q, k, v, key_cache, value_cache, pages, key_ends, PAGE, scale, processors, angles
     )
     key_copy, value_copy = copies
     q, k, v = (x.float().cpu() for x in (q, k, v))
+    wide_angles = None if angles is None else (angles[0].float().cpu(), angles[1].float().cpu())
     wanted = reference_kernels.decode_attention(
-        q, k, v, key_copy, value_copy, pages.cpu(), key_ends.cpu(), PAGE, scale, processors
+        q, k, v, key_copy, value_copy, pages.cpu(), key_ends.cpu(), PAGE, scale, processors, wide_angles
     )
     close(found[:5], wanted[:5])
     assert not found[5].any()
@@ -141,14 +151,49 @@ def test_mixed_leaves_long_prompts_out() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 128), (3, 3, 64)])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (130, 130), (130, 301), (128, 256)])
-def test_long_prompt(dtype: torch.dtype, heads: int, kv_heads: int, size: int, queries: int, keys: int) -> None:
+@pytest.mark.parametrize("kernel", [prompt_attention, hopper_attention])
+def test_long_prompt(
+    dtype: torch.dtype, heads: int, kv_heads: int, size: int, queries: int, keys: int, kernel: Any
+) -> None:
+    if not kernel.is_supported(torch.device(DEVICE), size):
+        pytest.skip("needs a GPU of its kind")
     torch.manual_seed(0)
     q = normal(queries, 2 * heads, size, dtype=dtype)[:, ::2]
     k, v = (normal(keys, kv_heads, size, dtype=dtype) for _ in range(2))
     out = torch.empty(queries, heads, size, dtype=dtype, device=DEVICE)
-    prompt_attention.prompt_attention(q, k, v, out, size**-0.5)
+    kernel.prompt_attention(q, k, v, out, size**-0.5)
     q, k, v = (x.float().cpu() for x in (q, k, v))
     close(out, reference_kernels.causal(q, k, v, size**-0.5))
+
+
+_COMPILE_FOR_HOPPER = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+from openai_bls.engines.embedded.gpu import hopper_attention
+
+kernel = hopper_attention._hopper_prompt_kernel
+layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+signature = {name: "constexpr" for name in kernel.arg_names}
+signature |= {"q_desc": f"tensordesc<fp16[64,64],{layout!r}>", "out_ptr": "*fp16"}
+signature |= {name: f"tensordesc<fp16[128,64],{layout!r}>" for name in ("k_desc", "v_desc")}
+signature |= {"queries": "i32", "length": "i32", "scale": "fp32"}
+values = {"HEADS": 4, "SHARING": 2, "STAGES": 2, "COMPUTING": 240, "FETCHING": 24}
+constants = {(kernel.arg_names.index(name),): value for name, value in values.items()}
+source = GluonASTSource(kernel, signature, constants, {})
+compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+print(compiled.asm["ptx"])
+"""
+
+
+def test_the_kernel_for_hopper_compiles(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", _COMPILE_FOR_HOPPER]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    # All products are of groups of warps, and there are registers for them.
+    assert "wgmma.mma_async" in done.stdout
+    assert "setmaxnreg.inc" in done.stdout
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -211,8 +256,60 @@ def test_small_kernels(dtype: torch.dtype) -> None:
     x = normal(1, 5, 192, dtype=dtype)
     with torch.no_grad():
         close(fused_kernels.rms_norm(x[..., :96], norm.weight, 1e-6), norm(x[..., :96]))
+        total, normed = fused_kernels.add_rms_norm(x[..., :96], x[..., 96:], norm.weight, 1e-6)
+        assert torch.equal(total, x[..., :96] + x[..., 96:])
+        close(normed, norm(total))
     close(fused_kernels.silu_mul(x), torch.nn.functional.silu(x[..., :96]) * x[..., 96:])
     q, k = (normal(1, 5, heads, 64, dtype=dtype).transpose(1, 2) for heads in (7, 2))
     cos, sin = (normal(1, 5, 64, dtype=dtype) for _ in range(2))
-    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), apply_rotary_pos_emb(q, k, cos, sin), strict=True):
+    rotated = apply_rotary_pos_emb(q, k, cos, sin)
+    for found, wanted in zip(fused_kernels.rotary(q, k, cos, sin), rotated, strict=True):
         close(found, wanted)
+    # The second cache takes numbers that the interpreter need not round.
+    narrow = normal(1, 2, 5, 64, dtype=torch.float32).to(torch.float8_e4m3fn).to(dtype)
+    turns, stays = (cos[0], sin[0]), (torch.ones_like(cos[0]), torch.zeros_like(sin[0]))
+    slots = torch.tensor([3, 8, 0, 4, 5], device=DEVICE)
+    for kind, angles, keys, wanted in ((dtype, turns, k, rotated[1]), (torch.float8_e4m3fn, stays, narrow, narrow)):
+        key_cache, value_cache = (torch.zeros(9, 2, 64, device=DEVICE).to(kind) for _ in range(2))
+        queries, new_keys, new_values = (x[0].transpose(0, 1) for x in (q, keys, narrow))
+        found = fused_kernels.rotary_to_cache(queries, new_keys, new_values, angles, key_cache, value_cache, slots)
+        close(found, (rotated[0] if angles is turns else q)[0].transpose(0, 1))
+        for cache, written in ((key_cache, wanted), (value_cache, narrow)):
+            close(cache.float()[slots], written[0].transpose(0, 1))
+            assert not cache.float()[[1, 2, 6, 7]].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_angles(dtype: torch.dtype) -> None:
+    positions = torch.tensor([[0, 1, 17, 4095, 40000]], dtype=torch.int32, device=DEVICE)
+    frequencies = 1e6 ** -(torch.arange(0, 80, 2, device=DEVICE) / 80)
+    wanted = (positions.unsqueeze(-1) * frequencies).repeat(1, 1, 2)
+    cos, sin = fused_kernels.angles(positions, frequencies, 1.2, dtype)
+    close(cos, wanted.cos() * 1.2)
+    close(sin, wanted.sin() * 1.2)
+
+
+def test_carried_tokens() -> None:
+    ids, previous = (torch.arange(a, a + 700, dtype=torch.int32, device=DEVICE) for a in (0, 1000))
+    rows = torch.full((800,), -1, dtype=torch.int32, device=DEVICE)
+    rows[3], rows[599], rows[600] = 5, 0, 7
+    fused_kernels.carry_over(ids[None, :600], rows, previous)
+    wanted = torch.arange(700)
+    wanted[3], wanted[599] = 1005, 1000
+    assert ids.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_argmax(rows: int) -> None:
+    torch.manual_seed(0)
+    x = normal(rows, 5000, dtype=torch.float16)
+    for row in range(rows):
+        x[row, [100 * row + 7, 100 * row + 8, 4999]] = 9  # the first of three
+    x[0] = torch.nan  # what is chosen then is a token
+    out = torch.full((rows + 1,), -1, dtype=torch.int32, device=DEVICE)
+    counters = torch.zeros(rows, dtype=torch.int32, device=DEVICE)
+    for _ in range(2):
+        fused_kernels.argmax(x, out, counters)
+    assert out[1:].tolist() == [*(100 * row + 7 for row in range(1, rows)), -1]
+    assert 0 <= int(out[0]) < 5000
+    assert not counters.any()

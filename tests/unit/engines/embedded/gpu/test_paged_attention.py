@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from transformers.generation.continuous_batching import input_outputs
+from transformers.models.qwen2 import modeling_qwen2
 
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.embedded import continuous_batching, gpu, model_loader
 from openai_bls.engines.embedded import engine as embedded_engine
-from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner, ladder, padded
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from tests.unit.engines.embedded.gpu import reference_kernels
+from tests.unit.engines.embedded.gpu.test_fused_layers import kernels
 from tests.unit.engines.embedded.overlapping import overlap
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 from tests.unit.engines.engine_support import Recorder, request
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from openai_bls.core.engine import Engine
     from tests.unit.engines.conftest import EngineFactory
 
-__all__ = ["expected", "model"]  # fixtures
+__all__ = ["expected", "kernels", "model"]  # fixtures
 
 StartPaged = Callable[..., "tuple[Engine, Recorder]"]
 
@@ -45,18 +47,15 @@ class ReplayingRunner(CudaGraphRunner):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named | {"graphs": True})
 
-    def _capture(self, key: Any, forward: Callable[[], torch.Tensor], like: torch.Tensor) -> None:
-        if self._logits is None:
-            self._logits = like.new_full((self.cb_config.max_requests_per_batch, like.shape[-1]), torch.nan)
-        logits = self._logits
+    def _capture(self, key: Any, forward: Callable[[], torch.Tensor]) -> None:
+        logits = forward()
         ReplayingRunner.captured += 1
 
         def replay() -> None:
             ReplayingRunner.replayed += 1
-            found = forward()
-            logits[: found.shape[0]].copy_(found)
+            logits.copy_(forward())
 
-        self._graphs[key] = SimpleNamespace(replay=replay)
+        self._graphs[key] = SimpleNamespace(replay=replay), logits
 
 
 @pytest.fixture
@@ -69,10 +68,12 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
     monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
     load_model = model_loader.load_model
 
-    def started(kind: str, *, replayed: bool = False, **overrides: str) -> tuple[Engine, Recorder]:
+    def started(kind: str, *, replayed: bool = False, fused: bool = False, **overrides: str) -> tuple[Engine, Recorder]:
         def load(*arguments: Any) -> Any:
             found = load_model(*arguments)
             paged_attention.use(found, kind)
+            if fused:
+                fused_layers.fuse(found)
             return found
 
         monkeypatch.setattr(model_loader, "load_model", load)
@@ -122,8 +123,11 @@ def test_a_cache_in_fp8(start_with: StartPaged, monkeypatch: pytest.MonkeyPatch)
         caches = processor_of(engine).cache.layer_to_allocator[layer].get_cache_for_block_table(layer)
         assert [cache.dtype for cache in caches] == [torch.float8_e4m3fn] * 2
         assert all(cache.float().any() for cache in caches)  # of the self-test
-    assert all(len(answer) == COUNT for answer in run_all(engine, recorder, PROMPTS))
+    answers = run_all(engine, recorder, PROMPTS)
+    assert all(len(answer) == COUNT for answer in answers)
     assert set(reference_kernels.calls) == {"decode", "mixed", "prompt"}
+    assert run_all(engine, recorder, PROMPTS, first=100) == answers, "from pages of a shared prefix"
+    assert max(recorder.deltas(100 + i)[0].cached_tokens for i in range(len(PROMPTS))) > 0
     assert isinstance(engine, embedded_engine.TransformersEngine)
     assert engine.self_test is not None
     assert engine.self_test.kv_cache_dtype == "fp8"
@@ -136,6 +140,17 @@ def test_answers_of_replayed_steps(start_with: StartPaged, expected: list[list[i
     for turn in range(3):
         assert run_all(engine, recorder, PROMPTS, first=100 * turn) == expected
     assert ReplayingRunner.replayed > 2 * ReplayingRunner.captured
+
+
+@pytest.mark.usefixtures("kernels")
+def test_answers_of_fused_layers(
+    start_with: StartPaged, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries and keys are rotated where they are attended to or written."""
+    monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", modeling_qwen2.apply_rotary_pos_emb)
+    engine, recorder = start_with("paged", fused=True, max_num_tokens="64")
+    assert run_all(engine, recorder, PROMPTS) == expected
+    assert set(reference_kernels.calls) == {"rotate and decode", "mixed"}
 
 
 @pytest.fixture
@@ -229,7 +244,7 @@ def test_what_is_refused(model: Any, change: dict[str, Any], reason: str, monkey
 
 
 def test_a_trial_that_fails_says_why(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_attention, "_HALF", (torch.float32,))
+    monkeypatch.setattr(paged_attention, "HALF", (torch.float32,))
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.attention_kernels", reference_kernels)
     monkeypatch.setattr(gpu, "attention_kernels", reference_kernels, raising=False)
     monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
@@ -240,7 +255,7 @@ def test_a_trial_that_fails_says_why(model: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_pytorch_without_flash_attention(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_attention, "_HALF", (torch.float32,))
+    monkeypatch.setattr(paged_attention, "HALF", (torch.float32,))
     monkeypatch.setattr(paged_attention, "_flash", None)
     assert "no flash attention" in (paged_attention.refusal(model, "varlen") or "")
 

@@ -7,6 +7,7 @@ import pytest
 
 from openai_bls.engines.embedded import continuous_batching, gpu, model_loader
 from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.lora_layers import LoraLayers
 from openai_bls.engines.embedded.tensor_parallel import follower
 from tests.unit.engines.embedded.gpu import reference_kernels
 from tests.unit.engines.embedded.gpu.test_paged_attention import ReplayingRunner
@@ -25,6 +26,8 @@ def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(model_loader, "_set_attention", set_attention)
     patch.setattr(continuous_batching, "CudaGraphRunner", ReplayingRunner)
+    # A captured graph runs all of its operations, whatever a step holds.
+    patch.setattr(LoraLayers, "_always", property(lambda self: True, lambda self, value: None), raising=False)
 
 
 if __name__ == "__main__":

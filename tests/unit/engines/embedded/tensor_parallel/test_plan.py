@@ -7,14 +7,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.embedded.fp8_layers import Fp8Linear
+from openai_bls.engines.embedded.model_loader import read_model
 from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
 from openai_bls.engines.embedded.tensor_parallel.shards import load_shard
+from tests.unit.engines.embedded.test_fp8 import FORMS, write_fp8
 
 SIZES = {
     "vocab_size": 96,
@@ -60,7 +64,7 @@ class Together:
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._exchange(x)).sum(0)
 
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat(self._exchange(x), dim=-1)
 
     def _exchange(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -103,6 +107,37 @@ def test_shards_together_are_the_model(kind: str, more: dict[str, Any], size: in
     assert max(held) < 1.2 / size * sum(parameter.numel() for parameter in whole.base_model.layers.parameters())
 
 
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("form", ["quantized here", *FORMS])
+def test_shards_in_fp8_are_those_of_the_model(form: str, size: int, tmp_path: Path) -> None:
+    """Bit by bit: a layer that is split by its inputs has the scales of whole rows."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {**SIZES, "intermediate_size": 128, "head_dim": 16}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3", **sizes)).save_pretrained(tmp_path / "wide")
+    folder, quant = tmp_path / "wide", "fp8" if form == "quantized here" else ""
+    if form in FORMS:
+        folder = tmp_path / "fp8"
+        write_fp8(tmp_path / "wide", folder, *FORMS[form])
+    manifest, cpu = msgspec.structs.replace(MANIFEST, quant=quant), torch.device("cpu")
+    whole, plan = read_model(folder, manifest, cpu, "sdpa"), plan_of(folder, size, trust_remote_code=False)
+    group: Any = Together(size)
+    shards = [load_shard(folder, manifest, EngineOptions(), plan, rank, group, cpu) for rank in range(size)]
+    layers = {name: layer for name, layer in whole.named_modules() if isinstance(layer, Fp8Linear)}
+    assert len(layers) == 14  # seven in each of two
+    for name, layer in layers.items():
+        rows = plan.split_of(name) == "rows"
+        parts = [shard.get_submodule(f"{name}.linear" if rows else name) for shard in shards]
+        for own in ("weight", "weight_scale"):
+            held = [getattr(part, own).float() for part in parts]
+            found = held[0] if rows and own == "weight_scale" else torch.cat(held, int(rows))
+            torch.testing.assert_close(found, getattr(layer, own).float(), rtol=0, atol=0)
+    ids = torch.randint(3, SIZES["vocab_size"], (1, 20))
+    with torch.no_grad():
+        wanted = whole(input_ids=ids, use_cache=False).logits
+    for logits in group.run(shards, ids):
+        torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("changes", "size", "said"),
     [
@@ -112,7 +147,7 @@ def test_shards_together_are_the_model(kind: str, more: dict[str, Any], size: in
         ({}, 3, "--tp-size 3: .* 3 GPUs do not divide its 8 attention heads"),
         ({}, 8, "8 GPUs do not divide its 4 key value heads"),
         ({"intermediate_size": 97}, 2, "2 GPUs do not divide its 97 intermediate size"),
-        ({"quantization_config": {"quant_method": "fp8"}}, 2, "its weights are quantized"),
+        ({"quantization_config": {"quant_method": "gptq"}}, 2, "its weights are quantized, and only FP8 with a scale"),
     ],
 )
 def test_refusals(changes: dict[str, Any], size: int, said: str, tmp_path: Path) -> None:

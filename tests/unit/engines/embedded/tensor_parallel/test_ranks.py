@@ -11,29 +11,36 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers.generation.continuous_batching.input_outputs import ContinuousBatchingAsyncIOs
 
-from openai_bls.core.engine_types import SamplingParams
-from openai_bls.core.manifest import EngineLoadError, load_manifest, write_manifest
+from openai_bls.core.engine import LoraError
+from openai_bls.core.engine_types import Grammar, SamplingParams
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, load_manifest, write_manifest
 from openai_bls.engines.embedded.tensor_parallel import ranks
 from openai_bls.engines.registry import create_engine
+from tests.unit.engines.embedded.adapters import EVERYTHING, make_adapter, with_adapters
 from tests.unit.engines.embedded.gpu.test_paged_attention import ReplayingRunner
 from tests.unit.engines.embedded.tensor_parallel import gpu_follower
 from tests.unit.engines.embedded.test_engine import PROMPTS, run_all
+from tests.unit.engines.embedded.test_speculation import answers, check, varied, with_prediction
 from tests.unit.engines.engine_support import GREEDY, Recorder, request
 
 if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
 
 
+ROOM = LoraSettings(max_loras=1, max_lora_rank=6)
+
+
 @pytest.fixture(scope="module")
-def shared_dir(version_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The engine of `version_dir`, for two ranks and with no self-test of its own."""
+def shared_dir(version_dir: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine of `version_dir`, for two ranks, a tokenizer, room for an adapter, no self-test of its own."""
     folder = tmp_path_factory.mktemp("shared") / "tensorrt_llm" / "1"
     shutil.copytree(version_dir, folder)
-    write_manifest(
-        folder, msgspec.structs.replace(load_manifest(folder), tensor_parallel_size=2, self_test=None, max_batch_size=4)
-    )
+    shutil.copytree(checkpoint, folder / "tokenizer")
+    changes: dict[str, Any] = {"self_test": None, "max_batch_size": 4, "lora": ROOM}
+    write_manifest(folder, msgspec.structs.replace(load_manifest(folder), tensor_parallel_size=2, **changes))
     return folder
 
 
@@ -44,7 +51,8 @@ def shared(shared_dir: Path) -> Iterator[tuple[Any, Recorder]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "_FOLLOWER", gpu_follower.__name__)
         gpu_follower.as_on_a_gpu(patch)
-        engine: Any = create_engine(shared_dir, recorder, {"num_threads": "1", "max_num_tokens": "64"})
+        options = {"num_threads": "1", "max_num_tokens": "64", "speculative_method": "ngram"}
+        engine: Any = create_engine(shared_dir, recorder, options)
         assert isinstance(engine._batcher.processor.inputs_and_outputs, ContinuousBatchingAsyncIOs)
         yield engine, recorder
     assert ReplayingRunner.replayed > ReplayingRunner.captured
@@ -84,6 +92,80 @@ def test_passes_over_prompts(shared: tuple[Any, Recorder], start: EngineFactory)
     assert recorder.ends[901].embedding == pytest.approx(beside.ends[901].embedding, abs=1e-4)
 
 
+def test_drafts(shared: tuple[Any, Recorder], shared_dir: Path, tmp_path: Path, start: EngineFactory) -> None:
+    """Rank 0 alone drafts, samples at every row and takes back; wrong drafts, and sequences cancelled between two."""
+    engine, recorder = shared
+    shutil.copytree(shared_dir, tmp_path / "1")
+    write_manifest(tmp_path / "1", msgspec.structs.replace(load_manifest(shared_dir), tensor_parallel_size=1))
+    alone, beside = start(tmp_path / "1")
+    usual = run_all(alone, beside, [PROMPTS[5]])[0]
+    asked = [msgspec.structs.replace(one, request_id=600 + one.request_id) for one in varied(usual)]
+    asked.append(request(650, prompt=PROMPTS[5], max_tokens=24, grammar=Grammar("regex", "(ab|cd){9}[a-f]{12}")))
+    for one in asked:
+        alone.submit(one)
+    beside.wait_end(*(one.request_id for one in asked))
+    wanted = answers(beside, asked)
+    assert not any(answer.end.error for answer in wanted)
+    before = engine.stats()
+    for first in range(0, len(asked), 4):  # as many as the batch has room for
+        group = asked[first : first + 4]
+        dropped = request(700 + first, prompt=PROMPTS[6], max_tokens=300)
+        engine.submit(dropped)
+        for one, answer in zip(group, wanted[first:], strict=False):
+            engine.submit(with_prediction(one, [*answer.tokens, *usual[len(answer.tokens) :]], wrong_at=(4, 13)))
+        recorder.wait_tokens(dropped.request_id)
+        engine.cancel(dropped.request_id)
+        recorder.wait_end(dropped.request_id, *(one.request_id for one in group))
+    check(recorder, asked, wanted)
+    after = engine.stats()
+    accepted, drafted = (
+        getattr(after, name) - getattr(before, name) for name in ("accepted_draft_tokens", "draft_tokens")
+    )
+    assert drafted > accepted > 100
+
+
+def test_an_adapter(
+    shared: tuple[Any, Recorder], checkpoint: Path, version_dir: Path, tmp_path: Path, start: EngineFactory
+) -> None:
+    """In one batch with the base model, over prompts alone, and with drafts; each rank adds its part."""
+    folder = make_adapter(checkpoint, tmp_path / "adapter", **EVERYTHING)
+    room = {"max_loras": ROOM.max_loras, "max_lora_rank": ROOM.max_lora_rank}
+    alone, beside = start(with_adapters(version_dir, tmp_path / "alone", {"one": folder}, **room))
+    engine, recorder = shared
+    engine.load_lora("one", str(folder))
+    asked = [
+        request(800 + i, prompt=PROMPTS[i], max_tokens=24, logprobs=0, lora_name="one" if i % 2 else None)
+        for i in range(4, 8)
+    ]
+    asked += [
+        request(810, prompt=PROMPTS[6], max_tokens=0, pooling="last", lora_name="one"),
+        request(811, prompt=PROMPTS[6], prompt_logprobs=0, lora_name="one"),
+    ]
+    for one, heard in ((alone, beside), (engine, recorder)):
+        for what in asked:
+            one.submit(what)
+        heard.wait_end(*(what.request_id for what in asked))
+    wanted = answers(beside, asked[:4])
+    check(recorder, asked[:4], wanted)
+    assert recorder.ends[810].embedding == pytest.approx(beside.ends[810].embedding, abs=1e-4)
+    ours, theirs = (heard.deltas(811)[0].prompt_logprobs for heard in (recorder, beside))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.token_logprobs == pytest.approx(theirs.token_logprobs, abs=1e-3)
+    again = with_prediction(msgspec.structs.replace(asked[1], request_id=820), wanted[1].tokens, wrong_at=(7,))
+    engine.submit(again)
+    recorder.wait_end(820)
+    assert recorder.tokens[820] == wanted[1].tokens
+    engine.unload_lora("one")
+    half = tmp_path / "half"
+    shutil.copytree(folder, half)
+    weights = load_file(half / "adapter_model.safetensors")
+    path = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"
+    save_file(weights | {path: weights[path][:, :64].contiguous()}, half / "adapter_model.safetensors")
+    with pytest.raises(LoraError, match="down_proj has 64 inputs and 64 outputs there, 128 and 64 here"):
+        engine.load_lora("half", str(half))
+
+
 def test_a_rank_that_hangs_ends_the_engine(shared: tuple[Any, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
     engine, recorder = shared
     ended = threading.Event()
@@ -106,7 +188,6 @@ def test_a_rank_that_hangs_ends_the_engine(shared: tuple[Any, Recorder], monkeyp
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [
-        ({"lora": {"max_loras": 1, "max_lora_rank": 8}}, {}, "has no adapters: build without --max-loras"),
         ({}, {"runner": "dynamic_cache"}, "there is no runner dynamic_cache"),
         ({"tensor_parallel_size": 3}, {}, "3 GPUs do not divide its 4 attention heads"),
     ],
