@@ -82,9 +82,9 @@ def _load(
     graphs = device.type == "cuda" and options.cuda_graphs is not False
     graphs = graphs and paged_attention.refusal(model, "paged") is None
     max_length = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
+    known = min(vocab_size, facts.vocab_size)
+    prompt = torch.randint(known, (min(_TRIAL_TOKENS, max_length),), generator=torch.Generator().manual_seed(0))
     try:
-        known = min(vocab_size, facts.vocab_size)
-        prompt = torch.randint(known, (min(_TRIAL_TOKENS, max_length),), generator=torch.Generator().manual_seed(0))
         wanted = _plain_guesses(model, prompt, known)[-_TRIED_GUESSES:]
         draft_cache.use(model)
         if graphs:
@@ -97,19 +97,25 @@ def _load(
             most_guesses=options.num_speculative_tokens,
             graphs=graphs,
         )
-        ends = range(len(prompt) - len(wanted) + 1, len(prompt) + 1)
-        found = [made.guess([Wanted("trial", prompt[:end].tolist(), 1)], {"trial"})[0] for end in ends]
-        made.guess([], ())
+        same = _share_of(made, prompt.tolist(), wanted)
     except Exception as error:  # of a model's own code, above all
         logger.exception("the draft model failed")
         raise EngineLoadError(f"the draft model cannot be run: {first_line(error)}") from None
-    same = sum(guess == [right] for guess, right in zip(found, wanted, strict=True)) / len(wanted)
     if same < _LEAST_SAME:
         raise EngineLoadError(
             f"the draft model cannot be run: {same:.0%} of its guesses are those of its plain forward pass"
         )
     logger.info("draft model: %s, up to %d tokens%s", folder.name, max_length, ", by CUDA graphs" if graphs else "")
     return made
+
+
+def _share_of(made: DraftModel, prompt: list[int], wanted: list[int]) -> float:
+    """Share of the guesses at the last places of a prompt that are the wanted ones."""
+    ends = range(len(prompt) - len(wanted) + 1, len(prompt) + 1)
+    found = [made.guess([Wanted("trial", prompt[:end], 1)], {"trial"})[0] for end in ends]
+    made.guess([], ())
+    same = [guess == [right] for guess, right in zip(found, wanted, strict=True)]
+    return sum(same) / len(same)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
