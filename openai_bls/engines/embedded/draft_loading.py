@@ -13,7 +13,7 @@ import torch
 from openai_bls.core.checkpoint import read_checkpoint
 from openai_bls.core.manifest import EngineLoadError, Manifest, check_files, first_line
 from openai_bls.engines.embedded import draft_cache, model_loader
-from openai_bls.engines.embedded.draft_model import DraftModel, Wanted
+from openai_bls.engines.embedded.draft_model import MOST_SLOTS, DraftModel, Wanted
 from openai_bls.engines.embedded.drafter import SpeculationConfig
 from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.options import EngineOptions, speculative_method
@@ -21,7 +21,9 @@ from openai_bls.engines.embedded.speculation import full_attention_problem
 
 logger = logging.getLogger(__name__)
 
-_TRIAL_TOKENS = 32
+_TRIAL_TOKENS = 160
+"""Enough for every kind of pass."""
+_TRIED_GUESSES = 32
 _LEAST_SAME = 0.5
 """Share of the trial's guesses that are the plain model's; near ties of half precision turn some."""
 
@@ -62,6 +64,11 @@ def speculation_config(
 def _load(
     version_dir: Path, manifest: Manifest, options: EngineOptions, device: torch.device, vocab_size: int
 ) -> DraftModel:
+    slots = options.speculative_disable_by_batch_size
+    if slots > MOST_SLOTS:
+        raise EngineLoadError(
+            f"speculative_disable_by_batch_size is {slots}: a draft model guesses for {MOST_SLOTS} sequences at most"
+        )
     folder = version_dir / manifest.draft_checkpoint
     try:
         check_files(folder, manifest.draft_files, hashes=options.verify_weights)
@@ -75,26 +82,25 @@ def _load(
     graphs = device.type == "cuda" and options.cuda_graphs is not False
     graphs = graphs and paged_attention.refusal(model, "paged") is None
     max_length = min(manifest.max_model_len, facts.max_position_embeddings or manifest.max_model_len)
+    known = min(vocab_size, facts.vocab_size)
+    prompt = torch.randint(known, (min(_TRIAL_TOKENS, max_length),), generator=torch.Generator().manual_seed(0))
     try:
-        prompt = _trial_prompt(min(vocab_size, facts.vocab_size))
-        wanted = _plain_guesses(model, prompt, min(vocab_size, facts.vocab_size))
+        wanted = _plain_guesses(model, prompt, known)[-_TRIED_GUESSES:]
         draft_cache.use(model)
         if graphs:
             logger.info("draft model, fused operations: %s", fused_layers.fuse(model))
         made = DraftModel(
             model,
             vocab_size=vocab_size,
-            slots=options.speculative_disable_by_batch_size,
+            slots=slots,
             max_length=max_length,
             most_guesses=options.num_speculative_tokens,
             graphs=graphs,
         )
-        found = [made.guess([Wanted("trial", prompt[:end], 1)], {"trial"})[0] for end in range(1, len(prompt) + 1)]
-        made.guess([], ())
+        same = _share_of(made, prompt.tolist(), wanted)
     except Exception as error:  # of a model's own code, above all
         logger.exception("the draft model failed")
         raise EngineLoadError(f"the draft model cannot be run: {first_line(error)}") from None
-    same = sum(guess == [right] for guess, right in zip(found, wanted, strict=True)) / len(wanted)
     if same < _LEAST_SAME:
         raise EngineLoadError(
             f"the draft model cannot be run: {same:.0%} of its guesses are those of its plain forward pass"
@@ -103,14 +109,18 @@ def _load(
     return made
 
 
-def _trial_prompt(vocab_size: int) -> list[int]:
-    drawn = torch.randint(vocab_size, (_TRIAL_TOKENS,), generator=torch.Generator().manual_seed(0))
-    return [int(token) for token in drawn]
+def _share_of(made: DraftModel, prompt: list[int], wanted: list[int]) -> float:
+    """Share of the guesses at the last places of a prompt that are the wanted ones."""
+    ends = range(len(prompt) - len(wanted) + 1, len(prompt) + 1)
+    found = [made.guess([Wanted("trial", prompt[:end], 1)], {"trial"})[0] for end in ends]
+    made.guess([], ())
+    same = [guess == [right] for guess, right in zip(found, wanted, strict=True)]
+    return sum(same) / len(same)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _plain_guesses(model: Any, prompt: list[int], vocab_size: int) -> list[int]:
+def _plain_guesses(model: Any, prompt: torch.Tensor, vocab_size: int) -> list[int]:
     """The greedy next token at each place of a prompt, by transformers' own forward pass."""
-    logits = model(input_ids=torch.tensor([prompt], device=model.device), use_cache=False).logits
+    logits = model(input_ids=prompt[None].to(model.device), use_cache=False).logits
     guesses: list[int] = logits[0, :, :vocab_size].argmax(-1).tolist()
     return guesses

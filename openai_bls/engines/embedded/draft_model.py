@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import itertools
 import logging
 import time
 from collections.abc import Container, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -24,19 +23,14 @@ from openai_bls.engines.embedded.draft_cache import SlotCache
 logger = logging.getLogger(__name__)
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Rows of the passes that are captured."""
-_MOST_ROWS = _SIZES[-1]
+"""Rows of the passes that guess."""
+_MOST_ROWS = MOST_SLOTS = _SIZES[-1]
 _READ_AT_ONCE = 512
-"""Rows of unread tokens between two steps; a longer prompt is read beside several."""
-
-
+"""Rows of a pass that only reads, of which there is one between two steps; a longer prompt is read beside several."""
+_Kind = Literal["guess", "guess alone", "read"]
+"""Of a pass: it guesses after each row, does so with rows of as many sequences, or does not guess."""
 _FIRST_COST = 0.2
 """Of a guess, before it is measured."""
-
-
-def _averaged(before: float, newest: float) -> float:
-    """Moving average of times, in which one that was held up counts little; 0 is none yet."""
-    return newest if not before else 0.9 * before + 0.1 * min(newest, 2 * before)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,13 +75,14 @@ class DraftModel:
             model: a transformers causal language model, on its device, that attends by `draft_cache`.
             vocab_size: of the model that it guesses for.
             slots: sequences at a time.
-            max_length: tokens of a sequence, beyond which nothing is guessed.
+            max_length: tokens of the longest sequence.
             most_guesses: for a sequence at a time.
             graphs: attend by the kernel for a GPU, and replay CUDA graphs.
         """
         self._model = model
         self._vocab_size = vocab_size
-        self._max_length = max_length
+        self.max_length = max_length
+        """Tokens of a sequence beyond which nothing is guessed."""
         # Guesses may go beyond the longest sequence, and the rows that fill a pass up have a place of their own.
         self._cache = SlotCache(model, slots + 1, max_length + most_guesses, kernel=graphs)
         self._free = list(range(slots))
@@ -95,13 +90,14 @@ class DraftModel:
         self._slots: dict[str, _Slot] = {}
         self._pass_seconds = 0.0
         self._step_seconds = 0.0
-        self._captured: dict[tuple[int, bool], _Pass] = {}
+        self._captured: dict[tuple[_Kind, int], _Pass] = {}
         if graphs:
             pool = torch.cuda.graph_pool_handle()
-            for size, alone in itertools.product(reversed(_SIZES), (False, True)):
-                if not alone or size < 2 * slots:
-                    self._captured[size, alone] = self._pass_of(size, alone=alone)
-                    self._captured[size, alone].capture(pool)
+            kinds: list[tuple[_Kind, int]] = [("read", _READ_AT_ONCE), *(("guess", size) for size in reversed(_SIZES))]
+            kinds += [("guess alone", size) for size in reversed(_SIZES) if size < 2 * slots]
+            for kind, size in kinds:
+                self._captured[kind, size] = self._pass_of(kind, size)
+                self._captured[kind, size].capture(pool)
 
     @property
     def cost(self) -> float:
@@ -126,7 +122,7 @@ class DraftModel:
         rows: list[tuple[int, int, int]] = []
         last: dict[int, int] = {}  # index of a sequence in `wanted` → its last row
         for i, one in enumerate(wanted):
-            if len(one.token_ids) > self._max_length:
+            if len(one.token_ids) > self.max_length:
                 continue
             slot = self._slot(one.key, wanted)
             start = slot.unread(one.token_ids)
@@ -160,17 +156,16 @@ class DraftModel:
 
     def _read(self, rows: Sequence[tuple[int, int, int]], last: Sequence[int], count: int) -> list[list[int]]:
         """Read rows of (token, slot, position); returns `count` guesses after each of those at the indices `last`."""
-        ends: list[torch.Tensor] = []
-        for first in range(0, len(rows), _MOST_ROWS):
-            part = rows[first : first + _MOST_ROWS]
-            step = self._pass(len(part), alone=len(rows) == len(last))
-            step.put(torch.tensor(part).T)
-            step.run()
-            ends.append(step.rows[:, [row - first for row in last if first <= row < first + len(part)]])
+        if len(rows) > _MOST_ROWS:  # with a prompt among them
+            self._run("read", [row for i, row in enumerate(rows) if i not in last])
+            rows, last = [rows[i] for i in last], range(len(last))
+        if not rows:
+            return []
+        step = self._run("guess alone" if len(rows) == len(last) else "guess", rows)
         if not last:
             return []
-        guesses = torch.cat(ends, 1)
-        step = self._pass(len(last), alone=True)
+        guesses = step.rows[:, list(last)]
+        step = self._pass("guess alone", len(last))
         step.put(guesses)
         found = [guesses[0]]
         for _ in range(count - 1):
@@ -179,24 +174,35 @@ class DraftModel:
         told: list[list[int]] = torch.stack(found, 1).tolist()
         return told
 
-    def _pass(self, count: int, *, alone: bool) -> _Pass:
-        """A pass that holds `count` rows, each of another sequence if they are `alone`."""
-        if not self._captured:
-            return self._pass_of(count, alone=alone)
-        return self._captured[_SIZES[bisect.bisect_left(_SIZES, count)], alone]
+    def _run(self, kind: _Kind, rows: Sequence[tuple[int, int, int]]) -> _Pass:
+        step = self._pass(kind, len(rows))
+        step.put(torch.tensor(rows).T)
+        step.run()
+        return step
 
-    def _pass_of(self, size: int, *, alone: bool) -> _Pass:
-        return _Pass(self._model, self._cache, size, self._filler, self._vocab_size, alone=alone)
+    def _pass(self, kind: _Kind, count: int) -> _Pass:
+        """A pass of a kind that holds `count` rows."""
+        if not self._captured:
+            return self._pass_of(kind, count)
+        return self._captured[kind, _READ_AT_ONCE if kind == "read" else _SIZES[bisect.bisect_left(_SIZES, count)]]
+
+    def _pass_of(self, kind: _Kind, size: int) -> _Pass:
+        return _Pass(self._model, self._cache, kind, size, self._filler, self._vocab_size)
+
+
+def _averaged(before: float, newest: float) -> float:
+    """Moving average of times, in which one that was held up counts little; 0 is none yet."""
+    return newest if not before else 0.9 * before + 0.1 * min(newest, 2 * before)
 
 
 class _Pass:
-    """Pass over a fixed number of rows, each of which becomes the row of the token that is guessed after it."""
+    """Pass over a fixed number of rows; one that guesses makes each the row of the token guessed after it."""
 
-    def __init__(self, model: Any, cache: SlotCache, size: int, filler: int, vocab_size: int, *, alone: bool) -> None:
+    def __init__(self, model: Any, cache: SlotCache, kind: _Kind, size: int, filler: int, vocab_size: int) -> None:
         self.rows = torch.zeros(3, size, dtype=torch.int64, device=model.device)
         """Tokens, slots and positions."""
         self._model, self._cache = model, cache
-        self._filler, self._vocab_size, self._alone = filler, vocab_size, alone
+        self._kind, self._filler, self._vocab_size = kind, filler, vocab_size
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def put(self, rows: torch.Tensor) -> None:
@@ -207,7 +213,7 @@ class _Pass:
         self.rows[2, count:] = 0
 
     def run(self) -> None:
-        """Guess, and move on."""
+        """Read the rows, and guess."""
         if self._graph is None:
             self._forward()
         else:
@@ -215,11 +221,12 @@ class _Pass:
 
     def _forward(self) -> None:
         tokens, slots, positions = self.rows
-        self._cache.begin(slots, positions, alone=self._alone)
-        logits = self._model(
-            input_ids=tokens[None], position_ids=positions[None], cache=self._cache, use_cache=False
-        ).logits
-        self.rows[0] = logits[0, :, : self._vocab_size].argmax(-1)
+        self._cache.begin(slots, positions, alone=self._kind == "guess alone")
+        inputs = {"input_ids": tokens[None], "position_ids": positions[None], "cache": self._cache, "use_cache": False}
+        if self._kind == "read":
+            self._model.base_model(**inputs)
+            return
+        self.rows[0] = self._model(**inputs).logits[0, :, : self._vocab_size].argmax(-1)
         self.rows[2] += 1
 
     @torch.no_grad()  # type: ignore[untyped-decorator]

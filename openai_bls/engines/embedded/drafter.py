@@ -25,6 +25,8 @@ _FIRST_ODDS = 0.7
 """Share of a draft model's guesses that is taken to be right before any is known."""
 _NEWEST = 0.1
 """Weight of the newest guess in that share."""
+_WORTH_READING = 8
+"""Tokens of a prompt that a draft model reads for each token that may come."""
 _PLAIN_RATE = 1.25
 """Steps without drafts in the time of one with drafts, which is wider and does not overlap the one before."""
 _LEAST_COPIED = 3
@@ -149,6 +151,8 @@ class _ModelPace(_Pace):
 
     def length(self, most: int, place: int) -> int:
         """See `_Pace`; where no guess pays, a single one tells whether that is still so."""
+        if place > self._model.max_length:
+            return 0
         return min(super().length(most, place), max(1, self._paying()))
 
     def settle(self, drafted: int, accepted: int, place: int) -> None:
@@ -181,6 +185,7 @@ class Drafter:
         prompt_token_ids: Sequence[int],
         prediction: Sequence[int] = (),
         processors: HostLogitsProcessors | None = None,
+        max_tokens: int = 1 << 30,
     ) -> None:
         """Start before the first new token.
 
@@ -189,6 +194,7 @@ class Drafter:
             prompt_token_ids: of the request.
             prediction: of the request.
             processors: of the sequence, whose grammar a draft has to follow.
+            max_tokens: of the request.
         """
         self.draft: list[int] = []
         """Tokens that go along in the step that is being prepared, or runs."""
@@ -201,7 +207,8 @@ class Drafter:
         """Tokens that `_history` has been told of."""
         self._prediction = _Source(config.lookup(prediction), follows=True) if prediction else None
         self._grammar = None if processors is None or processors.constraint is None else processors
-        most, model = config.num_tokens, config.draft_model
+        most = config.num_tokens
+        model = config.draft_model if len(prompt_token_ids) <= _WORTH_READING * max_tokens else None
         self._copying, self._spelling = _Pace(_FIRST_LENGTH, most), _Pace(_FIRST_LENGTH, most)
         self._modelling = None if model is None else _ModelPace(model, most)
         self._pace = self._copying

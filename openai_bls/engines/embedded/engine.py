@@ -349,7 +349,9 @@ class TransformersEngine:
         assert self._batcher is not None
         self._live.batched(state)
         if self._speculation is not None:
-            state.drafter = Drafter(self._speculation, request.prompt_token_ids, request.prediction, state.processors)
+            state.drafter = Drafter(
+                self._speculation, request.prompt_token_ids, request.prediction, state.processors, request.max_tokens
+            )
         try:
             sampling = state.sampling(self._info.vocab_size)
             self._batcher.add(state.key, request.prompt_token_ids, request.max_tokens, request.stop_token_ids, sampling)

@@ -102,6 +102,8 @@ def test_the_method_is_the_engines_own_unless_it_is_set(start: EngineFactory, ow
         assert (accepted(engine)[0] > 0) is drafts
     with pytest.raises(EngineLoadError, match="has no draft model, build it with --draft-model"):
         start(speculative_method="draft_model")
+    with pytest.raises(EngineLoadError, match="a draft model guesses for 128 sequences at most"):
+        start(folder=own_draft, speculative_disable_by_batch_size="129")
 
 
 def test_one_that_does_not_do_is_refused(

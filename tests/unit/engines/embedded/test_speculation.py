@@ -371,7 +371,7 @@ def test_drafts_follow_what_is_accepted() -> None:
     [(1.0, 0.2, 8, 8), (0.9, 0.2, 4, 8), (0.6, 0.2, 1, 3), (0.3, 0.2, 0, 0), (0.9, 1.0, 0, 0), (0.6, 0.01, 4, 8)],
 )
 def test_a_draft_model_guesses_as_much_as_pays(right: float, cost: float, least: int, most: int) -> None:
-    model: Any = SimpleNamespace(cost=cost)
+    model: Any = SimpleNamespace(cost=cost, max_length=1000)
     config = dataclasses.replace(CONFIG, draft_model=model)
     source, drafter, counts = random.Random(1), Drafter(config, [1, 2, 3]), []
     for place in range(600):
@@ -385,6 +385,14 @@ def test_a_draft_model_guesses_as_much_as_pays(right: float, cost: float, least:
     latest = statistics.mean(counts[-300:])
     assert least <= round(latest) <= most
     assert latest > 0, "it looks again from time to time"
+
+
+def test_a_draft_model_is_left_out_where_it_cannot_pay() -> None:
+    model: Any = SimpleNamespace(cost=0.1, max_length=50)
+    config = dataclasses.replace(CONFIG, draft_model=model)
+    assert Drafter(config, range(50), max_tokens=10).wants_guesses(4) == 4
+    assert Drafter(config, range(51), max_tokens=10).wants_guesses(4) == 0
+    assert Drafter(config, range(50), max_tokens=6).wants_guesses(4) == 0
 
 
 def test_drafts_that_are_wrong_make_pauses() -> None:
