@@ -296,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__.partition("\n")[0])
     parser.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
-    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead")
+    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape instead, kept for the next run")
     parser.add_argument("--tp-sizes", type=levels, default="1", help="GPUs, with commas between (default %(default)s)")
     parser.add_argument("--fp8", action="store_true", help="FP8 as well, and distances of log-probabilities")
     parser.add_argument("--concurrency", type=levels, default="1,16,64,256", help="default %(default)s")

@@ -25,11 +25,11 @@ from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 from openai_bls.engines.embedded import fp8_layers
 from openai_bls.engines.embedded.gpu import (
     attention_kernels,
+    few_rows_kernels,
     fp8_kernels,
     fused_kernels,
     paged_attention,
     prompt_attention,
-    vector_kernels,
 )
 
 Call = Callable[[int], Any]
@@ -59,6 +59,7 @@ class Model:
     size: int = 128
     hidden: int = 3584
     intermediate: int = 18944
+    vocabulary: int = 152064
 
 
 @dataclass
@@ -216,8 +217,8 @@ def long_prompt(model: Model, prompt: int, past: int) -> Case:
 
     def by_cudnn(i: int) -> torch.Tensor:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            heads_first = (x[None].transpose(1, 2) for x in (q[i], k[i], v[i]))
-            found = functional.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True)
+            query, key, value = (x[None].transpose(1, 2) for x in (q[i], k[i], v[i]))
+            found = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return found.transpose(1, 2)[0]
 
     contenders: dict[str, Call] = {"ours": ours, "for any GPU, contiguous": by_triton}
@@ -276,14 +277,19 @@ def _scales(quantize: Quantize, x: torch.Tensor) -> torch.Tensor:
     return quantize(x)[1]
 
 
+def _by_fp8_rows(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return fp8_kernels.scaled_product(*fp8_kernels.quantize_rows(x), weight, scale, None, x.dtype)
+
+
 def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
-    """Products of each number of rows with weights in FP8, and the rounding of the rows; one row is not rounded."""
+    """Products of each number of rows with weights in FP8, and the rounding of the rows; up to 16 are not rounded."""
     joined = (model.heads + 2 * model.kv_heads) * model.size
     shapes = {
         "qkv": (joined, model.hidden),
         "o": (model.hidden, model.heads * model.size),
         "gate, up": (2 * model.intermediate, model.hidden),
         "down": (model.hidden, model.intermediate),
+        "logits": (model.vocabulary, model.hidden),
     }
     cases = []
     for name, (outputs, size) in shapes.items():
@@ -297,8 +303,11 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
                 "ours": functools.partial(_apply, fp8_kernels.linear, [(x, *weight, None) for weight in weights]),
                 "functional.linear, not FP8": functools.partial(_apply, functional.linear, plain),
             }
-            if number == 1:
-                contenders["ours, not FP8"] = functools.partial(_apply, vector_kernels.linear, plain)
+            if few_rows_kernels.takes(x):
+                contenders["ours, not FP8"] = functools.partial(_apply, few_rows_kernels.linear, plain)
+                contenders["rows rounded to FP8"] = functools.partial(
+                    _apply, _by_fp8_rows, [(x[0], *w) for w in weights]
+                )
             cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count, _CLOSE_IN_FP8))
     for number in rows[1:]:
         inputs = [(normal(number, model.hidden),) for _ in range(8)]
@@ -356,7 +365,7 @@ def main() -> int:
         keys = [past + prompt, *[2048] * others]
         cases.append(packed_attention(Model(), size, [prompt, *[1] * others], keys))
     cases += [long_prompt(Model(), prompt, past) for prompt, past, _ in _ALONE]
-    cases += fp8_products(Model(), (1, 2, 16, 64, 1024))
+    cases += fp8_products(Model(), (1, 2, 9, 16, 64, 1024))
     compiling = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}. Seconds to compile, cold: {compiling}.")
     print(f"\n{markdown(cases)}")

@@ -35,8 +35,8 @@ _FIRST_COST = 0.2
 
 
 def _averaged(before: float, newest: float) -> float:
-    """Moving average of times; 0 is none yet."""
-    return newest if not before else 0.9 * before + 0.1 * newest
+    """Moving average of times, in which one that was held up counts little; 0 is none yet."""
+    return newest if not before else 0.9 * before + 0.1 * min(newest, 2 * before)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

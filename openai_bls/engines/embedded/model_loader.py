@@ -20,6 +20,7 @@ from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice, candidates
 from openai_bls.engines.embedded.tensor_check import missing_weights
+from openai_bls.engines.embedded.tensor_parallel import fused_sums
 from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 logger = logging.getLogger(__name__)
@@ -161,6 +162,8 @@ def _set_attention(model: Any, choice: RunnerChoice, options: EngineOptions, loa
             return f"attention {kind} cannot be used: {first_line(error)}"
     if options.fused_ops or (options.fused_ops is None and kind == "paged"):
         logger.info("fused operations: %s", fused_layers.fuse(model))
+        if peers_of(model) is not None:
+            logger.info("sums over the ranks with adds and norms: %d", fused_sums.fuse(model))
     return None
 
 

@@ -1,6 +1,6 @@
-"""Products with a matrix in FP8 on a GPU: one row by the vector kernel, more by tensor cores in FP8.
+"""Products with a matrix in FP8 on a GPU: up to 16 rows by kernels of our own, more by tensor cores in FP8.
 
-Tensor cores multiply FP8 with FP8, so each row of the input is quantized first, with a scale of its own. The product is
+Tensor cores multiply FP8 with FP8, so each of more rows is quantized first, with a scale of its own. That product is
 PyTorch's `_scaled_mm`, which CUDA graphs capture.
 """
 
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from openai_bls.engines.embedded.fp8_layers import FP8, LARGEST
-from openai_bls.engines.embedded.gpu import fused_kernels, vector_kernels
+from openai_bls.engines.embedded.gpu import few_rows_kernels, fused_kernels
 
 LEAST_AMAX = 1e-12
 """Largest number of a row below which the row is taken for zeros."""
@@ -87,14 +87,14 @@ def linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: tor
     Returns:
         [..., outputs].
     """
-    if vector_kernels.is_vector(x):
-        return vector_kernels.linear(x, weight, bias, scale)
+    if few_rows_kernels.takes(x):
+        return few_rows_kernels.linear(x, weight, bias, scale)
     rows, row_scale = quantize_rows(x.reshape(-1, x.shape[-1]))
     return scaled_product(rows, row_scale, weight, scale, bias, x.dtype).view(*x.shape[:-1], -1)
 
 
 def gated_linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`silu(gate) * up`, of a weight with the gate's rows first; arguments as of `linear`."""
-    if vector_kernels.is_vector(x):
-        return vector_kernels.gated_linear(x, weight, bias, scale)
+    if few_rows_kernels.takes(x):
+        return few_rows_kernels.gated_linear(x, weight, bias, scale)
     return fused_kernels.silu_mul(linear(x, weight, scale, bias))

@@ -41,7 +41,7 @@ def fuse_attention(module: Any) -> int:
             kwargs |= {"position_embeddings": position_embeddings, "attention_mask": attention_mask}
             found: tuple[torch.Tensor, Any] = original(module, hidden_states, **kwargs)
             return found
-        return _attend(module, paged_attention.attend, hidden_states, position_embeddings, **constants, **kwargs)
+        return _attend(module, paged_attention.attend, hidden_states, position_embeddings, **(constants | kwargs))
 
     module.forward = forward
     return 1

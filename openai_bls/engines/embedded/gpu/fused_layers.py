@@ -45,7 +45,7 @@ def fuse(model: Any) -> dict[str, int]:
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
             module.__dict__.pop("forward", None)
-    for layer, norm in _norms_after(model):
+    for layer, norm in norms_after(model):
         try:
             counts["adds"] += _fuse_adds(layer, norm)
         except Exception as error:
@@ -90,7 +90,7 @@ def _fuse_norm(module: Any) -> int:
     return install(module, FusedNorm(module.weight, module.variance_epsilon), module)
 
 
-def _norms_after(model: Any) -> list[tuple[Any, Any]]:
+def norms_after(model: Any) -> list[tuple[Any, Any]]:
     """Decoder layers, each with the norm that its output goes to."""
     found = []
     for module in model.modules():
@@ -192,11 +192,11 @@ class _Joined:
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         """`silu(gate) * up`, the gate's outputs being the first half."""
-        from openai_bls.engines.embedded.gpu import vector_kernels
+        from openai_bls.engines.embedded.gpu import few_rows_kernels
         from openai_bls.engines.embedded.gpu.fused_kernels import silu_mul
 
-        if vector_kernels.is_vector(x):
-            return vector_kernels.gated_linear(x, self.weight, self.bias)
+        if few_rows_kernels.takes(x):
+            return few_rows_kernels.gated_linear(x, self.weight, self.bias)
         return silu_mul(nn.functional.linear(x, self.weight, self.bias))
 
 
@@ -229,10 +229,10 @@ def _use_vector_kernel(module: Any) -> int:
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    from openai_bls.engines.embedded.gpu import vector_kernels
+    from openai_bls.engines.embedded.gpu import few_rows_kernels
 
-    if vector_kernels.is_vector(x):
-        return vector_kernels.linear(x, weight, bias)
+    if few_rows_kernels.takes(x):
+        return few_rows_kernels.linear(x, weight, bias)
     return nn.functional.linear(x, weight, bias)
 
 

@@ -178,7 +178,7 @@ def _barriers(STAGES: gl.constexpr, COUNT: gl.constexpr):
 
 
 @gluon.jit(do_not_specialize=["queries", "length"])
-def _kernel(
+def _hopper_prompt_kernel(
     q_desc,
     k_desc,
     v_desc,
@@ -235,7 +235,7 @@ def prompt_attention(
     length, kv_heads, _ = key.shape
     if query.stride(1) != size:
         query = query.contiguous()
-    _kernel[(heads, triton.cdiv(queries, 2 * _ROWS))](
+    _hopper_prompt_kernel[(heads, triton.cdiv(queries, 2 * _ROWS))](
         _tiled(query, heads * size, _ROWS, size),
         *(_tiled(x, kv_heads * size, _TOKENS, size) for x in (key, value)),
         out,

@@ -54,7 +54,7 @@ def _quietly(call: Callable[[], Any]) -> bool:
 
 def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[Callable[[], Any]]:
     """Calls of all kernels, those that take longest to compile first."""
-    from openai_bls.engines.embedded.gpu import attention_kernels, fused_kernels, paged_attention, vector_kernels
+    from openai_bls.engines.embedded.gpu import paged_attention
 
     config = transformers.AutoConfig.from_pretrained(
         folder, trust_remote_code=manifest.trust_remote_code, local_files_only=True
@@ -62,37 +62,60 @@ def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[C
     dtype = config.dtype if manifest.dtype == "auto" else getattr(torch, manifest.dtype)
     device = torch.empty(0, device=device).device  # with its number
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have
-    if dtype not in paged_attention.HALF or manifest.quant or not is_current:
-        return
+    if dtype in paged_attention.HALF and not manifest.quant and is_current:
+        yield from _attention_calls(config, manifest.max_model_len, dtype, device)
+        yield from _layer_calls(config, manifest.max_batch_size, dtype, device)
+
+
+def _attention_calls(
+    config: Any, max_model_len: int, dtype: torch.dtype, device: torch.device
+) -> Iterator[Callable[[], Any]]:
+    from openai_bls.engines.embedded.gpu import attention_kernels, attention_trials, fused_kernels, paged_attention
+
     heads, kv_heads, size = paged_attention.head_sizes(config)
-    hidden, page, scale = config.hidden_size, paged_attention.PAGE_SIZE, size**-0.5
+    page, scale = paged_attention.PAGE_SIZE, size**-0.5
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
-    indices = functools.partial(torch.zeros, dtype=torch.int32, device=device)
     yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
+    yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype)
     q, k, cache = zeros(1, heads, size), zeros(1, kv_heads, size), zeros(page, kv_heads, size)
-    ends = torch.arange(2, dtype=torch.int32, device=device)
+    cos_sin = zeros(1, size), zeros(1, size)
+    slots, ends = torch.zeros(1, dtype=torch.int64, device=device), attention_trials.ends([1], device)
     for split in (False, True):
-        slots = torch.zeros(1, dtype=torch.int64, device=device)
         yield functools.partial(
             attention_kernels.mixed_attention, q, cache, cache, slots, ends, ends, scale, split_keys=split
         )
-    pages = indices(1, -(-manifest.max_model_len // page))
+    pages = torch.zeros(1, -(-max_model_len // page), dtype=torch.int32, device=device)
     most = attention_kernels.processors(device)
     for shares in (2**i for i in range(7)):
         if shares * kv_heads <= 4 * most:
-            yield functools.partial(
-                attention_kernels.decode_attention,
-                q, k, k, cache, cache, pages, ends, page, scale, max(1, shares * kv_heads // 2),
-            )  # fmt: skip
-    rows = zeros(1, 2, hidden)
-    yield functools.partial(fused_kernels.rms_norm, rows, rows[0, 0], 1e-6)
+            places = pages, ends, page, scale, max(1, shares * kv_heads // 2)
+            yield functools.partial(attention_kernels.decode_attention, q, k, k, cache, cache, *places, cos_sin)
+    yield functools.partial(fused_kernels.rotary_to_cache, q, k, k, cos_sin, cache, cache, slots)
+
+
+def _layer_calls(
+    config: Any, max_batch_size: int, dtype: torch.dtype, device: torch.device
+) -> Iterator[Callable[[], Any]]:
+    from openai_bls.engines.embedded.gpu import fused_kernels, paged_attention, vector_kernels
+
+    heads, kv_heads, size = paged_attention.head_sizes(config)
+    zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
+    integers = functools.partial(torch.zeros, dtype=torch.int32, device=device)
+    x = zeros(1, 1, config.hidden_size)
+    for bias in (None, zeros(16)):
+        yield functools.partial(vector_kernels.linear, x, zeros(16, config.hidden_size), bias)
+    yield functools.partial(vector_kernels.gated_linear, x, zeros(32, config.hidden_size), None)
+    yield functools.partial(fused_kernels.rms_norm, x, x[0, 0], 1e-6)
+    yield functools.partial(fused_kernels.add_rms_norm, x, x, x[0, 0], 1e-6)
     yield functools.partial(fused_kernels.silu_mul, zeros(1, 2, 2 * config.intermediate_size))
-    turned = zeros(1, 2, heads + 2 * kv_heads, size).transpose(1, 2)
-    angles = zeros(1, 2, size)
+    turned, angles = zeros(1, 2, heads + 2 * kv_heads, size).transpose(1, 2), zeros(1, 2, size)
     yield functools.partial(
         fused_kernels.rotary, turned[:, :heads], turned[:, heads : heads + kv_heads], angles, angles
     )
-    vector = zeros(1, 1, hidden)
-    for bias in (None, zeros(16)):
-        yield functools.partial(vector_kernels.linear, vector, zeros(16, hidden), bias)
-    yield functools.partial(vector_kernels.gated_linear, vector, zeros(32, hidden), None)
+    frequencies = torch.zeros(size // 2, device=device)
+    yield functools.partial(fused_kernels.angles, integers(1, 2), frequencies, 1.0, dtype)
+    yield functools.partial(fused_kernels.carry_over, integers(1, 2), integers(2), integers(2))
+    for rows in (1, 16, 32, 64, 128, 256):
+        if rows <= max_batch_size:
+            columns = 2048 + config.vocab_size % 16
+            yield functools.partial(fused_kernels.argmax, zeros(rows, columns), integers(rows), integers(rows))

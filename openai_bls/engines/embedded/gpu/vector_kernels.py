@@ -3,9 +3,12 @@
 One sequence decodes as fast as the weights can be read. Libraries' matrix products reach 75 to 85 % of a GPU's memory
 bandwidth there, these 90 to 95 %, and what follows the product (scale, bias, gate) is done in the same launch. Each
 program sums whole rows of the matrix in float32, so weights in FP8 meet an input that is not rounded.
+
+Numbers are read as words of 32 bits, the input beside weights in FP8 as words of 64, and widened in registers: as
+numbers they would be taken apart and put together again on their way, which takes as long as multiplying them.
 """
 
-# ruff: noqa: ANN001, ANN202, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -13,6 +16,93 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+
+from openai_bls.engines.embedded.gpu import dependent_launch
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
+from openai_bls.engines.embedded.gpu.push_kernels import Exchange, push
+
+
+@triton.jit
+def gated(gate, value, kind: tl.constexpr):
+    """`silu(gate) * value` of float32, rounded to `kind` where transformers rounds, but for the product."""
+    gate = gate.to(kind).to(tl.float32)
+    active = (gate / (1.0 + tl.exp(-gate))).to(kind).to(tl.float32)
+    return active * value.to(kind).to(tl.float32)
+
+
+@triton.jit
+def _block(at, columns, words, EVEN: tl.constexpr):
+    """Words of the rows at `at`; zeros where there is none."""
+    if EVEN:
+        return tl.load(at + columns[None, :], eviction_policy="evict_first")
+    else:
+        return tl.load(at + columns[None, :], mask=columns[None, :] < words, other=0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _number(words, place: tl.constexpr, kind: tl.constexpr):
+    """The number of type `kind` at `place` in each word of 32 bits, in float32."""
+    if kind == tl.bfloat16:  # the upper half of a float32
+        return (words << 16 if place == 0 else words & -65536).to(tl.float32, bitcast=True)
+    bits: tl.constexpr = kind.primitive_bitwidth
+    narrow: tl.constexpr = tl.int8 if bits == 8 else tl.int16
+    return (words >> bits * place).to(narrow).to(kind, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _four_numbers(words, kind: tl.constexpr, NATIVE: tl.constexpr):
+    """The numbers in FP8 in each word, in float32."""
+    if NATIVE:  # by pairs, for which the compiler would take the words apart and put other pairs together
+        return tl.inline_asm_elementwise(
+            """
+            {
+                .reg .b16 low, high, a, b, c, d;
+                .reg .b32 first, second;
+                mov.b32 {low, high}, $4;
+                cvt.rn.f16x2.e4m3x2 first, low;
+                cvt.rn.f16x2.e4m3x2 second, high;
+                mov.b32 {a, b}, first;
+                mov.b32 {c, d}, second;
+                cvt.f32.f16 $0, a;
+                cvt.f32.f16 $1, b;
+                cvt.f32.f16 $2, c;
+                cvt.f32.f16 $3, d;
+            }
+            """,
+            "=f,=f,=f,=f,r",
+            [words],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32),
+            is_pure=True,
+            pack=1,
+        )
+    return _number(words, 0, kind), _number(words, 1, kind), _number(words, 2, kind), _number(words, 3, kind)
+
+
+@triton.jit
+def _added(sums, block, x, weights: tl.constexpr, inputs: tl.constexpr, NATIVE: tl.constexpr):
+    """`sums` and the products of a block of weights [rows, words] with as many numbers of the input."""
+    if weights.primitive_bitwidth == 8:
+        a, b, c, d = _four_numbers(block, weights, NATIVE)
+        first, second = x.to(tl.int32), (x >> 32).to(tl.int32)
+        sums += a * _number(first, 0, inputs)[None, :]
+        sums += b * _number(first, 1, inputs)[None, :]
+        sums += c * _number(second, 0, inputs)[None, :]
+        sums += d * _number(second, 1, inputs)[None, :]
+    else:
+        sums += _number(block, 0, weights) * _number(x, 0, inputs)[None, :]
+        sums += _number(block, 1, weights) * _number(x, 1, inputs)[None, :]
+    return sums
+
+
+@triton.jit
+def _finished(sums, scale_ptr, bias_ptr, row, in_rows, SCALED: tl.constexpr, BIAS: tl.constexpr):
+    """Outputs of sums [rows, words]."""
+    result = tl.sum(sums, 1)
+    if SCALED:
+        result *= tl.load(scale_ptr + row, mask=in_rows, other=0.0)
+    if BIAS:
+        result += tl.load(bias_ptr + row, mask=in_rows, other=0.0).to(tl.float32)
+    return result
 
 
 @triton.jit
@@ -22,97 +112,137 @@ def _vector_kernel(
     scale_ptr,
     bias_ptr,
     out_ptr,
+    addresses,
+    turns_ptr,
+    place,
     outputs,
-    size,
+    words,
+    WEIGHTS: tl.constexpr,
     SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     GATED: tl.constexpr,
     EVEN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    NATIVE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
 ):
-    """ROWS outputs. With GATED, the matrix holds the rows of the gate and then those of the values it is applied to."""
+    """ROWS outputs. With GATED, the matrix holds the rows of the gate and then those of the values it is applied to.
+
+    With several RANKS, the outputs go to all others as well (see `push_kernels`).
+    """
+    if DEPENDENT:
+        start_next()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = row < outputs
     columns = tl.arange(0, BLOCK)
-    at = weight_ptr + tl.where(in_rows, row, 0).to(tl.int64)[:, None] * size
-    further = outputs.to(tl.int64) * size
+    if WEIGHTS.primitive_bitwidth == 8:  # two words of a thread side by side, as it loads the input
+        columns = tl.max_contiguous(columns, 2)
+    at = weight_ptr + tl.where(in_rows, row, 0).to(tl.int64)[:, None] * words
+    further = at + outputs.to(tl.int64) * words
+    # A block is on its way while the one before is multiplied; the first is before the input is there.
+    block = _block(at, columns, words, EVEN)
+    if GATED:
+        block_of_values = _block(further, columns, words, EVEN)
+    if DEPENDENT:
+        wait()
+    turn = tl.load(turns_ptr) + 1 if RANKS > 1 else 0
+    kind = out_ptr.dtype.element_ty
     sums = tl.zeros([ROWS, BLOCK], tl.float32)
     values = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in range(0, size, BLOCK):
-        column = start + columns
-        if EVEN:
-            x = tl.load(x_ptr + column).to(tl.float32)[None, :]
-            sums += tl.load(at + column[None, :], eviction_policy="evict_first").to(tl.float32) * x
-            if GATED:
-                values += tl.load(at + further + column[None, :], eviction_policy="evict_first").to(tl.float32) * x
-        else:
-            mask = column < size
-            x = tl.load(x_ptr + column, mask=mask, other=0.0).to(tl.float32)[None, :]
-            sums += tl.load(at + column[None, :], mask=mask[None, :], other=0.0).to(tl.float32) * x
-            if GATED:
-                values += tl.load(at + further + column[None, :], mask=mask[None, :], other=0.0).to(tl.float32) * x
-    kind = out_ptr.dtype.element_ty
-    result = tl.sum(sums, 1)
-    if SCALED:
-        result *= tl.load(scale_ptr + row, mask=in_rows, other=0.0)
-    if BIAS:
-        result += tl.load(bias_ptr + row, mask=in_rows, other=0.0).to(tl.float32)
+    for start in range(BLOCK, words, BLOCK):
+        following = _block(at, start + columns, words, EVEN)
+        if GATED:
+            following_values = _block(further, start + columns, words, EVEN)
+        x = tl.load(x_ptr + start - BLOCK + columns)
+        sums = _added(sums, block, x, WEIGHTS, kind, NATIVE)
+        block = following
+        if GATED:
+            values = _added(values, block_of_values, x, WEIGHTS, kind, NATIVE)
+            block_of_values = following_values
+    column = (tl.cdiv(words, BLOCK) - 1) * BLOCK + columns
+    x = tl.load(x_ptr + column, mask=column < words, other=0)
+    sums = _added(sums, block, x, WEIGHTS, kind, NATIVE)
+    result = _finished(sums, scale_ptr, bias_ptr, row, in_rows, SCALED, BIAS)
     if GATED:
-        value = tl.sum(values, 1)
-        if SCALED:
-            value *= tl.load(scale_ptr + outputs + row, mask=in_rows, other=0.0)
-        if BIAS:
-            value += tl.load(bias_ptr + outputs + row, mask=in_rows, other=0.0).to(tl.float32)
-        gate = result.to(kind).to(tl.float32)
-        active = (gate / (1.0 + tl.exp(-gate))).to(kind).to(tl.float32)
-        result = active * value.to(kind).to(tl.float32)
+        values = _added(values, block_of_values, x, WEIGHTS, kind, NATIVE)
+        value = _finished(values, scale_ptr + outputs, bias_ptr + outputs, row, in_rows, SCALED, BIAS)
+        result = gated(result, value, kind)
     tl.store(out_ptr + row, result.to(kind), mask=in_rows)
+    if RANKS > 1:
+        push(result.to(kind), turn, addresses, place, row, in_rows, RANK, RANKS)
 
 
-TUNED = {(2, False): (1, 256, 1), (2, True): (1, 512, 2), (1, False): (2, 512, 1), (1, True): (1, 512, 1)}
-"""Bytes of a weight, gated → rows per program, block of columns, warps.
+_MANY_OUTPUTS = 8192
+"""Outputs for which a warp each fills a GPU."""
+_LONG_ROW = 4096
+"""Words of a row for which four warps share it."""
 
-The fastest on an H200 for the layers of a 7B: in half precision of rows of 1 to 8, blocks of 256 to 2,048 and 1 to 8
-warps, in FP8 of seven of these.
-"""
+
+def _shape(outputs: int, words: int, itemsize: int) -> tuple[int, int, int]:
+    """Outputs per program, words per block and warps: of 17 to 19 the fastest for the layers of a 7B on an H200."""
+    if outputs >= _MANY_OUTPUTS:
+        return (2, 128, 1) if itemsize == 1 else (1, 256, 1)
+    return (4, 256, 4) if words <= _LONG_ROW else (1, 512, 4)
+
+
+_KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float8_e4m3fn: tl.float8e4nv}
 
 
 def _product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None, *, gated: bool
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    exchange: Exchange | None = None,
+    *,
+    gated: bool,
 ) -> torch.Tensor:
-    outputs, size = weight.shape
-    rows, block, warps = TUNED[min(weight.itemsize, 2), gated]
+    outputs, words = weight.shape[0], weight.shape[1] * weight.itemsize // 4
     if gated:
         outputs //= 2
+    rows, block, warps = _shape(outputs, words, weight.itemsize)
     out = x.new_empty(*x.shape[:-1], outputs)
     _vector_kernel[(triton.cdiv(outputs, rows),)](
-        x,
-        weight,
-        weight if scale is None else scale,
-        weight if bias is None else bias,
+        x.view(torch.int64 if weight.itemsize == 1 else torch.int32),
+        weight.view(torch.int32),
+        out if scale is None else scale,
+        out if bias is None else bias,
         out,
+        (0,) if exchange is None else exchange.addresses,
+        None if exchange is None else exchange.turns,
+        0 if exchange is None else exchange.turns.numel() * outputs,
         outputs,
-        size,
+        words,
+        WEIGHTS=_KINDS[weight.dtype],
         SCALED=scale is not None,
         BIAS=bias is not None,
         GATED=gated,
-        EVEN=size % block == 0,
+        EVEN=words % block == 0,
         ROWS=rows,
         BLOCK=block,
+        NATIVE=x.is_cuda,
+        RANK=0 if exchange is None else exchange.rank,
+        RANKS=1 if exchange is None else exchange.size,
         num_warps=warps,
-        num_stages=3,
+        **dependent_launch.options(x.device),
     )
     return out
 
 
 def is_vector(x: torch.Tensor) -> bool:
-    """True if `x` [..., size] is one contiguous row."""
-    return bool(x.numel() == x.shape[-1] and x.is_contiguous())
+    """True if `x` [..., size] is one contiguous row, which words of 64 bits can be read from."""
+    return bool(x.numel() == x.shape[-1] and x.is_contiguous() and not x.numel() % 4 and not x.data_ptr() % 8)
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None = None,
+    exchange: Exchange | None = None,
 ) -> torch.Tensor:
     """`torch.nn.functional.linear` of one row.
 
@@ -121,11 +251,12 @@ def linear(
         weight: [outputs, size], contiguous.
         bias: [outputs].
         scale: float32 with a number for each output, which its row of `weight` is multiplied by.
+        exchange: with the ranks to which the outputs are pushed, as the row 0 of a sum.
 
     Returns:
         [..., outputs].
     """
-    return _product(x, weight, bias, scale, gated=False)
+    return _product(x, weight, bias, scale, exchange, gated=False)
 
 
 def gated_linear(

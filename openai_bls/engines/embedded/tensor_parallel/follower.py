@@ -48,7 +48,7 @@ from openai_bls.engines.embedded.tensor_parallel.messages import (
     WriteAdapter,
 )
 from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
-from openai_bls.engines.embedded.tensor_parallel.shards import load_shard
+from openai_bls.engines.embedded.tensor_parallel.shards import load_shard, widths
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ class Follower:
             case Step():
                 self._step(message)
             case Pass():
+                self._group.finish()
                 cache = RoundedCache(config=self._model.config) if message.rounded_cache else None
                 with (
                     plain_attention(self._model, message.attention),
@@ -91,10 +92,12 @@ class Follower:
                 ):
                     ids = torch.tensor([message.token_ids], device=self._device)
                     self._model.base_model(input_ids=ids, past_key_values=cache, use_cache=message.rounded_cache)
+                self._group.finish()
             case Head():
                 hidden = torch.empty(message.shape, dtype=self._model.dtype, device=self._device)
                 self._group.broadcast(hidden)
                 self._model.get_output_embeddings()(hidden)
+                self._group.finish()
             case Attend():
                 problem = model_loader.set_attention(self._model, message.choice, self._options, message.loaded)
                 return Reply(problem or "")
@@ -107,7 +110,7 @@ class Follower:
                 self._write_adapter(message.slot, Path(message.folder))
                 return Reply()
             case Join():
-                self._group.join(Path(message.store), self._rank, self._device)
+                self._group.join(Path(message.store), self._rank, self._device, *widths(self._model))
                 return Reply()
             case _:
                 raise EngineLoadError(f"unexpected message {type(message).__name__}")

@@ -56,7 +56,7 @@ from openai_bls.engines.embedded.tensor_parallel.messages import (
     WriteAdapter,
 )
 from openai_bls.engines.embedded.tensor_parallel.plan import ShardPlan, plan_of
-from openai_bls.engines.embedded.tensor_parallel.shards import SplitHead, load_shard
+from openai_bls.engines.embedded.tensor_parallel.shards import SplitHead, load_shard, widths
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Ranks:
             self._require_replies()
             store = self._folder / "store"
             self._announce(Join(str(store)))
-            self.group.join(store, 0, devices[0])
+            self.group.join(store, 0, devices[0], *widths(self.model))
             self._require_replies()
             self._busy_since = None
         except BaseException as error:
@@ -280,6 +280,7 @@ class Ranks:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if not self._stepping:
+                self.group.finish()
                 attention = str(self.model.config._attn_implementation)
                 layers = layers_of(self.model)
                 self._announce(
@@ -301,6 +302,7 @@ class Ranks:
         def head_forward(x: torch.Tensor) -> torch.Tensor:
             if not self._stepping:
                 x = x.contiguous()
+                self.group.finish()
                 self._announce(Head(tuple(x.shape)))
                 self.group.broadcast(x)
             return run_head(x)

@@ -33,11 +33,13 @@ class SummedLinear(nn.Module):  # type: ignore[misc]
     def __init__(self, linear: nn.Linear, group: Collectives) -> None:
         super().__init__()
         self.linear = linear
-        self._group = group
+        self.group = group
+        self.is_summed_later = False
+        """Whoever adds the output to the residual stream sums it as well, by `Collectives.add_norm`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The whole product, on every rank."""
-        return self._group.all_reduce(self.linear(x))
+        """The whole product, on every rank; this rank's part of it if that is summed later."""
+        return self.group.part(self.linear, x) if self.is_summed_later else self.group.all_reduce(self.linear(x))
 
 
 class SplitHead(nn.Module):  # type: ignore[misc]
@@ -53,8 +55,14 @@ class SplitHead(nn.Module):  # type: ignore[misc]
         self._group = group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits of the whole vocabulary, on every rank."""
-        return self._group.all_gather(self.linear(x))
+        """Logits of the whole vocabulary on rank 0; the other ranks may have their part alone."""
+        return self._group.gather(self.linear(x))
+
+
+def widths(model: Any) -> tuple[int, int]:
+    """Hidden size, and the logits of one rank, 0 if each rank computes them all."""
+    head = model.get_output_embeddings()
+    return model.config.hidden_size, head.linear.out_features if isinstance(head, SplitHead) else 0
 
 
 class RankShard:

@@ -371,7 +371,8 @@ def test_drafts_follow_what_is_accepted() -> None:
     [(1.0, 0.2, 8, 8), (0.9, 0.2, 4, 8), (0.6, 0.2, 1, 3), (0.3, 0.2, 0, 0), (0.9, 1.0, 0, 0), (0.6, 0.01, 4, 8)],
 )
 def test_a_draft_model_guesses_as_much_as_pays(right: float, cost: float, least: int, most: int) -> None:
-    config: Any = dataclasses.replace(CONFIG, draft_model=SimpleNamespace(cost=cost))
+    model: Any = SimpleNamespace(cost=cost)
+    config = dataclasses.replace(CONFIG, draft_model=model)
     source, drafter, counts = random.Random(1), Drafter(config, [1, 2, 3]), []
     for place in range(600):
         count = drafter.wants_guesses(8)

@@ -173,7 +173,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from openai_bls.engines.embedded.gpu import hopper_attention
 
-kernel = hopper_attention._kernel
+kernel = hopper_attention._hopper_prompt_kernel
 layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
 signature = {name: "constexpr" for name in kernel.arg_names}
 signature |= {"q_desc": f"tensordesc<fp16[64,64],{layout!r}>", "out_ptr": "*fp16"}

@@ -45,12 +45,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.angles = plain_angles
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.fused_kernels", fake)
     monkeypatch.setattr(gpu, "fused_kernels", fake, raising=False)
-    vectors: Any = ModuleType("vector_kernels")
-    vectors.is_vector = lambda x: x.numel() == x.shape[-1]
-    vectors.linear = linear
-    vectors.gated_linear = lambda x, weight, bias: fake.silu_mul(linear(x, weight, bias))
-    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.vector_kernels", vectors)
-    monkeypatch.setattr(gpu, "vector_kernels", vectors, raising=False)
+    products: Any = ModuleType("few_rows_kernels")
+    products.takes = lambda x: x.numel() == x.shape[-1]
+    products.linear = linear
+    products.gated_linear = lambda x, weight, bias: fake.silu_mul(linear(x, weight, bias))
+    monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.few_rows_kernels", products)
+    monkeypatch.setattr(gpu, "few_rows_kernels", products, raising=False)
     return fake
 
 

@@ -64,7 +64,7 @@ class Together:
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._exchange(x)).sum(0)
 
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat(self._exchange(x), dim=-1)
 
     def _exchange(self, x: torch.Tensor) -> list[torch.Tensor]:
