@@ -22,12 +22,10 @@ def find_draft(options: BuildOptions, report: Report) -> Path | None:
     """The folder of the draft model's checkpoint, downloaded if need be; None if there is to be none.
 
     Raises:
-        EngineLoadError: it cannot be had, or has no meaning in this engine.
+        EngineLoadError: it cannot be had.
     """
     if not options.draft_model:
         return None
-    if options.tensor_parallel_size > 1:
-        raise EngineLoadError("--draft-model does not go with --tp-size: on several GPUs drafts are looked up (ngram)")
     source = find_source(options.draft_model, report)
     if source.is_file():
         raise EngineLoadError(f"--draft-model {options.draft_model}: a draft model is a directory or a hub id")

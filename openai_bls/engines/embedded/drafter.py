@@ -271,7 +271,7 @@ class Drafter:
             by_model: the draft model has made the guess.
         """
         self._pace = self._modelling if by_model and self._modelling is not None else self._copying
-        ends = (i for i, token_id in enumerate(guess) if token_id in stop_token_ids)
+        ends = (i for i, token_id in enumerate(guess[:most]) if token_id in stop_token_ids)
         self.draft = self._allowed(guess[: next(ends, most)])
         if guess and not self.draft:
             self._pace.pause(len(self._tokens))

@@ -65,8 +65,6 @@ def test_what_is_no_draft_of_the_model_is_refused(source: Path, repository: Path
     shutil.copyfile(source / "tokenizer.json", small / "tokenizer.json")
     (small / "model.safetensors").write_bytes(b"")
     assert "model.safetensors" in refusal(source, repository, draft_model=str(small))
-    said = refusal(source, repository, draft_model=str(small), tensor_parallel_size=2, self_test=False)
-    assert "--draft-model does not go with --tp-size" in said
     gguf = tmp_path / "small.gguf"
     gguf.write_bytes(b"")
     assert "a draft model is a directory or a hub id" in refusal(source, repository, draft_model=str(gguf))

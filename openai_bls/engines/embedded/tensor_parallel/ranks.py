@@ -37,7 +37,7 @@ from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear
 from openai_bls.engines.embedded.lora_layers import layers_of
-from openai_bls.engines.embedded.options import EngineOptions, speculative_method
+from openai_bls.engines.embedded.options import EngineOptions
 from openai_bls.engines.embedded.plain_pass import RoundedCache
 from openai_bls.engines.embedded.runner import BatchingConfig
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
@@ -359,8 +359,6 @@ def _checked_plan(folder: Path, manifest: Manifest, options: EngineOptions, devi
             f"{about}, for which transformers {transformers.__version__} is too old: run `pip install --upgrade "
             "transformers`"
         )
-    if speculative_method(options, manifest) == "draft_model":
-        raise EngineLoadError(f"{about}, on which no draft model drafts: set speculative_method to ngram or none")
     if options.runner == "dynamic_cache":
         raise EngineLoadError(f"{about}, on which there is no runner dynamic_cache: leave it to the engine")
     if device.type == "cuda" and device.index is not None:

@@ -62,7 +62,8 @@ class ShortSums:
 
     def part(self, linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Output of `linear`, which `add_norm` is to sum; that of one row is on its way when it is computed."""
-        plain = type(linear) is nn.Linear and "forward" in linear.__dict__  # it has the kernel for one row
+        # It has the kernel for one row, and no adapters.
+        plain = type(linear) is nn.Linear and "weight" in getattr(linear.forward, "keywords", ())
         if not plain or not self._vectors.is_vector(x) or x.itemsize != 2 or linear.out_features != self.width:
             return linear(x)
         self._pushed = self._vectors.linear(x, linear.weight, linear.bias, exchange=self._exchange)

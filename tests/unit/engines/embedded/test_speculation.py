@@ -419,6 +419,13 @@ def test_guesses_that_can_be_no_draft_make_pauses_too() -> None:
     assert drafter.will_draft
 
 
+def test_a_stop_token_behind_the_room_of_a_draft() -> None:
+    """The room may be less than when it was guessed: other sequences have drafts."""
+    drafter = Drafter(CONFIG, [1, 2, 3])
+    assert drafter.propose([4, 5, 6, 7, 8], 2, {7}) == [4, 5]
+    assert drafter.propose([4, 5, 6, 7, 8], 5, {7}) == [4, 5, 6]
+
+
 def test_a_prediction_is_found_again_after_a_change() -> None:
     text = list(range(100, 160))
     drafter = Drafter(CONFIG, [1], text)

@@ -35,11 +35,12 @@ ROOM = LoraSettings(max_loras=1, max_lora_rank=6)
 
 @pytest.fixture(scope="module")
 def shared_dir(version_dir: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The engine of `version_dir`, for two ranks, a tokenizer, room for an adapter, no self-test of its own."""
+    """The engine of `version_dir` for two ranks, with a tokenizer, a draft model, and room for an adapter."""
     folder = tmp_path_factory.mktemp("shared") / "tensorrt_llm" / "1"
     shutil.copytree(version_dir, folder)
-    shutil.copytree(checkpoint, folder / "tokenizer")
-    changes: dict[str, Any] = {"self_test": None, "max_batch_size": 4, "lora": ROOM}
+    for name in ("tokenizer", "draft"):
+        shutil.copytree(checkpoint, folder / name)
+    changes: dict[str, Any] = {"self_test": None, "max_batch_size": 4, "lora": ROOM, "draft_checkpoint": "draft"}
     write_manifest(folder, msgspec.structs.replace(load_manifest(folder), tensor_parallel_size=2, **changes))
     return folder
 
@@ -51,8 +52,7 @@ def shared(shared_dir: Path) -> Iterator[tuple[Any, Recorder]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks, "_FOLLOWER", gpu_follower.__name__)
         gpu_follower.as_on_a_gpu(patch)
-        options = {"num_threads": "1", "max_num_tokens": "64", "speculative_method": "ngram"}
-        engine: Any = create_engine(shared_dir, recorder, options)
+        engine: Any = create_engine(shared_dir, recorder, {"num_threads": "1", "max_num_tokens": "64"})
         assert isinstance(engine._batcher.processor.inputs_and_outputs, ContinuousBatchingAsyncIOs)
         yield engine, recorder
     assert ReplayingRunner.replayed > ReplayingRunner.captured
@@ -93,11 +93,11 @@ def test_passes_over_prompts(shared: tuple[Any, Recorder], start: EngineFactory)
 
 
 def test_drafts(shared: tuple[Any, Recorder], shared_dir: Path, tmp_path: Path, start: EngineFactory) -> None:
-    """Rank 0 alone drafts, samples at every row and takes back; wrong drafts, and sequences cancelled between two."""
+    """Rank 0 alone drafts, by a draft model too, and takes back; wrong drafts, and sequences cancelled between two."""
     engine, recorder = shared
     shutil.copytree(shared_dir, tmp_path / "1")
     write_manifest(tmp_path / "1", msgspec.structs.replace(load_manifest(shared_dir), tensor_parallel_size=1))
-    alone, beside = start(tmp_path / "1")
+    alone, beside = start(tmp_path / "1", speculative_method="none")
     usual = run_all(alone, beside, [PROMPTS[5]])[0]
     asked = [msgspec.structs.replace(one, request_id=600 + one.request_id) for one in varied(usual)]
     asked.append(request(650, prompt=PROMPTS[5], max_tokens=24, grammar=Grammar("regex", "(ab|cd){9}[a-f]{12}")))
@@ -122,6 +122,10 @@ def test_drafts(shared: tuple[Any, Recorder], shared_dir: Path, tmp_path: Path, 
         getattr(after, name) - getattr(before, name) for name in ("accepted_draft_tokens", "draft_tokens")
     )
     assert drafted > accepted > 100
+    engine.submit(msgspec.structs.replace(asked[0], request_id=660))
+    recorder.wait_end(660)
+    assert recorder.tokens[660] == wanted[0].tokens
+    assert engine.stats().accepted_draft_tokens - after.accepted_draft_tokens > 12, "the draft model is the model"
 
 
 def test_an_adapter(

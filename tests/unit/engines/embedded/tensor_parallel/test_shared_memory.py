@@ -75,6 +75,9 @@ def test_what_is_not_pushed_by_its_product() -> None:
     assert alone._pushed is None, "two rows"
     alone.part(torch.nn.Linear(40, WIDTH, dtype=torch.float16), normal(1, 1, 40))
     assert alone._pushed is None, "no kernel for one row"
+    layer.forward = functools.partial(torch.nn.Linear.forward, layer)  # as a layer with adapters has it
+    alone.part(layer, normal(1, 1, 40))
+    assert alone._pushed is None, "adapters"
     assert alone.takes(torch.empty(ROWS, WIDTH, dtype=torch.bfloat16))
     assert not alone.takes(torch.empty(ROWS + 1, WIDTH, dtype=torch.bfloat16))
     assert not alone.takes(torch.empty(1, WIDTH))
