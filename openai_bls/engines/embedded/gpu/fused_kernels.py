@@ -9,10 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.attention_kernels import largest
 from openai_bls.engines.embedded.gpu.attention_programs import narrowed
-from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
 
 
 @triton.jit
@@ -28,17 +26,12 @@ def _rms_norm_kernel(
     ADD: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
 ):
     """One row; with ADD, of the sum with a row of the residual stream, which is written as well."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
-    if DEPENDENT:
-        start_next()
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
-    if DEPENDENT:
-        wait()
     x = tl.load(x_ptr + row * x_row + columns, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         x += tl.load(residual_ptr + row * residual_row + columns, mask=mask, other=0.0).to(tl.float32)
@@ -241,7 +234,6 @@ def _norm_rows(
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
         num_warps=8,
-        **dependent_launch.options(x.device),
     )
 
 

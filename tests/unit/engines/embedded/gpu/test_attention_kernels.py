@@ -148,15 +148,21 @@ def test_mixed_leaves_long_prompts_out() -> None:
     assert torch.equal(found[43:], whole[43:])
 
 
+LONG_PROMPTS = [
+    (kernel, heads, kv_heads, size)
+    for kernel in (prompt_attention, hopper_attention)
+    for heads, kv_heads, size in ((4, 2, 128), (3, 3, 64))
+    if kernel.is_supported(torch.device(DEVICE), size)
+]
+"""Kernels that run here, and heads."""
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 128), (3, 3, 64)])
+@pytest.mark.parametrize(("kernel", "heads", "kv_heads", "size"), LONG_PROMPTS)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (130, 130), (130, 301), (128, 256)])
-@pytest.mark.parametrize("kernel", [prompt_attention, hopper_attention])
 def test_long_prompt(
     dtype: torch.dtype, heads: int, kv_heads: int, size: int, queries: int, keys: int, kernel: Any
 ) -> None:
-    if not kernel.is_supported(torch.device(DEVICE), size):
-        pytest.skip("needs a GPU of its kind")
     torch.manual_seed(0)
     q = normal(queries, 2 * heads, size, dtype=dtype)[:, ::2]
     k, v = (normal(keys, kv_heads, size, dtype=dtype) for _ in range(2))

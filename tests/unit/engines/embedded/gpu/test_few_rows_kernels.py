@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from openai_bls.engines.embedded import fp8_layers
-from openai_bls.engines.embedded.gpu import dependent_launch, few_rows_kernels, fp8_kernels
+from openai_bls.engines.embedded.gpu import few_rows_kernels, fp8_kernels
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -74,14 +74,3 @@ def test_rows_that_are_taken() -> None:
     assert not few_rows_kernels.takes(normal(1, 17, 8))
     assert not few_rows_kernels.takes(normal(8, 4).T)
     assert not few_rows_kernels.takes(normal(1, 4, 8).float())
-
-
-def test_kernels_start_early_from_hopper_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = torch.device("cuda", 7)
-    for capability, wanted in (((8, 9), {"DEPENDENT": False}), ((9, 0), {"DEPENDENT": True, "launch_pdl": True})):
-        dependent_launch.options.cache_clear()
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
-        assert dependent_launch.options(device) == wanted
-    assert dependent_launch.options(device, early=False) == {"DEPENDENT": True}
-    dependent_launch.options.cache_clear()
-    assert dependent_launch.options(torch.device("cpu")) == {"DEPENDENT": False}
