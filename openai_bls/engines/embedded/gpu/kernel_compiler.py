@@ -24,6 +24,8 @@ from openai_bls.core.manifest import Manifest, first_line
 logger = logging.getLogger(__name__)
 
 _THREADS = 12
+_MANY_OUTPUTS = 8192
+"""Outputs of a linear layer from which on the kernel for a few rows has another shape."""
 
 
 @contextlib.contextmanager
@@ -96,15 +98,19 @@ def _attention_calls(
 def _layer_calls(
     config: Any, max_batch_size: int, dtype: torch.dtype, device: torch.device
 ) -> Iterator[Callable[[], Any]]:
-    from openai_bls.engines.embedded.gpu import fused_kernels, paged_attention, vector_kernels
+    from openai_bls.engines.embedded.gpu import few_rows_kernels, fused_kernels, paged_attention
 
     heads, kv_heads, size = paged_attention.head_sizes(config)
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     integers = functools.partial(torch.zeros, dtype=torch.int32, device=device)
-    x = zeros(1, 1, config.hidden_size)
-    for bias in (None, zeros(16)):
-        yield functools.partial(vector_kernels.linear, x, zeros(16, config.hidden_size), bias)
-    yield functools.partial(vector_kernels.gated_linear, x, zeros(32, config.hidden_size), None)
+    for rows in (1, 2):
+        x = zeros(1, rows, config.hidden_size)
+        for bias in (None, zeros(16)):
+            yield functools.partial(few_rows_kernels.linear, x, zeros(16, config.hidden_size), bias)
+        many = zeros(min(config.vocab_size, _MANY_OUTPUTS), config.hidden_size)
+        yield functools.partial(few_rows_kernels.linear, x, many, None)
+        gate = zeros(2 * min(config.intermediate_size, _MANY_OUTPUTS), config.hidden_size)
+        yield functools.partial(few_rows_kernels.gated_linear, x, gate, None)
     yield functools.partial(fused_kernels.rms_norm, x, x[0, 0], 1e-6)
     yield functools.partial(fused_kernels.add_rms_norm, x, x, x[0, 0], 1e-6)
     yield functools.partial(fused_kernels.silu_mul, zeros(1, 2, 2 * config.intermediate_size))
