@@ -251,6 +251,11 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         # Were these tensors kept, each graph would need memory of its own for them.
         self._graphs[key] = graph, torch.as_tensor(_Memory(logits), device=logits.device).view(logits.dtype)
 
+    def run_one_warmup(self, *args: Any) -> float:
+        """Run one shape. The step before must be over: its inputs are written anew, and it may still read them."""
+        torch.cuda.synchronize()
+        return float(super().run_one_warmup(*args))
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def warmup(self, model: Any) -> None:
         """Run every shape once, the largest first, which captures the graphs and compiles the kernels."""
