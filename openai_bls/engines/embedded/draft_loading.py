@@ -114,7 +114,7 @@ def _share_of(made: DraftModel, prompt: list[int], wanted: list[int]) -> float:
     ends = range(len(prompt) - len(wanted) + 1, len(prompt) + 1)
     found = [made.guess([Wanted("trial", prompt[:end], 1)], {"trial"})[0] for end in ends]
     made.guess([], ())
-    same = [guess == [right] for guess, right in zip(found, wanted, strict=True)]
+    same: list[bool] = [guess == [right] for guess, right in zip(found, wanted, strict=True)]
     return sum(same) / len(same)
 
 
