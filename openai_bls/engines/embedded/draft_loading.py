@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,8 @@ def _share_of(made: DraftModel, prompt: list[int], wanted: list[int]) -> float:
     ends = range(len(prompt) - len(wanted) + 1, len(prompt) + 1)
     found = [made.guess([Wanted("trial", prompt[:end], 1)], {"trial"})[0] for end in ends]
     made.guess([], ())
-    return statistics.fmean(guess == [right] for guess, right in zip(found, wanted, strict=True))
+    same: list[bool] = [guess == [right] for guess, right in zip(found, wanted, strict=True)]
+    return sum(same) / len(same)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
