@@ -70,11 +70,13 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
 
     def _generation_loop_body(self, batch_processor: Any, bootstrapping: bool) -> bool:
         self.before_step()
-        if self.speculator is not None and self._in_flight and self.speculator.waits(batch_processor.scheduler):
-            self.update_last_step()
-            # The next step gets its tokens from the host.
-            ios = batch_processor.inputs_and_outputs
-            ios.io_pairs[1 - ios.current_pair].host_io.req_id_to_new_token_position = {}
+        if self.speculator is not None:
+            if self._in_flight and self.speculator.waits(batch_processor.scheduler):
+                self.update_last_step()
+                # The next step gets its tokens from the host.
+                ios = batch_processor.inputs_and_outputs
+                ios.io_pairs[1 - ios.current_pair].host_io.req_id_to_new_token_position = {}
+            self.speculator.step_in_flight = self._in_flight > 0
         return bool(super()._generation_loop_body(batch_processor, bootstrapping))
 
     def _generation_step(self) -> None:

@@ -130,6 +130,8 @@ class Speculator:
         """Those of them that were right."""
         self._drafted: list[Drafter] = []
         """Drafters with a draft in the step that is being prepared, or runs."""
+        self.step_in_flight = False
+        """The next step is prepared before the tokens of the one before it are known, so nothing can be drafted."""
         self._proposed_at = 0.0
         """`time.perf_counter()` when the last drafts were ready."""
         self._cache: Any = None
@@ -168,6 +170,8 @@ class Speculator:
 
     def propose(self, scheduler: Any) -> None:
         """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
+        if self.step_in_flight:
+            return
         room = self._room(scheduler)
         for state, drafter, guess, by_model in self._guesses(scheduler, room):
             most = min(room, _tokens_left(state))

@@ -114,6 +114,7 @@ def test_every_option_is_tried_above() -> None:
         "--help",
         "--remove",
         "--dry-run",
+        "--draft-model",
         "--gpu",
         "--gpu-memory",
         "--max-seq-len",

@@ -150,6 +150,18 @@ def test_answers_do_not_depend_on_drafts(start: EngineFactory) -> None:
 
 
 @pytest.mark.usefixtures("ways")
+def test_a_draft_that_nobody_waited_for(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a step is in flight, nothing is drafted, whatever was expected before."""
+    requests = [request(i, prompt=PROMPT, max_tokens=COUNT, sampling=EVERYTHING, logprobs=1) for i in range(2)]
+    wanted = plain(start, requests)
+    engine, recorder = speculating(start)
+    monkeypatch.setattr(Drafter, "will_draft", property(lambda _: False))
+    asked = [with_prediction(one, answer.tokens) for one, answer in zip(requests, wanted, strict=True)]
+    run_all(engine, recorder, asked)
+    check(recorder, asked, wanted)
+
+
+@pytest.mark.usefixtures("ways")
 def test_fewer_steps(start: EngineFactory) -> None:
     one = request(0, prompt=PROMPT, max_tokens=100)
     tokens = plain(start, [one])[0].tokens
