@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 from benchmarks.asking import Asker
 from benchmarks.engine import Level, Variant, Work, golden_lines, run_level
-from benchmarks.gpu import check_golden, in_child, room_for
+from benchmarks.gpu import check_golden, checkpoint_in, in_child, room_for
 from benchmarks.options import levels
-from benchmarks.random_checkpoint import DEMO, SHAPES, write
+from benchmarks.random_checkpoint import DEMO, SHAPES
 from benchmarks.report import MISSING, markdown_table
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
@@ -284,14 +284,6 @@ def distance_table(distances: dict[str, QuantDistance]) -> str:
     return markdown_table(("distance to float32", "mean", "max", "same greedy token"), rows)
 
 
-def random_checkpoint(shape: str, limit_s: float) -> Path:
-    """A checkpoint of `shape`, which is kept for the next run."""
-    found = room_for(shape) / shape
-    if not (found / "model.safetensors.index.json").is_file():
-        in_child(limit_s, write, shape, found)
-    return found
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__.partition("\n")[0])
@@ -306,7 +298,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit-s", type=float, default=180.0, help="for each part (default %(default)s)")
     options = parser.parse_args(arguments)
     builds = [Build(f"{size} GPU" + "s" * (size > 1), size) for size in options.tp_sizes]
-    checkpoint = random_checkpoint(options.shape, options.limit_s) if options.shape else options.checkpoint
+    checkpoint = options.checkpoint
+    if options.shape:  # kept for the next run
+        checkpoint = checkpoint_in(room_for(options.shape), options.shape, options.limit_s)
     plan = Plan(options.concurrency, options.tokens, options.prompts, options.limit_s).fitting(checkpoint)
     results = []
     with tempfile.TemporaryDirectory(prefix="builds-") as work:

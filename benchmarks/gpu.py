@@ -143,9 +143,8 @@ class Session:
         from openai_bls.builder.recipe import BuildOptions
         from openai_bls.launcher.testing import copy_models
 
-        options, source = self.options, self.work / self.options.like
-        if not (source / "model.safetensors.index.json").is_file():
-            in_child(seconds, write, options.like, source)
+        options = self.options
+        source = checkpoint_in(self.work, options.like, seconds)
         for name, model, length in (("random", source, options.max_model_len), ("demo", _DEMO, None)):
             repository = self.repositories[name]
             if not repository.exists():
@@ -244,6 +243,14 @@ def room_for(like: str) -> Path:
         if folder.is_dir() and shutil.disk_usage(folder).free > needed:
             return folder / "openai_bls-bench"
     raise OSError(f"no room for {needed / 1e9:.0f} GB: name a folder with --work")
+
+
+def checkpoint_in(folder: Path, like: str, seconds: float) -> Path:
+    """The random checkpoint `like` in `folder`, written within `seconds` unless it is there."""
+    found = folder / like
+    if not (found / "model.safetensors.index.json").is_file():
+        in_child(seconds, write, like, found)
+    return found
 
 
 def check_golden(engine_dir: Path, options: dict[str, str]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from openai_bls.engines.embedded.gpu import paged_attention
+
 _NAME = "openai_bls_flash_draft"
 """transformers makes no mask for an attention with "flash" in its name."""
-_OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
-"""What else a model may ask of attention and does not get here."""
 
 
 def use(model: Any) -> None:
@@ -36,9 +36,7 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention over query [1, heads, rows, size]; returns [1, rows, heads, size]."""
-    for name in _OTHER_FEATURES:
-        if kwargs.get(name):
-            raise NotImplementedError(f"attention over the cache of a draft model has no {name}")
+    paged_attention.refuse_features(kwargs, "attention over the cache of a draft model has no {}")
     cache: SlotCache = kwargs["cache"]
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
@@ -58,9 +56,7 @@ class SlotCache:
             kernel: attend by the kernel for decoding steps, which can be captured in CUDA graphs.
         """
         config = model.config.get_text_config(decoder=True)
-        heads = config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        shape = (slots * length, getattr(config, "num_key_value_heads", None) or heads, size)
+        shape = (slots * length, *paged_attention.head_sizes(config)[1:])
         self._layers = [
             tuple(torch.zeros(shape, dtype=model.dtype, device=model.device) for _ in range(2))
             for _ in range(config.num_hidden_layers)

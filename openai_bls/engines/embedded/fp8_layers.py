@@ -1,7 +1,7 @@
 """Linear layers with weights in FP8 (e4m3) and a scale for each output.
 
-On a GPU one token is multiplied by a kernel of our own and more by tensor cores, which round the tokens to FP8 too
-(`gpu.fp8_kernels`). On a CPU a weight is widened for each product: the memory is that of FP8, the speed is not.
+On a GPU up to 16 tokens are multiplied by kernels of our own and more by tensor cores, which round the tokens to FP8
+too (`gpu.fp8_kernels`). On a CPU a weight is widened for each product: the memory is that of FP8, the speed is not.
 Embeddings and the output projection keep the model's own type, since what they round goes straight into the logits.
 """
 

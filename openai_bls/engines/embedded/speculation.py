@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers.generation.continuous_batching.requests import TMP_TOKEN_ID, RequestStatus
+from transformers.generation.continuous_batching.requests import RequestStatus
 
 from openai_bls.engines.embedded.draft_model import Wanted
 from openai_bls.engines.embedded.drafter import Drafter, SpeculationConfig
@@ -169,7 +169,7 @@ class Speculator:
         return int(self._rows - sequences)
 
     def propose(self, scheduler: Any) -> None:
-        """Draft for the sequences that decode and whose last token is known, as far as rows and pages go."""
+        """Draft for the sequences that decode, where their last tokens are known, as far as rows and pages go."""
         if self.step_in_flight:
             return
         room = self._room(scheduler)
@@ -193,8 +193,7 @@ class Speculator:
         wanted: list[Wanted] = []
         for state in scheduler.active_requests.values():
             drafter = drafter_of(state)
-            known = state._status is RequestStatus.DECODING and state.tokens_to_process[:1] != [TMP_TOKEN_ID]
-            if drafter is None or not known or len(state.tokens_to_process) != 1:
+            if drafter is None or state._status is not RequestStatus.DECODING or len(state.tokens_to_process) != 1:
                 continue
             most = min(room, _tokens_left(state))
             if most < 1:

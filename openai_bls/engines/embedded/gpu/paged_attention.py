@@ -38,6 +38,7 @@ PAGE_SIZE = 32
 _MOST_DIMS = 256  # size of a head
 # What else a model may ask of attention and does not get here.
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
+_REFUSAL = "this attention has no {}: set the engine's attention to sdpa or eager"
 _LONG_PROMPT = 1024
 """Queries of a sequence from which on a kernel of its own pays.
 
@@ -181,10 +182,11 @@ def _packed(states: torch.Tensor) -> torch.Tensor:
     return states[0].transpose(0, 1)
 
 
-def _refuse_features(kwargs: dict[str, Any]) -> None:
+def refuse_features(kwargs: dict[str, Any], refusal: str = _REFUSAL) -> None:
+    """Raise `refusal` where a model asks more of attention than there is over a cache of our own."""
     for name in _OTHER_FEATURES:
         if kwargs.get(name):
-            raise NotImplementedError(f"this attention has no {name}: set the engine's attention to sdpa or eager")
+            raise NotImplementedError(refusal.format(name))
 
 
 def _paged(
@@ -226,7 +228,7 @@ def attend(
     """
     from openai_bls.engines.embedded.gpu import attention_kernels
 
-    _refuse_features(kwargs)
+    refuse_features(kwargs)
     layer = _layer(kwargs["cache"], module.layer_idx)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = query[0], key[0], value[0]
@@ -341,7 +343,7 @@ def _varlen(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention as in `_paged`, over copies of the keys and values."""
-    _refuse_features(kwargs)
+    refuse_features(kwargs)
     assert _flash is not None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])
