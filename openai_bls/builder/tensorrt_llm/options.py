@@ -12,7 +12,7 @@ from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
 from openai_bls.core.manifest import EngineLoadError, first_line
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
-from openai_bls.triton_models.tensors import Queue
+from openai_bls.triton_models.declaration import Queue
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 TritonBackend = Literal["python", "cpp"]
