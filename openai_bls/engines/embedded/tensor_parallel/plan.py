@@ -79,7 +79,10 @@ def plan_of(folder: Path, size: int, *, trust_remote_code: bool) -> ShardPlan:
 
 def _shard_config(config: Any, size: int) -> Any:
     """The configuration of a model with one rank's heads and hidden units."""
-    heads, kv_heads, head_size = head_sizes(config)
+    try:
+        heads, kv_heads, head_size = head_sizes(config)
+    except RuntimeError:  # transformers' for what each layer has of its own
+        raise _refused("its heads differ in size") from None
     counts = {
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
