@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
-"""What a model may ask of attention and does not get from the functions of this package."""
+"""What a model may ask of attention beside the softmax of masked products."""
 
 
 def head_sizes(config: Any) -> tuple[int, int, int]:
