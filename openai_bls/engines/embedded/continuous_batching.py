@@ -102,6 +102,9 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
         is_new = self.batch_processor is None
         with _caches_in(self.cache_dtype):
             processor = super()._create_batch_processor()
+        if not is_new and self.model.device.type == "cuda":
+            # It was reset, by another stream than the one that the first step's inputs come by.
+            torch.cuda.synchronize(self.model.device)
         if is_new:
             install_fast_path(processor)
             if self.speculator is not None:

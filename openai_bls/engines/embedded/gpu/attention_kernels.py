@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton
 
+from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.attention_programs import (
     decode_kernel,
     join_kernel,
@@ -133,6 +134,7 @@ def decode_attention(
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
+        **dependent_launch.options(query.device, early=False),
     )
     if splits > 1:
         join_kernel[(count, heads)](
@@ -147,6 +149,7 @@ def decode_attention(
             SPLITS=splits,
             LEAST_TILES=least,
             num_warps=4,
+            **dependent_launch.options(query.device),
         )
     return out
 
