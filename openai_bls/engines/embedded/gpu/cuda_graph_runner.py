@@ -23,7 +23,7 @@ from transformers.generation.continuous_batching.input_outputs import Continuous
 from transformers.generation.continuous_batching.model_runner import ModelRunner
 
 from openai_bls.core.manifest import first_line
-from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.step_budget import StepTimes
 from openai_bls.engines.embedded.tensor_parallel.peers import Peers
 
@@ -146,7 +146,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         ios = self.inputs_and_outputs
         carry_over, previous, output = ios.get_cb_kwargs()
         if self.supports_logits_to_keep(model):
-            batch_data["logits_to_keep"] = batch_data["logits_indices"]
+            batch_data.update(self._kept_rows(model, batch_data["input_ids"].shape[-1], batch_data["logits_indices"]))
         host = ios.io_pairs[ios.current_pair].host_io if self._asynchronous else ios
         rows = len(host.req_id_to_new_token_position)
 
@@ -170,6 +170,12 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
                 last_ids = batch_data["input_ids"][0, batch_data["logits_indices"][:rows]]
                 args = batch_data["logits_processor_args"][:, :rows]
                 output[0, :rows].copy_(self._sampler.pick(last_ids, logits[:rows], args))
+
+    def _kept_rows(self, model: Any, tokens: int, wanted: torch.Tensor) -> dict[str, Any]:
+        """Arguments of a step for the logits of the rows `wanted` alone."""
+        if self._paged and len(wanted) < tokens and fused_layers.narrows(model):
+            return {"last_layer_rows": wanted, "logits_to_keep": 0}  # all that the last layer leaves
+        return {"logits_to_keep": wanted}
 
     def follow(self, model: Any, batch_data: dict[str, Any], longest: int | None) -> None:
         """Run the step of rank 0, which alone samples."""

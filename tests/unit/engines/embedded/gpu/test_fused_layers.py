@@ -34,8 +34,8 @@ def plain_angles(positions: Any, frequencies: Any, scaling: float, dtype: Any) -
     return (found.cos() * scaling).to(dtype), (found.sin() * scaling).to(dtype)
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plain PyTorch in the place of the kernels of fused operations; what replaces `fused_kernels`."""
     fake: Any = ModuleType("fused_kernels")
     fake.rms_norm = lambda x, weight, epsilon: weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
     fake.add_rms_norm = lambda x, residual, *args: (residual + x, fake.rms_norm(residual + x, *args))
@@ -51,13 +51,18 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     products.gated_linear = lambda x, weight, bias: fake.silu_mul(linear(x, weight, bias))
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.few_rows_kernels", products)
     monkeypatch.setattr(gpu, "few_rows_kernels", products, raising=False)
+    # `fuse` sets it in transformers' module; the old value comes back with the test's end.
+    monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", ORIGINAL_ROTATION)
     return fake
 
 
 @pytest.fixture
-def model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # `fuse` sets it in transformers' module; the old value comes back with the test's end.
-    monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", ORIGINAL_ROTATION)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return replace_kernels(monkeypatch)
+
+
+@pytest.fixture
+def model(checkpoint: Path) -> Any:
     found = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
     for name, parameter in found.named_parameters():
         if name.endswith(("norm.weight", "bias")):
