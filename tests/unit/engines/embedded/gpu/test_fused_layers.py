@@ -17,6 +17,7 @@ from transformers.models.qwen2 import modeling_qwen2
 from openai_bls.engines.embedded import gpu
 from openai_bls.engines.embedded.gpu import fused_layers
 from openai_bls.engines.embedded.gpu.fused_layers import FusedNorm
+from tests.unit.engines.embedded.gpu import reference_kernels
 
 ORIGINAL_ROTATION = modeling_qwen2.apply_rotary_pos_emb
 ORIGINAL_LAYER = modeling_qwen2.Qwen2DecoderLayer.forward
@@ -25,7 +26,8 @@ ORIGINAL_LAYER = modeling_qwen2.Qwen2DecoderLayer.forward
 def rotary_to_cache(q: Any, k: Any, v: Any, angles: Any, key_cache: Any, value_cache: Any, slots: Any) -> Any:
     cos, sin = angles
     q, k = ORIGINAL_ROTATION(q[None], k[None], cos[None], sin[None], unsqueeze_dim=2)
-    key_cache[slots], value_cache[slots] = k[0], v
+    reference_kernels.write(key_cache, slots, k[0])
+    reference_kernels.write(value_cache, slots, v)
     return q[0]
 
 
