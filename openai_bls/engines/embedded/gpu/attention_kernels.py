@@ -13,29 +13,29 @@ from typing import Any
 import torch
 import triton
 
-from openai_bls.engines.embedded.gpu.attention_programs import decode_kernel, join_mixed_kernel, mixed_kernel
+from openai_bls.engines.embedded.gpu.attention_programs import (
+    decode_kernel,
+    join_kernel,
+    join_mixed_kernel,
+    mixed_kernel,
+)
 
 LOG2_E = 1.4426950408889634
 ANY_QUERIES = 2**30
 """More queries than a sequence has."""
 _MIN_ROWS = 16
 """Rows that a matrix product needs at least."""
-_LEAST_SEQUENCES = 64
-"""Sequences for which the decode kernel is compiled at least."""
 _DECODE_TOKENS = 64
 """Keys per tile of the decode kernel."""
 _MIXED_ROWS = 64
 """Rows (queries times the query heads of a key head) per program of the mixed kernel."""
 _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
-_SHARES_PER_PROCESSOR = 2
-"""Shares into which the keys of all sequences of a decoding step are cut, so that the device is full."""
-_FEW_PROGRAMS = 0.25
-"""Programs per multiprocessor, for a share of each sequence, under which shares are cut as small as a tile."""
+_MAX_SPLITS = 64  # shares of the keys of one sequence
+_FEW_SPLITS = 8
+"""Shares up to which the sequences of a decoding step nearly fill the device by themselves."""
 _LEAST_DECODE_TILES = 4
-"""Tiles of keys below which a share is not cut otherwise: joining shares costs as much as some tiles."""
-_JOINED_SHARES = 4
-"""Shares that a program of the decode kernel puts together at a time."""
+"""Tiles of keys below which a share is not cut then: joining shares costs as much as some tiles."""
 _MIXED_SPLITS = 16
 """Shares of the keys of a block of queries in the mixed kernel, where contexts are long."""
 _LEAST_SHARE_TILES = 16
@@ -47,6 +47,14 @@ _SPARE_SHARED_BYTES = 8192
 def largest(kind: torch.dtype) -> float:
     """Largest number in a cache of a type that more may come for; 0 for one as wide as what comes."""
     return torch.finfo(kind).max if kind.itemsize == 1 else 0.0
+
+
+def _splits(programs: int, processors: int) -> int:
+    """Shares into which the keys of a sequence are cut so that the device is full: a power of two."""
+    wanted = 1
+    while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
+        wanted *= 2
+    return wanted
 
 
 def decode_attention(
@@ -80,36 +88,16 @@ def decode_attention(
     Returns:
         [sequences, heads, size].
     """
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    new = new_key, new_value, angles
-    _single_queries(query, new, key_cache, value_cache, pages, None, key_ends, out, page_size, scale, processors)
-    return out
-
-
-def _single_queries(
-    query: torch.Tensor,
-    new: tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None] | None,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    places: torch.Tensor,
-    query_ends: torch.Tensor | None,
-    key_ends: torch.Tensor,
-    out: torch.Tensor,
-    page_size: int,
-    scale: float,
-    processors: int,
-) -> None:
-    """Attention of the sequences with one query, into `out`: by pages, or, without `new`, by slots."""
-    count, heads, size = key_ends.shape[0] - 1, *query.shape[1:]
-    kv_heads = key_cache.shape[1]
+    count, heads, size = query.shape
+    kv_heads = new_key.shape[1]
     dims = triton.next_power_of_2(size)
-    shares = max(1, _SHARES_PER_PROCESSOR * processors // kv_heads)
-    blocks = shares + count
-    sums = query.new_empty((blocks, heads, dims), dtype=torch.float32)
-    stats = query.new_empty((blocks, heads, 2), dtype=torch.float32)
-    new_key, new_value, angles = (query, query, None) if new is None else new
+    splits = _splits(count * kv_heads, processors)
+    least = _LEAST_DECODE_TILES if splits <= _FEW_SPLITS else 1
+    out = query.new_empty(count, heads, size)
+    sums = query.new_empty((count, heads, splits, dims) if splits > 1 else (1,), dtype=torch.float32)
+    stats = query.new_empty((count, heads, splits, 2) if splits > 1 else (1,), dtype=torch.float32)
     cos, sin = (query, query) if angles is None else angles
-    decode_kernel[(blocks, kv_heads)](
+    decode_kernel[(count, kv_heads, splits)](
         query,
         new_key,
         new_value,
@@ -117,14 +105,11 @@ def _single_queries(
         sin,
         key_cache,
         value_cache,
-        places,
-        key_ends if query_ends is None else query_ends,
+        pages,
         key_ends,
         out,
         sums,
         stats,
-        _counters(query.device, count * kv_heads),
-        count,
         scale * LOG2_E,
         query.stride(0),
         query.stride(1),
@@ -134,8 +119,7 @@ def _single_queries(
         new_value.stride(1),
         cos.stride(0),
         key_cache.stride(0),
-        places.stride(0),
-        PAGED=new is not None,
+        pages.stride(0),
         ROTATE=angles is not None,
         HEADS=heads,
         GROUP=heads // kv_heads,
@@ -144,20 +128,27 @@ def _single_queries(
         ROWS=max(_MIN_ROWS, triton.next_power_of_2(heads // kv_heads)),
         DIMS=dims,
         TILE=_DECODE_TOKENS,
-        SEQUENCES=max(_LEAST_SEQUENCES, triton.next_power_of_2(count)),
-        SHARES=shares,
-        LEAST_TILES=1 if count * kv_heads < _FEW_PROGRAMS * processors else _LEAST_DECODE_TILES,
-        JOINED=_JOINED_SHARES,
+        SPLITS=splits,
+        LEAST_TILES=least,
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
     )
-
-
-@functools.cache
-def _counters(device: torch.device, rows: int) -> torch.Tensor:
-    """Shares of each row that are done; every kernel leaves zeros."""
-    return torch.zeros(rows, dtype=torch.int32, device=device)
+    if splits > 1:
+        join_kernel[(count, heads)](
+            sums,
+            stats,
+            key_ends,
+            out,
+            HEADS=heads,
+            SIZE=size,
+            DIMS=dims,
+            TILE=_DECODE_TOKENS,
+            SPLITS=splits,
+            LEAST_TILES=least,
+            num_warps=4,
+        )
+    return out
 
 
 def mixed_attention(
@@ -197,7 +188,6 @@ def mixed_attention(
     sums = query.new_empty((queries, heads, splits, dims) if split_keys else (1,), dtype=torch.float32)
     stats = query.new_empty((queries, heads, splits, 2) if split_keys else (1,), dtype=torch.float32)
     shares = torch.zeros((queries, heads) if split_keys else (1,), dtype=torch.int32, device=query.device)
-    _single_queries(query, None, key, value, slots, query_ends, key_ends, out, 1, scale, processors(query.device))
     mixed_kernel[(queries // (rows // width) + count, kv_heads, splits)](
         query,
         key,
@@ -248,7 +238,5 @@ def _mixed_stages(device: Any, rows: int, dims: int) -> int:
 
 @functools.cache
 def processors(device: Any) -> int:
-    """Multiprocessors of a GPU; a few where there is none."""
-    if device.type != "cuda":
-        return 4
+    """Multiprocessors of a GPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -7,7 +7,7 @@ or from a list with one slot per token (everything else). Rows that the query he
 matrix product.
 """
 
-# ruff: noqa: ANN001, ANN201, N803, N806, PLR0915, SIM102
+# ruff: noqa: ANN001, ANN201, N803, N806, PLR0915
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found"
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rotated(x, opposite, cos, sin, in_first_half):
     return (along + (turned * sin).to(x.dtype).to(tl.float32)).to(x.dtype)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit
 def decode_kernel(
     q_ptr,
     new_k_ptr,
@@ -62,14 +62,11 @@ def decode_kernel(
     sin_ptr,
     k_ptr,
     v_ptr,
-    places_ptr,
-    query_ends_ptr,
-    key_ends_ptr,
+    table_ptr,
+    ends_ptr,
     out_ptr,
     sums_ptr,
     stats_ptr,
-    counters_ptr,
-    count,
     scale,
     q_token,
     q_head,
@@ -80,7 +77,6 @@ def decode_kernel(
     angle_token,
     slot_stride,
     table_stride,
-    PAGED: tl.constexpr,
     ROTATE: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -89,148 +85,109 @@ def decode_kernel(
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
-    SEQUENCES: tl.constexpr,
-    SHARES: tl.constexpr,
+    SPLITS: tl.constexpr,
     LEAST_TILES: tl.constexpr,
-    JOINED: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
-    """One token of one sequence, for the query heads that share a key head, over a share of its keys.
+    """One new token of one sequence, for the query heads that share a key head, over a share of the keys.
 
-    The keys of all sequences together make SHARES shares of one size, so that no program has more to do than another;
-    a sequence has one at least. The last program of a sequence to come to its end puts the shares together.
-
-    With PAGED, every sequence has one query, whose key and value are written here, and `places_ptr` is a table of
-    pages; with ROTATE as well, queries and new keys come without their position. Otherwise `places_ptr` has the slot of
-    each key, and sequences with other than one query are passed over.
+    With ROTATE, queries and the new key come without their position.
     """
-    block = tl.program_id(0)
+    seq = tl.program_id(0)
     kv_head = tl.program_id(1)
-    keys = tl.load(key_ends_ptr + count)
-    share = tl.maximum(tl.cdiv(tl.cdiv(keys, SHARES), TILE), LEAST_TILES) * TILE
-    # Sequence s has the blocks from key_ends[s] // share + s on, which leaves room for each to end with a part.
-    sequences = tl.arange(0, SEQUENCES)
-    firsts = tl.load(key_ends_ptr + sequences, mask=sequences < count, other=0) // share + sequences
-    seq = tl.sum(((firsts <= block) & (sequences < count)).to(tl.int32), 0) - 1
-    k0 = tl.load(key_ends_ptr + seq)
-    length = tl.load(key_ends_ptr + seq + 1) - k0
-    first_block = k0 // share + seq
-    first = (block - first_block) * share
-    shares = tl.maximum(tl.cdiv(length, share), 1)
+    split = tl.program_id(2)
+    length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
+    first = split * share
+    last = tl.minimum(length, first + share)
+    rows = tl.arange(0, ROWS)
+    dims = tl.arange(0, DIMS)
+    offsets = tl.arange(0, TILE)
+    in_size = dims < SIZE
+    head = kv_head * GROUP + rows
+    q_mask = (rows < GROUP)[:, None] & in_size[None, :]
     token = seq.to(tl.int64)
-    asked = block - first_block < shares
-    if not PAGED:
-        token = tl.load(query_ends_ptr + seq).to(tl.int64)
-        asked = asked & (tl.load(query_ends_ptr + seq + 1) - token == 1)
-    if asked:
-        last = tl.minimum(length, first + share)
-        rows = tl.arange(0, ROWS)
-        dims = tl.arange(0, DIMS)
-        offsets = tl.arange(0, TILE)
-        in_size = dims < SIZE
-        head = kv_head * GROUP + rows
-        q_mask = (rows < GROUP)[:, None] & in_size[None, :]
-        q_at = q_ptr + token * q_token + head[:, None] * q_head
-        q = tl.load(q_at + dims[None, :], mask=q_mask, other=0.0)
-        newest = length
-        if PAGED:
-            newest = length - 1
-            k_at = new_k_ptr + token * new_k_token + kv_head * new_k_head
-            new_k = tl.load(k_at + dims, mask=in_size, other=0.0)
-            new_v = tl.load(new_v_ptr + token * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
-            if ROTATE:
-                in_first_half = dims < SIZE // 2
-                opposite = tl.where(in_first_half, dims + SIZE // 2, dims - SIZE // 2)
-                cos = tl.load(cos_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
-                sin = tl.load(sin_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
-                other_q = tl.load(q_at + opposite[None, :], mask=q_mask, other=0.0)
-                other_k = tl.load(k_at + opposite, mask=in_size, other=0.0)
-                q = rotated(q, other_q, cos[None, :], sin[None, :], in_first_half[None, :])
-                new_k = rotated(new_k, other_k, cos, sin, in_first_half)
-        table = places_ptr + token * table_stride
-        best = tl.full([ROWS], float("-inf"), tl.float32)
-        total = tl.zeros([ROWS], tl.float32)
-        sums = tl.zeros([ROWS, DIMS], tl.float32)
-        for start in range(first, tl.minimum(last, newest), TILE):
-            position = start + offsets
-            cached = position < newest
-            if PAGED:
-                page = tl.load(table + position // PAGE, mask=cached, other=0).to(tl.int64)
-                slot = page * PAGE + position % PAGE
-            else:
-                slot = tl.load(places_ptr + k0 + position, mask=cached, other=0).to(tl.int64)
-            at = slot * slot_stride + kv_head * SIZE
-            mask = cached[:, None] & in_size[None, :]
-            k = tl.load(k_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0).to(q.dtype)
-            v = tl.load(v_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0).to(q.dtype)
-            scores = tl.where(cached[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
-            best, total, sums = add_tile(scores, v, best, total, sums)
-        if PAGED:
-            if (newest >= first) & (newest < last):
-                page = tl.load(table + newest // PAGE).to(tl.int64)
-                at = (page * PAGE + newest % PAGE) * slot_stride + kv_head * SIZE
-                tl.store(k_ptr + at + dims, narrowed(new_k, k_ptr.dtype.element_ty, LARGEST), mask=in_size)
-                tl.store(v_ptr + at + dims, narrowed(new_v, v_ptr.dtype.element_ty, LARGEST), mask=in_size)
-                score = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * scale
-                higher = tl.maximum(best, score)
-                weight = tl.exp2(score - higher)
-                shrink = tl.exp2(best - higher)
-                total = total * shrink + weight
-                sums = sums * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
-                best = higher
+    q_at = q_ptr + token * q_token + head[:, None] * q_head
+    k_at = new_k_ptr + token * new_k_token + kv_head * new_k_head
+    q = tl.load(q_at + dims[None, :], mask=q_mask, other=0.0)
+    new_k = tl.load(k_at + dims, mask=in_size, other=0.0)
+    new_v = tl.load(new_v_ptr + token * new_v_token + kv_head * new_v_head + dims, mask=in_size, other=0.0)
+    if ROTATE:
+        in_first_half = dims < SIZE // 2
+        opposite = tl.where(in_first_half, dims + SIZE // 2, dims - SIZE // 2)
+        cos = tl.load(cos_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
+        sin = tl.load(sin_ptr + token * angle_token + dims, mask=in_size, other=0.0).to(tl.float32)
+        other_q = tl.load(q_at + opposite[None, :], mask=q_mask, other=0.0)
+        other_k = tl.load(k_at + opposite, mask=in_size, other=0.0)
+        q = rotated(q, other_q, cos[None, :], sin[None, :], in_first_half[None, :])
+        new_k = rotated(new_k, other_k, cos, sin, in_first_half)
+    table = table_ptr + token * table_stride
+    newest = length - 1
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, DIMS], tl.float32)
+    for start in range(first, tl.minimum(last, newest), TILE):
+        position = start + offsets
+        cached = position < newest
+        page = tl.load(table + position // PAGE, mask=cached, other=0).to(tl.int64)
+        at = (page * PAGE + position % PAGE) * slot_stride + kv_head * SIZE
+        mask = cached[:, None] & in_size[None, :]
+        k = tl.load(k_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0).to(q.dtype)
+        v = tl.load(v_ptr + at[:, None] + dims[None, :], mask=mask, other=0.0).to(q.dtype)
+        scores = tl.where(cached[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        best, total, sums = add_tile(scores, v, best, total, sums)
+    if (newest >= first) & (newest < last):
+        page = tl.load(table + newest // PAGE).to(tl.int64)
+        at = (page * PAGE + newest % PAGE) * slot_stride + kv_head * SIZE
+        tl.store(k_ptr + at + dims, narrowed(new_k, k_ptr.dtype.element_ty, LARGEST), mask=in_size)
+        tl.store(v_ptr + at + dims, narrowed(new_v, v_ptr.dtype.element_ty, LARGEST), mask=in_size)
+        score = tl.sum(q.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * scale
+        higher = tl.maximum(best, score)
+        weight = tl.exp2(score - higher)
+        shrink = tl.exp2(best - higher)
+        total = total * shrink + weight
+        sums = sums * shrink[:, None] + weight[:, None] * new_v.to(tl.float32)[None, :]
+        best = higher
+    if (length <= share) & (split == 0):
+        result = tl.where((total > 0)[:, None], sums / total[:, None], 0.0)
         to = out_ptr + (token * HEADS + head[:, None]) * SIZE + dims[None, :]
-        if shares == 1:
-            result = tl.where((total > 0)[:, None], sums / total[:, None], 0.0)
-            tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
-        else:
-            row = block * HEADS + head
-            tl.store(sums_ptr + row[:, None] * DIMS + dims[None, :], sums, mask=(rows < GROUP)[:, None])
-            tl.store(stats_ptr + row * 2, best, mask=rows < GROUP)
-            tl.store(stats_ptr + row * 2 + 1, total, mask=rows < GROUP)
-            tl.debug_barrier()  # so that all is written
-            counter = counters_ptr + seq * (HEADS // GROUP) + kv_head
-            if tl.atomic_add(counter, 1, sem="acq_rel") == shares - 1:
-                tl.store(counter, 0)
-                result = joined(
-                    sums_ptr, stats_ptr, first_block * HEADS + head, shares, rows, GROUP, HEADS, DIMS, JOINED
-                )
-                tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
+        tl.store(to, result.to(out_ptr.dtype.element_ty), mask=q_mask)
+    elif first < last:
+        row = (token * HEADS + head) * SPLITS + split
+        tl.store(sums_ptr + row[:, None] * DIMS + dims[None, :], sums, mask=(rows < GROUP)[:, None])
+        tl.store(stats_ptr + row * 2, best, mask=rows < GROUP)
+        tl.store(stats_ptr + row * 2 + 1, total, mask=rows < GROUP)
 
 
 @triton.jit
-def joined(
+def join_kernel(
     sums_ptr,
     stats_ptr,
-    first_row,
-    shares,
-    rows,
-    GROUP: tl.constexpr,
+    ends_ptr,
+    out_ptr,
     HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
     DIMS: tl.constexpr,
-    JOINED: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
 ):
-    """Attention of the rows of a head group from its shares, JOINED at a time, which other programs have written."""
-    ROWS: tl.constexpr = rows.shape[0]
-    dims = tl.arange(0, DIMS)
-    best = tl.full([ROWS], LEAST_SCORE, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    sums = tl.zeros([ROWS, DIMS], tl.float32)
-    for start in range(0, shares, JOINED):
-        part = start + tl.arange(0, JOINED)
-        row = part[:, None] * HEADS + first_row[None, :]
-        used = (part < shares)[:, None] & (rows < GROUP)[None, :]
-        # Not from the cache of this multiprocessor, which may hold what was there before.
-        part_best = tl.load(stats_ptr + row * 2, mask=used, other=LEAST_SCORE, cache_modifier=".cg")
-        part_total = tl.load(stats_ptr + row * 2 + 1, mask=used, other=0.0, cache_modifier=".cg")
-        at = sums_ptr + row[:, :, None] * DIMS + dims[None, None, :]
-        part_sums = tl.load(at, mask=used[:, :, None], other=0.0, cache_modifier=".cg")
-        higher = tl.maximum(best, tl.max(part_best, 0))
-        weights = tl.exp2(part_best - higher[None, :])
-        shrink = tl.exp2(best - higher)
-        total = total * shrink + tl.sum(part_total * weights, 0)
-        sums = sums * shrink[:, None] + tl.sum(part_sums * weights[:, :, None], 0)
-        best = higher
-    return sums / total[:, None]
+    """Put the shares of `decode_kernel` together, where there is more than one."""
+    seq = tl.program_id(0)
+    row = seq.to(tl.int64) * HEADS + tl.program_id(1)
+    length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, TILE), SPLITS), LEAST_TILES) * TILE
+    if length > share:
+        splits = tl.arange(0, SPLITS)
+        dims = tl.arange(0, DIMS)
+        used = splits * share < length
+        best = tl.load(stats_ptr + (row * SPLITS + splits) * 2, mask=used, other=float("-inf"))
+        total = tl.load(stats_ptr + (row * SPLITS + splits) * 2 + 1, mask=used, other=0.0)
+        weights = tl.where(used, tl.exp2(best - tl.max(best, 0)), 0.0)
+        at = sums_ptr + (row * SPLITS + splits)[:, None] * DIMS + dims[None, :]
+        sums = tl.load(at, mask=used[:, None], other=0.0)
+        result = tl.sum(sums * weights[:, None], 0) / tl.sum(weights * total, 0)
+        tl.store(out_ptr + row * SIZE + dims, result.to(out_ptr.dtype.element_ty), mask=dims < SIZE)
 
 
 @triton.jit(do_not_specialize=["count", "most_queries"])
@@ -266,7 +223,7 @@ def mixed_kernel(
 ):
     """ROWS / WIDTH consecutive queries of one sequence, for the query heads that share a key head.
 
-    With SPLITS above 1, over a share of the keys. Sequences with one query are left to `decode_kernel`.
+    With SPLITS above 1, over a share of the keys.
     """
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -291,7 +248,7 @@ def mixed_kernel(
     end = past + tl.minimum(first + TOKENS, queries)
     share = tl.maximum(tl.cdiv(tl.cdiv(end, TILE), SPLITS), LEAST_TILES) * TILE if SPLITS > 1 else end
     begin = split * share
-    if (first < queries) & (queries > 1) & (queries <= most_queries) & (begin < end):
+    if (first < queries) & (queries <= most_queries) & (begin < end):
         rows = tl.arange(0, ROWS)
         dims = tl.arange(0, DIMS)
         offsets = tl.arange(0, TILE)

@@ -66,12 +66,12 @@ def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[C
     device = torch.empty(0, device=device).device  # with its number
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have
     if dtype in paged_attention.HALF and not manifest.quant and is_current:
-        yield from _attention_calls(config, manifest.max_model_len, manifest.max_batch_size, dtype, device)
+        yield from _attention_calls(config, manifest.max_model_len, dtype, device)
         yield from _layer_calls(config, manifest.max_batch_size, dtype, device)
 
 
 def _attention_calls(
-    config: Any, max_model_len: int, max_batch_size: int, dtype: torch.dtype, device: torch.device
+    config: Any, max_model_len: int, dtype: torch.dtype, device: torch.device
 ) -> Iterator[Callable[[], Any]]:
     from openai_bls.engines.embedded.gpu import attention_kernels, attention_trials, fused_kernels, paged_attention
 
@@ -82,19 +82,17 @@ def _attention_calls(
     yield functools.partial(attention_trials.try_paged, device, dtype, heads, kv_heads, size, dtype)
     q, k, cache = zeros(1, heads, size), zeros(1, kv_heads, size), zeros(page, kv_heads, size)
     cos_sin = zeros(1, size), zeros(1, size)
-    slots = torch.zeros(max_batch_size, dtype=torch.int64, device=device)
-    pages = torch.zeros(max_batch_size, -(-max_model_len // page), dtype=torch.int32, device=device)
+    slots, ends = torch.zeros(1, dtype=torch.int64, device=device), attention_trials.ends([1], device)
+    for split in (False, True):
+        yield functools.partial(
+            attention_kernels.mixed_attention, q, cache, cache, slots, ends, ends, scale, split_keys=split
+        )
+    pages = torch.zeros(1, -(-max_model_len // page), dtype=torch.int32, device=device)
     most = attention_kernels.processors(device)
-    for count in sorted({min(count, max_batch_size) for count in (1, 64, 128, 256)}):
-        ends = attention_trials.ends([1] * count, device)
-        asked, new = q.expand(count, -1, -1), k.expand(count, -1, -1)
-        places = pages, ends, page, scale, most
-        yield functools.partial(attention_kernels.decode_attention, asked, new, new, cache, cache, *places, cos_sin)
-        for split in (False, True):
-            yield functools.partial(
-                attention_kernels.mixed_attention, asked, cache, cache, slots, ends, ends, scale, split_keys=split
-            )
-    slots = slots[:1]
+    for shares in (2**i for i in range(7)):
+        if shares * kv_heads <= 4 * most:
+            places = pages, ends, page, scale, max(1, shares * kv_heads // 2)
+            yield functools.partial(attention_kernels.decode_attention, q, k, k, cache, cache, *places, cos_sin)
     yield functools.partial(fused_kernels.rotary_to_cache, q, k, k, cos_sin, cache, cache, slots)
 
 
