@@ -34,7 +34,10 @@ _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
 _MAX_SPLITS = 64  # shares of the keys of one sequence
 _FEW_SPLITS = 8
-"""Shares up to which the sequences of a decoding step nearly fill the device by themselves."""
+"""Shares up to which the sequences of a decoding step nearly fill the device by themselves, and into which the keys are
+cut then, so that the longest sequence does not keep the others waiting."""
+_MOST_PROGRAMS = 15
+"""Programs per multiprocessor up to which they are: those that find no keys take their time as well."""
 _LEAST_DECODE_TILES = 4
 """Tiles of keys below which a share is not cut then: joining shares costs as much as some tiles."""
 _MIXED_SPLITS = 16
@@ -51,9 +54,16 @@ def largest(kind: torch.dtype) -> float:
 
 
 def _splits(programs: int, processors: int) -> int:
-    """Shares into which the keys of a sequence are cut so that the device is full: a power of two."""
+    """Shares into which the keys of a sequence are cut, a power of two.
+
+    Args:
+        programs: for one share of each sequence.
+        processors: of the device.
+    """
     wanted = 1
     while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
+        wanted *= 2
+    while wanted < _FEW_SPLITS and 2 * programs * wanted <= _MOST_PROGRAMS * processors:
         wanted *= 2
     return wanted
 
