@@ -9,13 +9,15 @@ width of a step, and a draft of its own output would be wrong from there on.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+import unittest.mock
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from benchmarks.random_checkpoint import DEMO, SHAPES, cycle, write
 from benchmarks.report import markdown_table
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.embedded.draft_model import DraftModel
 from openai_bls.engines.registry import create_engine
 
 _MAX_MODEL_LEN = 2048
@@ -89,20 +92,19 @@ def loads(plain: Asker, chats: Sequence[Chat], tokens: int) -> list[Load]:
     ]
 
 
-def table(measured: Sequence[Load]) -> str:
-    """The results as Markdown; rates are medians of the rounds, and so is their ratio."""
+def table(measured: Iterable[Load]) -> Iterator[str]:
+    """Lines of the results as Markdown, one as each load is done; rates and their ratio are medians of the rounds."""
     headers = ("load", "tokens/s", "with drafts", "times", "steps", "with drafts", "drafted", "accepted", "equal")
-    rows = [
-        [
+    yield from markdown_table(headers, []).splitlines()
+    for load in measured:
+        cells = [
             load.name,
             *(f"{statistics.median(rates):,.1f}" for rates in (load.plain, load.drafting)),
             f"{statistics.median(b / a for a, b in zip(load.plain, load.drafting, strict=True)):.3f}",
             *(f"{count:,}" for count in (load.plain_steps, load.drafting_steps, load.drafted, load.accepted)),
             f"{load.equal} of {len(load.requests)}",
         ]
-        for load in measured
-    ]
-    return markdown_table(headers, rows)
+        yield markdown_table(headers, [cells]).splitlines()[-1]
 
 
 def demo_chats(checkpoint: Path, count: int) -> list[Chat]:
@@ -149,7 +151,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     show_log()
     started = time.monotonic()
-    measured: list[Load] = []
+    if options.work:
+        options.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="speculation-", dir=options.work) as work, ExitStack() as stack:
         checkpoint: Path = options.checkpoint
         if options.shape:
@@ -161,18 +164,35 @@ def main(arguments: list[str] | None = None) -> int:
         assert plain.engine is not None
         found: Iterable[Load]
         if options.shape:
-            found = copying.loads(Continued(cycle(options.shape), options.tokens), plain.engine.info)
+            continued = Continued(cycle(options.shape), options.tokens)
+            found = copying.loads(continued, plain.engine.info, bool(options.draft_shape))
         else:
             found = loads(plain, demo_chats(checkpoint, options.chats), options.tokens)
-        for load in found:
-            if time.monotonic() - started > options.limit_s:
-                break
-            ask(drafting, load.requests[:1])
-            measure(load, plain, drafting, options.rounds)
-            measured.append(load)
-            print(table([load]).splitlines()[-1], file=sys.stderr, flush=True)
-    print(table(measured))
+        in_time = itertools.takewhile(lambda _: time.monotonic() - started < options.limit_s, found)
+        for line in table(measured(in_time, plain, drafting, options.rounds)):
+            print(line, flush=True)
     return 0
+
+
+def measured(found: Iterable[Load], plain: Asker, drafting: Asker, rounds: int) -> Iterator[Load]:
+    """The loads, each once it is measured."""
+    for load in found:
+        with _some_wrong(load.wrong):
+            ask(drafting, load.requests[:1])
+            measure(load, plain, drafting, rounds)
+        yield load
+
+
+@contextmanager
+def _some_wrong(share: float) -> Iterator[None]:
+    """Let this share of a draft model's guesses be wrong; they take the time that they take."""
+    guess, source = DraftModel.guess, random.Random(0)
+
+    def guess_wrongly(self: DraftModel, *args: Any) -> list[list[int]]:
+        return [[token ^ (source.random() < share) for token in tokens] for tokens in guess(self, *args)]
+
+    with unittest.mock.patch.object(DraftModel, "guess", guess_wrongly):
+        yield
 
 
 def engines(checkpoint: Path, work: Path, batch: int, stack: ExitStack) -> tuple[Asker, Asker]:
