@@ -13,8 +13,10 @@ the layers add, at their full cost, hardly turns them, and the output layer is m
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -166,6 +168,23 @@ def write(like: str, out: Path, device: str | None = None, seed: int = 0, *, con
     index = {"metadata": {"total_size": written}, "weight_map": names}
     (out / "model.safetensors.index.json").write_bytes(msgspec.json.encode(index))
     return written
+
+
+def room_for(like: str) -> Path:
+    """A folder for the checkpoint `like`: in memory where that has the room, else on disk."""
+    needed = 1.1 * 2 * sum(math.prod(shape) for _, shape in tensor_shapes(configuration(like)))
+    for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+        if folder.is_dir() and shutil.disk_usage(folder).free > needed:
+            return folder / "openai_bls-bench"
+    raise OSError(f"no room for {needed / 1e9:.0f} GB: name a folder with --work")
+
+
+def checkpoint_in(folder: Path, like: str, *, continuing: bool = False) -> Path:
+    """The checkpoint `like` in `folder`, written unless it is there."""
+    found = folder / (like + "-continuing" * continuing)
+    if not (found / "model.safetensors.index.json").is_file():
+        write(like, found, continuing=continuing)
+    return found
 
 
 def _shards(shapes: Iterator[tuple[str, tuple[int, ...]]]) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
