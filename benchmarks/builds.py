@@ -114,7 +114,8 @@ class Plan:
     def max_model_len(self) -> int:
         """Tokens of a sequence."""
         mixed = mixed_load.PROMPTS.most + mixed_load.OUTPUTS.most if self.rates else 0
-        return max(_PROMPT_TOKENS + self.tokens, mixed, *(n + _PROMPT_ANSWER for n in (*self.prompts, self.beside)))
+        alone = (n + _PROMPT_ANSWER for n in (_PROMPT_TOKENS, *self.prompts, self.beside))
+        return max(_PROMPT_TOKENS + self.tokens, mixed, *alone)
 
     @property
     def options(self) -> dict[str, str]:
@@ -202,6 +203,8 @@ def alone_ms(asker: Asker, length: int, seed: int, limit_s: float) -> tuple[floa
         sampling=SamplingParams(temperature=0.0),
     )
     [answer] = asker.ask([request], limit_s)
+    if answer.error is not None:
+        raise RuntimeError(answer.error)
     gaps = [b - a for a, b in itertools.pairwise(answer.times)]
     return (answer.times[0] - answer.asked) * 1e3, statistics.median(gaps) * 1e3
 

@@ -68,7 +68,7 @@ def test_what_came_before_a_problem_is_kept() -> None:
 
 def test_a_build_that_is_driven(tmp_path: Path) -> None:
     write("tiny", tmp_path / "tiny", "cpu")
-    plan = Plan([1, 2], 4, [32, 9000], 60, json=True, rates=[20], rate_s=0.5).fitting(tmp_path / "tiny")
+    plan = Plan([1, 2], 4, [32, 9000], 60, json=True, rates=[20], rate_s=0.2).fitting(tmp_path / "tiny")
     *_, result = measure(FP8[0], tmp_path, tmp_path / "tiny", plan, False)
     assert result.speed.error == ""
     assert [(one.concurrency, one.failed) for one in result.speed.levels] == [(1, 0), (2, 0)]
