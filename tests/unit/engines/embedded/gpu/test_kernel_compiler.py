@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from transformers import AutoConfig
 
 from openai_bls.core.manifest import Manifest
-from openai_bls.engines.embedded.gpu import attention_kernels, kernel_compiler
+from openai_bls.engines.embedded.gpu import attention_kernels, kernel_compiler, paged_attention
 
 CPU = torch.device("cpu")
 MANIFEST = Manifest(
@@ -22,11 +23,17 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_kernels, "processors", lambda device: 8)
 
 
-def test_all_calls_are_valid(checkpoint: Path) -> None:
-    calls = list(kernel_compiler._calls(checkpoint, MANIFEST, CPU))
+@pytest.mark.parametrize("size", [1, 2])
+def test_all_calls_are_valid(checkpoint: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = []
+    monkeypatch.setattr(paged_attention, "prompt_kernel", lambda device, dtype, *given: heads.append(given))
+    calls = list(kernel_compiler._calls(checkpoint, msgspec.structs.replace(MANIFEST, tensor_parallel_size=size), CPU))
     assert len(calls) > 10
     for call in calls:
         call()
+    config = AutoConfig.from_pretrained(checkpoint)
+    whole = (config.num_attention_heads, config.num_key_value_heads)
+    assert heads == [(*(count // size for count in whole), config.hidden_size // whole[0])]
 
 
 def test_weights_of_other_types_have_no_such_kernels(checkpoint: Path) -> None:
