@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -142,10 +142,11 @@ class Session:
             longest, alone = Build("a very long prompt"), replace(plan, concurrency=(1,), prompts=[options.longest])
             found += [
                 Stage(fp8.name, 100, partial(self.build, fp8, replace(plan, prompts=options.prompts))),
-                Stage("drafts", 110, self.drafts),
-                Stage(TWO_GPUS, 85, partial(self.build, Build(TWO_GPUS, 2), plan), gpus=2),
-                Stage(both.name, 65, partial(self.build, both, few), gpus=2),
+                Stage("drafts", 110, partial(self.drafts, "n-grams and predictions", ())),
+                Stage(TWO_GPUS, 90, partial(self.build, Build(TWO_GPUS, 2), plan), gpus=2),
+                Stage(both.name, 75, partial(self.build, both, few), gpus=2),
                 Stage(longest.name, 80, partial(self.build, longest, alone, golden=False)),
+                Stage("draft model", 120, partial(self.drafts, "a draft model", ("--draft-shape", options.draft_like))),
             ]
         found.append(Stage("serve", 150, self.serve))
         if options.everything:
@@ -166,7 +167,7 @@ class Session:
 
     def build(self, build: Build, plan: builds.Plan, seconds: float, gpus: str, *, golden: bool = True) -> str:
         """One build of the engine, driven directly."""
-        checkpoint = checkpoint_in(self.work, self.options.like, continuing=True)
+        checkpoint = checkpoint_in(self.work, self.options.like)
         with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
             given = (build, Path(folder), checkpoint, plan, golden)
             found, problem = attempt(seconds, builds.measure, *given, gpus=gpus)
@@ -176,14 +177,12 @@ class Session:
             raise RuntimeError(result.speed.error)
         return " ".join(f"{level.tokens_per_s:,.0f}" for level in result.speed.levels) + " tokens/s"
 
-    def drafts(self, seconds: float, gpus: str) -> str:
-        """Drafts by n-grams and predictions, on texts that are copied and on others."""
-        limit = str(int(seconds))
-        arguments = ["--shape", self.options.like, "--work", str(self.work), "--rounds", "1", "--limit-s", limit]
-        given = speculation.parser().parse_args(arguments)
-        found, problem = attempt(seconds, speculation.run, given, gpus=gpus)
+    def drafts(self, name: str, more: Sequence[str], seconds: float, gpus: str) -> str:
+        """Drafts on texts that are copied and on others."""
+        arguments = ["--shape", self.options.like, "--work", str(self.work), "--rounds", "1", *more]
+        found, problem = attempt(seconds, speculation.run, speculation.parser().parse_args(arguments), gpus=gpus)
         # Their requests would fill the file.
-        self.results.drafts = [replace(load, requests=()) for load in found or ()]
+        self.results.drafts[name] = [replace(load, requests=()) for load in found or ()]
         if problem and not found:
             raise RuntimeError(problem)
         return f"{len(found)} loads{f', then {problem}' * bool(problem)}"
@@ -203,7 +202,7 @@ class Session:
         options, repository, ends = self.options, self.work / "repository", time.monotonic() + seconds
         if not repository.exists():
             copy_models(ROOT / "model_repository", repository)
-        checkpoint = checkpoint_in(self.work, options.like, continuing=True)
+        checkpoint = checkpoint_in(self.work, options.like)
         build(BuildOptions(str(checkpoint), repository, max_batch_size=max(options.concurrency)), print)
         # /v1 repeats some prompts, which must not count for it.
         environment = {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"} | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})
@@ -243,7 +242,7 @@ def survey(work: Path, like: str) -> tuple[list[str], dict[str, str], Floor]:
     """GPUs as in `CUDA_VISIBLE_DEVICES`, versions, and the floor of the checkpoint, written if it is not there."""
     import torch
 
-    limit = floor(checkpoint_in(work, like, continuing=True))
+    limit = floor(checkpoint_in(work, like))
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
     return named.split(","), gpu_versions(), limit
 
@@ -254,6 +253,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, required=True, help="folder for the results")
     made.add_argument("--work", type=Path, help="folder for checkpoints (default: in /dev/shm, if it has the room)")
     made.add_argument("--like", default="qwen2.5-7b", help="shape of the checkpoint (default %(default)s)")
+    made.add_argument("--draft-like", default="qwen2.5-0.5b", help="of a draft model (default %(default)s)")
     made.add_argument("--concurrency", type=levels, default="1,2,9,16,64,256", help="default %(default)s")
     made.add_argument("--tokens", type=int, default=128, help="of an answer (default %(default)s)")
     made.add_argument("--prompts", type=levels, default="8192,24000", help="tokens, one alone (default %(default)s)")

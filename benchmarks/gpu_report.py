@@ -30,7 +30,8 @@ class Results:
     floor: Floor | None = None
     builds: list[Result] = field(default_factory=list)
     """The engine alone."""
-    drafts: list[Load] = field(default_factory=list)
+    drafts: dict[str, list[Load]] = field(default_factory=dict)
+    """By what drafts."""
     served: list[Measurement] = field(default_factory=list)
     """/v1 with the settings of `MAIN`, by concurrency."""
 
@@ -50,7 +51,7 @@ class Results:
 
     def draft_times(self, load: str) -> float | None:
         """Tokens/s of a load with drafts over those without."""
-        return next((one.times for one in self.drafts if one.name == load), None)
+        return next((one.times for found in self.drafts.values() for one in found if one.name == load), None)
 
 
 def goals(results: Results) -> Iterator[tuple[str, str, float, float | None]]:
@@ -109,8 +110,8 @@ def tables(results: Results) -> Iterator[tuple[str, str]]:
             named = next(one.beside for one in found if one.beside)
             yield "64 streams beside a long prompt, ms", markdown_table(("build", *named), beside)
         yield "Golden answers", build_report.golden_table(found)
-    if results.drafts:
-        yield "Drafts", speculation.table(results.drafts)
+    for name, loads in results.drafts.items():
+        yield f"Drafts by {name}", speculation.table(loads)
     if results.served:
         rows = [_served_row(one, results.level(one.concurrency)) for one in results.served]
         yield "/v1 against the engine alone", markdown_table(_SERVED, rows)
