@@ -34,7 +34,7 @@ from benchmarks.builds import FP8, Build
 from benchmarks.children import attempt, in_child
 from benchmarks.driver import Clients, measure, warm_up
 from benchmarks.engine import ROOT, Floor, floor, gpu_versions, parse_variant
-from benchmarks.gpu_report import MAIN, TWO_GPUS, Results, summary
+from benchmarks.gpu_report import MAIN, NGRAMS, TWO_GPUS, Results, summary
 from benchmarks.machine import conditions
 from benchmarks.options import levels
 from benchmarks.random_checkpoint import DEMO, checkpoint_in, room_for
@@ -142,7 +142,7 @@ class Session:
             longest, alone = Build("a very long prompt"), replace(plan, concurrency=(1,), prompts=[options.longest])
             found += [
                 Stage(fp8.name, 100, partial(self.build, fp8, replace(plan, prompts=options.prompts))),
-                Stage("drafts", 110, partial(self.drafts, "n-grams and predictions", ())),
+                Stage("drafts", 110, partial(self.drafts, NGRAMS, ())),
                 Stage(TWO_GPUS, 90, partial(self.build, Build(TWO_GPUS, 2), plan), gpus=2),
                 Stage(both.name, 75, partial(self.build, both, few), gpus=2),
                 Stage(longest.name, 80, partial(self.build, longest, alone, golden=False)),
@@ -161,7 +161,8 @@ class Session:
     def prepare(self, seconds: float, gpus: str) -> str:
         """The checkpoint, and what this machine is."""
         del gpus
-        self.gpus, versions, self.results.floor = in_child(seconds, survey, self.work, self.options.like)
+        kinds = (False, True) if self.options.everything else (False,)
+        self.gpus, versions, self.results.floor = in_child(seconds, survey, self.work, self.options.like, kinds)
         self.results.made = asdict(conditions("python -m benchmarks.gpu", versions))
         return f"{len(self.gpus)} GPUs"
 
@@ -179,13 +180,15 @@ class Session:
 
     def drafts(self, name: str, more: Sequence[str], seconds: float, gpus: str) -> str:
         """Drafts on texts that are copied and on others."""
-        arguments = ["--shape", self.options.like, "--work", str(self.work), "--rounds", "1", *more]
+        limit = str(max(1, int(seconds - _LEAST_S)))
+        arguments = ["--shape", self.options.like, "--work", str(self.work), "--rounds", "1", "--limit-s", limit, *more]
         found, problem = attempt(seconds, speculation.run, speculation.parser().parse_args(arguments), gpus=gpus)
         # Their requests would fill the file.
-        self.results.drafts[name] = [replace(load, requests=()) for load in found or ()]
-        if problem and not found:
-            raise RuntimeError(problem)
-        return f"{len(found)} loads{f', then {problem}' * bool(problem)}"
+        if found:
+            self.results.drafts[name] = [replace(load, requests=()) for load in found]
+        if problem:
+            raise RuntimeError(f"after {len(found or ())} loads: {problem}")
+        return f"{len(found)} loads"
 
     def serve(self, seconds: float, gpus: str) -> str:
         """The engine with its own choices behind tritonserver and /v1."""
@@ -238,11 +241,17 @@ class Session:
         return f"tables in {path.name}"
 
 
-def survey(work: Path, like: str) -> tuple[list[str], dict[str, str], Floor]:
-    """GPUs as in `CUDA_VISIBLE_DEVICES`, versions, and the floor of the checkpoint, written if it is not there."""
+def survey(work: Path, like: str, kinds: Sequence[bool]) -> tuple[list[str], dict[str, str], Floor]:
+    """GPUs as in `CUDA_VISIBLE_DEVICES`, versions, and the floor of the checkpoint; writes it.
+
+    Args:
+        work: folder of the checkpoint.
+        like: its shape.
+        kinds: of it, by whether it is a continuing one. What runs side by side finds them there.
+    """
     import torch
 
-    limit = floor(checkpoint_in(work, like))
+    limit, *_ = (floor(checkpoint_in(work, like, continuing=kind)) for kind in kinds)
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
     return named.split(","), gpu_versions(), limit
 

@@ -17,6 +17,7 @@ from benchmarks.stats import Measurement
 MAIN = "auto"
 """Build with the engine's own choices."""
 TWO_GPUS = "two GPUs"
+NGRAMS = "n-grams and predictions"
 _COPIES, _NOTHING = "copies its prompt, greedy", "nothing to copy, greedy"
 
 
@@ -50,8 +51,8 @@ class Results:
         return plain.gap_p50 / ours.gap_p50 if ours and plain else None
 
     def draft_times(self, load: str) -> float | None:
-        """Tokens/s of a load with drafts over those without."""
-        return next((one.times for found in self.drafts.values() for one in found if one.name == load), None)
+        """Tokens/s of a load with drafts by n-grams over those without."""
+        return next((one.times for one in self.drafts.get(NGRAMS, ()) if one.name == load), None)
 
 
 def goals(results: Results) -> Iterator[tuple[str, str, float, float | None]]:
@@ -103,12 +104,13 @@ def tables(results: Results) -> Iterator[tuple[str, str]]:
         yield "The engine alone", build_report.speed_table(found, at)
         lengths = sorted({length for one in found for length in one.prompts_ms})
         yield "Memory, long prompts, self-test", build_report.load_table(found, lengths)
-        yield "JSON", build_report.json_table(found)
-        yield "Mixed load", mixed_load.table({one.speed.name: one.mixed for one in found})
-        beside = [[one.speed.name, *(f"{value:.1f}" for value in one.beside.values())] for one in found if one.beside]
-        if beside:
-            named = next(one.beside for one in found if one.beside)
-            yield "64 streams beside a long prompt, ms", markdown_table(("build", *named), beside)
+        if any(one.json for one in found):
+            yield "JSON", build_report.json_table(found)
+        if any(one.mixed for one in found):
+            yield "Mixed load", mixed_load.table({one.speed.name: one.mixed for one in found})
+        if beside := [one for one in found if one.beside]:
+            rows = [[one.speed.name, *(f"{value:.1f}" for value in one.beside.values())] for one in beside]
+            yield "64 streams beside a long prompt, ms", markdown_table(("build", *beside[0].beside), rows)
         yield "Golden answers", build_report.golden_table(found)
     for name, loads in results.drafts.items():
         yield f"Drafts by {name}", speculation.table(loads)

@@ -185,7 +185,7 @@ def write(
 
 
 def room_for(like: str) -> Path:
-    """A folder for the checkpoints `like`, which share their layers: in memory where that has the room, else on disk."""
+    """A folder for checkpoints `like`, which share their layers: in memory where that has the room, else on disk."""
     needed = 1.3 * 2 * sum(math.prod(shape) for _, shape in tensor_shapes(configuration(like)))
     for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
         if folder.is_dir() and shutil.disk_usage(folder).free > needed:

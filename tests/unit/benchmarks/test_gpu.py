@@ -11,7 +11,7 @@ from benchmarks.build_report import Result
 from benchmarks.copying import Load
 from benchmarks.engine import Floor, Level, Variant
 from benchmarks.gpu import Session, Stage, parser
-from benchmarks.gpu_report import MAIN, TWO_GPUS, Results, goals, summary
+from benchmarks.gpu_report import MAIN, NGRAMS, TWO_GPUS, Results, goals, summary
 from benchmarks.mixed_load import Rate
 
 
@@ -81,7 +81,7 @@ def test_goals() -> None:
     main.json = {"plain": 100, "JSON": 85}
     main.mixed = [Rate(30, 9, 0, 1, 1, 119, 1, 26, 1, 1)]
     main.beside = {"quiet p99": 5, "beside p99": 9}
-    drafts = {"n-grams": [Load("copies its prompt, greedy", [], plain=[100], drafting=[179])]}
+    drafts = {NGRAMS: [Load("copies its prompt, greedy", [], plain=[100], drafting=[179])]}
     floor = Floor(9, 4_000_000_000, 1e12)
     results = Results(floor=floor, builds=[main, build(TWO_GPUS, 2.5)], drafts=drafts)
     rows = [line.split("|") for line in summary(results).partition("## Goals")[2].splitlines()[4 : 4 + 14]]
