@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from benchmarks import mixed_load
 from benchmarks.build_report import Result, distance_table, golden_table, json_table, load_table, speed_table
 from benchmarks.builds import FP8, Build, Plan, measure, outcome
 from benchmarks.engine import Level, Variant
@@ -66,7 +69,9 @@ def test_what_came_before_a_problem_is_kept() -> None:
     assert (nothing.speed.error, nothing.golden_error) == ("it died", "it died")
 
 
-def test_a_build_that_is_driven(tmp_path: Path) -> None:
+def test_a_build_that_is_driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed_load, "PROMPTS", mixed_load.Lengths(8, 4, 16, 0.5))
+    monkeypatch.setattr(mixed_load, "OUTPUTS", mixed_load.Lengths(8, 4, 16, 0.5))
     write("tiny", tmp_path / "tiny", "cpu")
     plan = Plan([1, 2], 4, [32, 9000], 60, json=True, rates=[20], rate_s=0.2).fitting(tmp_path / "tiny")
     *_, result = measure(FP8[0], tmp_path, tmp_path / "tiny", plan, False)
