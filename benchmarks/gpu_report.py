@@ -113,7 +113,7 @@ def tables(results: Results) -> Iterator[tuple[str, str]]:
             yield "64 streams beside a long prompt, ms", markdown_table(("build", *beside[0].beside), rows)
         yield "Golden answers", build_report.golden_table(found)
     for name, loads in results.drafts.items():
-        yield f"Drafts by {name}", speculation.table(loads)
+        yield f"Drafts by {name}", "\n".join(speculation.table(loads))
     if results.served:
         rows = [_served_row(one, results.level(one.concurrency)) for one in results.served]
         yield "/v1 against the engine alone", markdown_table(_SERVED, rows)

@@ -9,13 +9,15 @@ width of a step, and a draft of its own output would be wrong from there on.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import sys
 import tempfile
 import time
+import unittest.mock
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, cycle
 from benchmarks.report import markdown_table
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import Manifest, write_manifest
+from openai_bls.engines.embedded.draft_model import DraftModel
 from openai_bls.engines.registry import create_engine
 
 _MAX_MODEL_LEN = 2048
@@ -91,20 +94,19 @@ def loads(plain: Asker, chats: Sequence[Chat], tokens: int) -> list[Load]:
     ]
 
 
-def table(measured: Sequence[Load]) -> str:
-    """The results as Markdown; rates are medians of the rounds, and so is their ratio."""
+def table(measured: Iterable[Load]) -> Iterator[str]:
+    """Lines of the results as Markdown, one as each load is done; rates and their ratio are medians of the rounds."""
     headers = ("load", "tokens/s", "with drafts", "times", "steps", "with drafts", "drafted", "accepted", "equal")
-    rows = [
-        [
+    yield from markdown_table(headers, []).splitlines()
+    for load in measured:
+        cells = [
             load.name,
             *(f"{statistics.median(rates):,.1f}" for rates in (load.plain, load.drafting)),
             f"{load.times:.3f}",
             *(f"{count:,}" for count in (load.plain_steps, load.drafting_steps, load.drafted, load.accepted)),
             f"{load.equal} of {load.answers}",
         ]
-        for load in measured
-    ]
-    return markdown_table(headers, rows)
+        yield markdown_table(headers, [cells]).splitlines()[-1]
 
 
 def demo_chats(checkpoint: Path, count: int) -> list[Chat]:
@@ -149,17 +151,14 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code."""
     show_log()
-    measured: list[Load] = []
-    for measured in run(parser().parse_args(arguments)):
-        print(table(measured).splitlines()[-1], file=sys.stderr, flush=True)
-    print(table(measured))
+    for line in table(run(parser().parse_args(arguments))):
+        print(line, flush=True)
     return 0
 
 
-def run(options: argparse.Namespace) -> Iterator[list[Load]]:
-    """All that has been measured, after every load."""
+def run(options: argparse.Namespace) -> Iterator[Load]:
+    """The loads, each once it is measured."""
     started = time.monotonic()
-    measured: list[Load] = []
     with tempfile.TemporaryDirectory(prefix="speculation-") as folder, ExitStack() as stack:
         work = Path(folder)
         kept: Path = options.work or work
@@ -172,16 +171,27 @@ def run(options: argparse.Namespace) -> Iterator[list[Load]]:
         assert plain.engine is not None
         found: Iterable[Load]
         if options.shape:
-            found = copying.loads(Continued(cycle(options.shape), options.tokens), plain.engine.info)
+            continued = Continued(cycle(options.shape), options.tokens)
+            found = copying.loads(continued, plain.engine.info, bool(options.draft_shape))
         else:
             found = loads(plain, demo_chats(checkpoint, options.chats), options.tokens)
-        for load in found:
-            if time.monotonic() - started > options.limit_s:
-                break
-            ask(drafting, load.requests[:1])
-            measure(load, plain, drafting, options.rounds)
-            measured.append(load)
-            yield measured
+        for load in itertools.takewhile(lambda _: time.monotonic() - started < options.limit_s, found):
+            with _some_wrong(load.wrong):
+                ask(drafting, load.requests[:1])
+                measure(load, plain, drafting, options.rounds)
+            yield load
+
+
+@contextmanager
+def _some_wrong(share: float) -> Iterator[None]:
+    """Let this share of a draft model's guesses be wrong; they take the time that they take."""
+    guess, source = DraftModel.guess, random.Random(0)
+
+    def guess_wrongly(self: DraftModel, *args: Any) -> list[list[int]]:
+        return [[token ^ (source.random() < share) for token in tokens] for tokens in guess(self, *args)]
+
+    with unittest.mock.patch.object(DraftModel, "guess", guess_wrongly):
+        yield
 
 
 def engines(checkpoint: Path, work: Path, batch: int, stack: ExitStack) -> tuple[Asker, Asker]:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 
 from openai_bls.core.manifest import first_line
+from openai_bls.engines.embedded.draft_budget import averaged
 from openai_bls.engines.embedded.draft_cache import SlotCache
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,6 @@ _READ_AT_ONCE = 512
 """Rows of a pass that only reads, of which there is one between two steps; a longer prompt is read beside several."""
 _Kind = Literal["guess", "guess alone", "read"]
 """Of a pass: it guesses after each row, does so with rows of as many sequences, or does not guess."""
-_FIRST_COST = 0.2
-"""Of a guess, before it is measured."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Wanted:
     token_ids: Sequence[int]
     """All of its tokens."""
     count: int
-    """Most guesses."""
+    """Most guesses; fewer where others want less."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -88,8 +87,8 @@ class DraftModel:
         self._free = list(range(slots))
         self._filler = slots
         self._slots: dict[str, _Slot] = {}
-        self._pass_seconds = 0.0
-        self._step_seconds = 0.0
+        self.pass_seconds = 0.0
+        """Average time of a guess of all sequences; 0 before it is measured."""
         self._captured: dict[tuple[_Kind, int], _Pass] = {}
         if graphs:
             pool = torch.cuda.graph_pool_handle()
@@ -98,16 +97,6 @@ class DraftModel:
             for kind, size in kinds:
                 self._captured[kind, size] = self._pass_of(kind, size)
                 self._captured[kind, size].capture(pool)
-
-    @property
-    def cost(self) -> float:
-        """Time of a guess, as a share of that of a step with a draft, as measured of late."""
-        known = self._pass_seconds and self._step_seconds
-        return self._pass_seconds / self._step_seconds if known else _FIRST_COST
-
-    def note_step(self, seconds: float) -> None:
-        """Note the time of a step with a draft, without the guesses."""
-        self._step_seconds = _averaged(self._step_seconds, seconds)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def guess(self, wanted: Sequence[Wanted], live: Container[str]) -> list[list[int]]:
@@ -133,11 +122,11 @@ class DraftModel:
             if start < end == len(one.token_ids):
                 last[i] = len(rows) - 1
         guesses: list[list[int]] = [[] for _ in wanted]
-        count = max((wanted[i].count for i in last), default=0)
+        count = passes([wanted[i].count for i in last])
         started = time.perf_counter()
         found = self._read(rows, list(last.values()), count)
         if count and len(rows) <= 2 * len(wanted):  # no prompt among them
-            self._pass_seconds = _averaged(self._pass_seconds, (time.perf_counter() - started) / count)
+            self.pass_seconds = averaged(self.pass_seconds, (time.perf_counter() - started) / count)
         for i, guessed in zip(last, found, strict=True):
             self._slots[wanted[i].key].read += guessed[:-1]
             guesses[i] = guessed[: wanted[i].count]
@@ -190,9 +179,9 @@ class DraftModel:
         return _Pass(self._model, self._cache, kind, size, self._filler, self._vocab_size)
 
 
-def _averaged(before: float, newest: float) -> float:
-    """Moving average of times, in which one that was held up counts little; 0 is none yet."""
-    return newest if not before else 0.9 * before + 0.1 * min(newest, 2 * before)
+def passes(counts: Sequence[int]) -> int:
+    """Passes that are worth their while for sequences that want so many guesses each: all wait for each pass."""
+    return -(-sum(counts) // len(counts)) if counts else 0
 
 
 class _Pass:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from openai_bls.engines.embedded.draft_budget import Account, DraftBudget
 from openai_bls.engines.embedded.draft_model import DraftModel
 from openai_bls.engines.embedded.grammar_matcher import Bitmask
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
@@ -21,14 +22,14 @@ _FIRST_LENGTH = 4
 """Tokens of the first draft."""
 _LONGEST_PAUSE = 128
 """Tokens of the longest pause after rejected drafts."""
-_FIRST_ODDS = 0.7
-"""Share of a draft model's guesses that is taken to be right before any is known."""
+_FIRST_GUESS = 0.2
+"""Time of a draft model's guess in steps without drafts, before it is measured."""
 _NEWEST = 0.1
 """Weight of the newest guess in that share."""
 _WORTH_READING = 8
 """Tokens of a prompt that a draft model reads for each token that may come."""
-_PLAIN_RATE = 1.25
-"""Steps without drafts in the time of one with drafts, which is wider and does not overlap the one before."""
+_LEAST_GAIN = 1.03
+"""Tokens in the time of a step without drafts that guesses must bring to be worth their while."""
 _LEAST_COPIED = 3
 """Tokens copied in a row before a change is taken for an edit."""
 _LEFT_OUT = 8
@@ -51,6 +52,8 @@ class SpeculationConfig:
     """Sequences in flight beyond which nothing is drafted."""
     draft_model: DraftModel | None = None
     """Guesses where nothing is found."""
+    budget: DraftBudget = dataclasses.field(default_factory=DraftBudget)
+    """Of the engine's drafts."""
 
     def lookup(self, tokens: Sequence[int] = ()) -> NgramLookup:
         """A lookup in `tokens`."""
@@ -112,16 +115,17 @@ class _Source:
 class _Pace:
     """Length of drafts of one kind, and pauses between them."""
 
-    def __init__(self, first: int, most: int) -> None:
-        """Args: first: tokens of the first draft; most: of any."""
+    def __init__(self, first: int, most: int, account: Account) -> None:
+        """Args: first: tokens of the first draft; most: of any; account: of their kind."""
         self._most = most
+        self._account = account
         self._length = min(first, most)
         self._misses = 0
         self._resumes_at = 0
 
     def length(self, most: int, place: int) -> int:
         """Tokens of a draft at index `place` of the sequence, at most `most`; 0 during a pause."""
-        return 0 if place < self._resumes_at else max(0, min(most, self._length))
+        return 0 if place < self._resumes_at or self._account.is_overdrawn else max(0, min(most, self._length))
 
     def settle(self, drafted: int, accepted: int, place: int) -> None:
         """Note how many tokens of a draft were accepted."""
@@ -140,18 +144,25 @@ class _Pace:
         self._resumes_at = place + min(_LONGEST_PAUSE, (1 << self._misses) - 2)
 
 
-class _ModelPace(_Pace):
+class ModelPace(_Pace):
     """Pace of a draft model's guesses, each of which takes time: as many as bring the most tokens per second."""
 
-    def __init__(self, model: DraftModel, most: int) -> None:
-        super().__init__(most, most)
+    def __init__(self, model: DraftModel, most: int, budget: DraftBudget) -> None:
+        super().__init__(most, most, budget.guessing)
         self._model = model
-        self._right = _FIRST_ODDS
+        self._budget = budget
+        self._right = budget.odds
         """Share of the guesses that are right, of late."""
+
+    @property
+    def guess_cost(self) -> float:
+        """Time of a guess in steps without drafts."""
+        plain = self._budget.plain_seconds
+        return self._model.pass_seconds / plain if plain and self._model.pass_seconds else _FIRST_GUESS
 
     def length(self, most: int, place: int) -> int:
         """See `_Pace`; where no guess pays, a single one tells whether that is still so."""
-        if place > self._model.max_length:
+        if place > self._model.max_length or self._budget.takes_prompts:
             return 0
         return min(super().length(most, place), max(1, self._paying()))
 
@@ -159,18 +170,19 @@ class _ModelPace(_Pace):
         """See `_Pace`; what follows the first wrong guess says nothing."""
         for right in [True] * accepted + [False] * (accepted < drafted):
             self._right += _NEWEST * (right - self._right)
-        if self._paying():
+            self._budget.note_guess(right=right)
+        if self._paying() or 1 + accepted > self._budget.step_cost + drafted * self.guess_cost:
             self._misses = 0
         else:
             self.pause(place)
 
     def _paying(self) -> int:
         """Guesses that bring the most tokens per second; 0 if steps without any do."""
-        best, found, tokens, likely = _PLAIN_RATE, 0, 1.0, 1.0
+        best, found, tokens, likely = _LEAST_GAIN, 0, 1.0, 1.0
         for count in range(1, self._most + 1):
             likely *= self._right
             tokens += likely
-            rate = tokens / (1 + count * self._model.cost)
+            rate = tokens / (self._budget.step_cost + count * self.guess_cost)
             if rate > best:
                 best, found = rate, count
         return found
@@ -209,8 +221,8 @@ class Drafter:
         self._grammar = None if processors is None or processors.constraint is None else processors
         most = config.num_tokens
         model = config.draft_model if len(prompt_token_ids) <= _WORTH_READING * max_tokens else None
-        self._copying, self._spelling = _Pace(_FIRST_LENGTH, most), _Pace(_FIRST_LENGTH, most)
-        self._modelling = None if model is None else _ModelPace(model, most)
+        self._copying, self._spelling = (_Pace(_FIRST_LENGTH, most, config.budget.copying) for _ in range(2))
+        self._modelling = None if model is None else ModelPace(model, most, config.budget)
         self._pace = self._copying
         """Of the draft."""
 

@@ -69,6 +69,10 @@ def drafter_of(state: Any) -> Drafter | None:
     return drafter
 
 
+def _decoding(scheduler: Any) -> Iterator[Any]:
+    return (state for state in scheduler.active_requests.values() if state._status is RequestStatus.DECODING)
+
+
 def _tokens_left(state: Any) -> int:
     """Tokens that a sequence's draft may have, so that the step's last one is within its limit."""
     return int(state._new_tokens_limit - len(state.generated_tokens) - 1)
@@ -132,8 +136,8 @@ class Speculator:
         """Drafters with a draft in the step that is being prepared, or runs."""
         self.step_in_flight = False
         """The next step is prepared before the tokens of the one before it are known, so nothing can be drafted."""
-        self._proposed_at = 0.0
-        """`time.perf_counter()` when the last drafts were ready."""
+        self._waited = False
+        """The next step waits for the one in flight so as to have drafts."""
         self._cache: Any = None
         self._rows = 0
 
@@ -156,9 +160,9 @@ class Speculator:
             return True
         if self._room(scheduler) < 1:
             return False
-        states = scheduler.active_requests.values()
-        decoding = (drafter_of(state) for state in states if state._status is RequestStatus.DECODING)
-        return any(drafter is not None and drafter.will_draft for drafter in decoding)
+        decoding = (drafter_of(state) for state in _decoding(scheduler))
+        self._waited = any(drafter is not None and drafter.will_draft for drafter in decoding)
+        return self._waited
 
     def _room(self, scheduler: Any) -> int:
         """Tokens that all drafts of the next step may have, beside a row for every sequence that may come."""
@@ -170,6 +174,14 @@ class Speculator:
 
     def propose(self, scheduler: Any) -> None:
         """Draft for the sequences that decode, where their last tokens are known, as far as rows and pages go."""
+        active = len(scheduler.active_requests)
+        few = active <= self.config.max_batch_size
+        decoding = sum(1 for _ in _decoding(scheduler)) if few else 0
+        budget = self.config.budget
+        budget.begin(time.perf_counter(), active + len(scheduler.waiting_requests), decoding)
+        if self._waited:
+            budget.note_wait()
+            self._waited = False
         if self.step_in_flight:
             return
         room = self._room(scheduler)
@@ -185,7 +197,7 @@ class Speculator:
                 continue
             state.tokens_to_process = state.tokens_to_process + draft
             self._drafted.append(drafter)
-        self._proposed_at = time.perf_counter()
+            budget.note_draft()
 
     def _guesses(self, scheduler: Any, room: int) -> list[tuple[Any, Drafter, list[int], bool]]:
         """Sequences that may have a draft, guesses of their next tokens, and whether the draft model made them."""
@@ -205,7 +217,9 @@ class Speculator:
         model = self.config.draft_model
         by_key: dict[str, list[int]] = {}
         if model is not None and wanted:
+            started = time.perf_counter()
             guesses = model.guess(wanted, scheduler.active_requests)
+            self.config.budget.note_guesses(time.perf_counter() - started)
             by_key = {one.key: guess for one, guess in zip(wanted, guesses, strict=True)}
         return [
             (state, drafter, by_key.get(state.request_id, guess), state.request_id in by_key)
@@ -234,10 +248,10 @@ class Speculator:
         Returns:
             The last token that counts of each sequence with a new token.
         """
+        budget = self.config.budget
         if not self.drafting:
+            budget.note_tokens(len(tokens))
             return list(tokens)
-        if self.config.draft_model is not None:
-            self.config.draft_model.note_step(time.perf_counter() - self._proposed_at)
         last: list[int] = []
         row = 0
         for item in requests:
@@ -261,8 +275,10 @@ class Speculator:
                 state.position_offset += accepted + 1
                 self.draft_tokens += len(draft)
                 self.accepted_tokens += accepted
+            budget.note_tokens(accepted)
             drafter.settle(accepted)
         self._drafted = []
+        budget.note_tokens(len(last))
         return last
 
 

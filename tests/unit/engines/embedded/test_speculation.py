@@ -21,7 +21,8 @@ from transformers.generation.continuous_batching.requests import RequestStatus
 from openai_bls.core.engine_types import GenerationRequest, Grammar, Logprobs, SamplingParams, TokenDelta
 from openai_bls.core.manifest import EngineLoadError
 from openai_bls.engines.embedded import speculation
-from openai_bls.engines.embedded.drafter import Drafter, SpeculationConfig
+from openai_bls.engines.embedded.draft_budget import Account, DraftBudget
+from openai_bls.engines.embedded.drafter import Drafter, ModelPace, SpeculationConfig
 from openai_bls.engines.embedded.sampling import random_bits
 from openai_bls.engines.embedded.speculation import Speculator
 from tests.unit.engines.embedded.overlapping import overlap
@@ -41,6 +42,12 @@ COUNT = 24
 CONFIG = SpeculationConfig(num_tokens=8, lookup_min=2, lookup_max=4, max_batch_size=8)
 DRAWN = SamplingParams(temperature=0.8, top_p=0.95, top_k=50, min_p=0.01, seed=7)
 PROMPT = PROMPTS[5]
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts whatever they cost: the steps of so small a model are too short to measure them by."""
+    monkeypatch.setattr(Account, "is_overdrawn", False)
 
 
 @pytest.fixture(params=["in turn", "overlapping"])
@@ -382,9 +389,12 @@ def test_drafts_follow_what_is_accepted() -> None:
     ("right", "cost", "least", "most"),
     [(1.0, 0.2, 8, 8), (0.9, 0.2, 4, 8), (0.6, 0.2, 1, 3), (0.3, 0.2, 0, 0), (0.9, 1.0, 0, 0), (0.6, 0.01, 4, 8)],
 )
-def test_a_draft_model_guesses_as_much_as_pays(right: float, cost: float, least: int, most: int) -> None:
-    model: Any = SimpleNamespace(cost=cost, max_length=1000)
-    config = dataclasses.replace(CONFIG, draft_model=model)
+def test_a_draft_model_guesses_as_much_as_pays(
+    right: float, cost: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = SimpleNamespace(pass_seconds=0.0, max_length=1000)
+    monkeypatch.setattr(ModelPace, "guess_cost", cost)
+    config = dataclasses.replace(CONFIG, draft_model=model, budget=DraftBudget())
     source, drafter, counts = random.Random(1), Drafter(config, [1, 2, 3]), []
     for place in range(600):
         count = drafter.wants_guesses(8)
@@ -400,9 +410,9 @@ def test_a_draft_model_guesses_as_much_as_pays(right: float, cost: float, least:
 
 
 def test_a_draft_model_is_left_out_where_it_cannot_pay() -> None:
-    model: Any = SimpleNamespace(cost=0.1, max_length=50)
-    config = dataclasses.replace(CONFIG, draft_model=model)
-    assert Drafter(config, range(50), max_tokens=10).wants_guesses(4) == 4
+    model: Any = SimpleNamespace(pass_seconds=0.0, max_length=50)
+    config = dataclasses.replace(CONFIG, draft_model=model, budget=DraftBudget())
+    assert Drafter(config, range(50), max_tokens=10).wants_guesses(4) == 3
     assert Drafter(config, range(51), max_tokens=10).wants_guesses(4) == 0
     assert Drafter(config, range(50), max_tokens=6).wants_guesses(4) == 0
 
