@@ -234,6 +234,8 @@ class Session:
             started = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, start_new_session=True)
             try:
                 code = started.wait(seconds)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"no end after {seconds:.0f} s; tables up to there in {path.name}") from None
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(started.pid, signal.SIGKILL)
