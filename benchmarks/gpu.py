@@ -174,7 +174,8 @@ class Session:
             given = (build, Path(folder), checkpoint, plan, golden)
             found, problem = attempt(seconds, builds.measure, *given, gpus=gpus)
         result = builds.outcome(build, found, problem)
-        self.results.builds.append(result)
+        with self._lock:
+            self.results.builds.append(result)
         if result.speed.error:
             raise RuntimeError(result.speed.error)
         return " ".join(f"{level.tokens_per_s:,.0f}" for level in result.speed.levels) + " tokens/s"
@@ -188,8 +189,8 @@ class Session:
             given = speculation.parser().parse_args(arguments)
             in_child(seconds, speculation.run, given, gpus=gpus, tell=loads.append)
         finally:
-            # Their requests would fill the file.
-            self.results.drafts[name] = [replace(load, requests=()) for load in loads]
+            with self._lock:  # without their requests, which would fill the file
+                self.results.drafts[name] = [replace(load, requests=()) for load in loads]
         return f"{len(loads)} loads"
 
     def serve(self, seconds: float, gpus: str) -> str:
@@ -208,7 +209,8 @@ class Session:
         if not repository.exists():
             copy_models(ROOT / "model_repository", repository)
         checkpoint = checkpoint_in(self.work, options.like)
-        build(BuildOptions(str(checkpoint), repository, max_batch_size=max(options.concurrency)), print)
+        wanted = BuildOptions(str(checkpoint), repository, max_batch_size=max(options.concurrency))
+        in_child(seconds, build, wanted, print, gpus=gpus)
         # /v1 repeats some prompts, which must not count for it.
         environment = {"OPENAI_BLS_ENGINE_PREFIX_SHARING": "false"} | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})
         seconds = ends - time.monotonic()
@@ -218,10 +220,10 @@ class Session:
             plan = Plan(target, 16, 32, words, options.tokens, seconds / 2)
             plan = replace(plan, prompt_words=warm_up(clients, plan, _PROMPT_TOKENS))
             for level in options.concurrency:
-                one = measure(
-                    clients, "/v1 chat", replace(plan, concurrency=level, requests=max(4, 3 * level)), server.pid
-                )
-                self.results.served.append(one)
+                at_level = replace(plan, concurrency=level, requests=max(4, 3 * level))
+                one = measure(clients, "/v1 chat", at_level, server.pid)
+                with self._lock:
+                    self.results.served.append(one)
         return " ".join(f"{one.tokens_per_s:,.0f}" for one in self.results.served) + " tokens/s"
 
     def further(self, module: str, seconds: float, gpus: str) -> str:
