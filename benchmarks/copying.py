@@ -22,9 +22,9 @@ DRAWN = SamplingParams(temperature=1.0, seed=5)
 _HOT = SamplingParams(temperature=4.0, top_k=2, seed=5)
 """A token in three is left out."""
 _RECORDS = 8
-_LONG_PROMPT = 1500
+_LONG_PROMPT = 1900
 """Tokens."""
-_AFTER_LONG = 192
+_AFTER_LONG = 128
 """Tokens: for a shorter answer so long a prompt is not read."""
 
 

@@ -8,6 +8,8 @@ are, how many sequences try theirs, and how often that changes within a text.
 
 from __future__ import annotations
 
+import dataclasses
+
 _SHARE = 0.01
 """Share of the time of all steps that wrong drafts of one kind may take."""
 _MOST_GIVEN = 3.0
@@ -26,12 +28,12 @@ _NEWEST_ODDS = 0.05
 """Weight of the newest guess in that share."""
 
 
+@dataclasses.dataclass(slots=True)
 class Account:
     """Time that drafts of one kind may cost."""
 
-    def __init__(self) -> None:
-        self._saved: float | None = None
-        """Seconds; None before a step without drafts is measured."""
+    _saved: float | None = None
+    """Seconds; None before a step without drafts is measured."""
 
     @property
     def is_overdrawn(self) -> bool:
@@ -51,32 +53,32 @@ class Account:
         self._saved = min(_MOST_SAVED * plain, saved + max(brought, -_MOST_LOST * plain))
 
 
+@dataclasses.dataclass(slots=True)
 class DraftBudget:
     """Time that drafts have brought and cost; told of each step by the engine's thread."""
 
-    def __init__(self) -> None:
-        self.odds = _FIRST_ODDS
-        """Share of a draft model's guesses that are right, of late, in all sequences."""
-        self.takes_prompts = False
-        """Some sequence waits for its first token: what a draft costs and brings cannot be told."""
-        self.copying = Account()
-        """Of drafts that cost no more than a wider step: copies, and what a grammar forces."""
-        self.guessing = Account()
-        """Of those of a draft model."""
-        self._plain: dict[int, float] = {}
-        """Sequences → average seconds of a step in which each gets one token."""
-        self._drafting = 0.0
-        """Average seconds of a step with drafts, the draft model's passes left out."""
-        self._began = 0.0
-        self._sequences = 0
-        """Of the step being prepared, if all of them decode; else 0."""
-        self._tokens = 0
-        self._tried: Account | None = None
-        """Whose drafts the step has, or was to have."""
-        self._resumes: Account | None = None
-        """Whose drafts the step before had: steps do not overlap again before the next one."""
-        self._drafted = False
-        self._guessing = 0.0
+    odds: float = _FIRST_ODDS
+    """Share of a draft model's guesses that are right, of late, in all sequences."""
+    takes_prompts: bool = False
+    """Some sequence waits for its first token: what a draft costs and brings cannot be told."""
+    copying: Account = dataclasses.field(default_factory=Account)
+    """Of drafts that cost no more than a wider step: copies, and what a grammar forces."""
+    guessing: Account = dataclasses.field(default_factory=Account)
+    """Of those of a draft model."""
+    _plain: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Sequences → average seconds of a step in which each gets one token."""
+    _drafting: float = 0.0
+    """Average seconds of a step with drafts, the draft model's passes left out."""
+    _began: float = 0.0
+    _sequences: int = 0
+    """Of the step being prepared, if all of them decode; else 0."""
+    _tokens: int = 0
+    _tried: Account | None = None
+    """Whose drafts the step has, or was to have."""
+    _resumes: Account | None = None
+    """Whose drafts the step before had: steps do not overlap again before the next one."""
+    _drafted: bool = False
+    _guessing: float = 0.0
 
     @property
     def plain_seconds(self) -> float:

@@ -38,7 +38,7 @@ class Wanted:
 
     key: str
     token_ids: Sequence[int]
-    """All of its tokens."""
+    """Its tokens, always from the same one on."""
     count: int
     """Most guesses; fewer where others want less."""
 

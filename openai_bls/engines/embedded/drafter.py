@@ -26,6 +26,8 @@ _FIRST_GUESS = 0.2
 """Time of a draft model's guess in steps without drafts, before it is measured."""
 _NEWEST = 0.1
 """Weight of the newest guess in that share."""
+_MOST_READ = 1024
+"""Last tokens of a prompt that a draft model reads, in the time of some two steps; n-grams copy from farther back."""
 _WORTH_READING = 8
 """Tokens of a prompt that a draft model reads for each token that may come."""
 _LEAST_GAIN = 1.03
@@ -147,9 +149,11 @@ class _Pace:
 class ModelPace(_Pace):
     """Pace of a draft model's guesses, each of which takes time: as many as bring the most tokens per second."""
 
-    def __init__(self, model: DraftModel, most: int, budget: DraftBudget) -> None:
+    def __init__(self, model: DraftModel, most: int, budget: DraftBudget, first: int) -> None:
+        """Args: model: guesses; most: tokens of a draft; budget: of the engine; first: index of what it reads."""
         super().__init__(most, most, budget.guessing)
         self._model = model
+        self._longest = first + model.max_length
         self._budget = budget
         self._right = budget.odds
         """Share of the guesses that are right, of late."""
@@ -162,7 +166,7 @@ class ModelPace(_Pace):
 
     def length(self, most: int, place: int) -> int:
         """See `_Pace`; where no guess pays, a single one tells whether that is still so."""
-        if place > self._model.max_length or self._budget.takes_prompts:
+        if place > self._longest or self._budget.takes_prompts:
             return 0
         return min(super().length(most, place), max(1, self._paying()))
 
@@ -220,9 +224,11 @@ class Drafter:
         self._prediction = _Source(config.lookup(prediction), follows=True) if prediction else None
         self._grammar = None if processors is None or processors.constraint is None else processors
         most = config.num_tokens
-        model = config.draft_model if len(prompt_token_ids) <= _WORTH_READING * max_tokens else None
+        self._read_from = max(0, len(prompt_token_ids) - _MOST_READ)
+        worth_reading = len(prompt_token_ids) - self._read_from <= _WORTH_READING * max_tokens
+        model = config.draft_model if worth_reading else None
         self._copying, self._spelling = (_Pace(_FIRST_LENGTH, most, config.budget.copying) for _ in range(2))
-        self._modelling = None if model is None else ModelPace(model, most, config.budget)
+        self._modelling = None if model is None else ModelPace(model, most, config.budget, self._read_from)
         self._pace = self._copying
         """Of the draft."""
 
@@ -231,9 +237,9 @@ class Drafter:
         return self
 
     @property
-    def token_ids(self) -> Sequence[int]:
-        """Tokens of the sequence, prompt and output."""
-        return self._tokens
+    def recent_ids(self) -> Sequence[int]:
+        """Tokens of the sequence that a draft model reads: the end of its prompt, and its output."""
+        return self._tokens[self._read_from :]
 
     def observe(self, token_ids: Sequence[int]) -> int:
         """Take in new tokens of the sequence; returns how many of them its prediction had in their place."""

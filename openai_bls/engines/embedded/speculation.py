@@ -213,7 +213,7 @@ class Speculator:
             guess = drafter.look_up(most)
             found.append((state, drafter, guess))
             if not guess and not drafter.forced(1) and (count := drafter.wants_guesses(most)):
-                wanted.append(Wanted(state.request_id, drafter.token_ids, count))
+                wanted.append(Wanted(state.request_id, drafter.recent_ids, count))
         model = self.config.draft_model
         by_key: dict[str, list[int]] = {}
         if model is not None and wanted:

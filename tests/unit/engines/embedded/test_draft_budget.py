@@ -40,7 +40,7 @@ class Stream:
         first = number << 20  # no two tokens are the same: nothing is looked up
         self.text = text
         self.drafter = Drafter(config, range(first, first + text.prompt), max_tokens=4096)
-        self.unread = text.prompt
+        self.unread = len(self.drafter.recent_ids)
         self.count = 0
         self.accepted = 0
 
@@ -53,11 +53,15 @@ class Stream:
         self.count += tokens
 
 
+def model_of(length: int) -> Any:
+    return SimpleNamespace(pass_seconds=0.0, max_length=length)
+
+
 class Device:
     """An engine whose steps overlap, in virtual time."""
 
     def __init__(self) -> None:
-        self.model: Any = SimpleNamespace(pass_seconds=0.0, max_length=1 << 20)
+        self.model = model_of(1 << 20)
         self.config = SpeculationConfig(MOST, 4, 4, 8, self.model)
         self.budget = self.config.budget
         self.random = random.Random(0)
@@ -97,7 +101,7 @@ class Device:
     def misleads(self, one: Stream) -> int:
         if one.text.misleading <= random.Random(one.count).random():
             return 0
-        return one.drafter._copying.length(MOST, len(one.drafter.token_ids))
+        return one.drafter._copying.length(MOST, one.text.prompt + one.count)
 
     def end(self, live: Sequence[Stream], seconds: float) -> float:
         """Let a step without drafts end; returns its time."""
@@ -203,6 +207,10 @@ def test_right_guesses_pay(odds: float, alone: float, together: float) -> None:
     assert gain(often(odds))[1] > alone
     assert gain(often(odds), before=[often(0.0)])[1] > 0.9 * alone
     assert gain(*[often(odds)] * 8)[1] > together
+
+
+def test_of_a_long_prompt_only_the_end_is_read() -> None:
+    assert gain(often(0.9, prompt=4000))[1] > 1.5
 
 
 def test_guesses_are_tried_again_where_the_text_changes() -> None:

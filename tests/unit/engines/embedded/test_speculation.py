@@ -417,6 +417,16 @@ def test_a_draft_model_is_left_out_where_it_cannot_pay() -> None:
     assert Drafter(config, range(50), max_tokens=6).wants_guesses(4) == 0
 
 
+def test_a_draft_model_reads_the_end_of_a_long_prompt() -> None:
+    model: Any = SimpleNamespace(pass_seconds=0.0, max_length=1025)
+    drafter = Drafter(dataclasses.replace(CONFIG, draft_model=model, budget=DraftBudget()), range(5000))
+    assert drafter.recent_ids == list(range(3976, 5000))
+    for token_id, wanted in ((5000, 3), (5001, 0)):
+        drafter.observe([token_id])
+        assert drafter.wants_guesses(4) == wanted
+    assert drafter.recent_ids == list(range(3976, 5002))
+
+
 def test_drafts_that_are_wrong_make_pauses() -> None:
     drafter = Drafter(CONFIG, [1, 2, 3, 1, 2])
     drafts = []
