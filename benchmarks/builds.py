@@ -156,6 +156,7 @@ def outcome(build: Build, found: Result | None, problem: str) -> Result:
 def drive(result: Result, version_dir: Path, plan: Plan) -> Iterator[Result]:
     """Load a build and measure it; the result after every part."""
     import torch
+    import transformers  # noqa: F401  # which is no part of the load's time
 
     asker, speed, started = Asker(), result.speed, time.monotonic()
     try:
