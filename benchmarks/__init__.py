@@ -16,13 +16,17 @@ are only as large as the comparison needs, and small enough that on shared cores
     target.py, events.py    requests that are sent, events that come back
     processes.py            CPU time and memory of a server's processes
 
-    gpu.py, gpu_report.py   command: the embedded engine on a GPU, alone, behind /v1, with all that follows; tables
+    gpu.py                  command: the embedded engine on GPUs, alone, behind /v1, with all that follows
+    gpu_report.py           its results, held against their goals
     gpu_kernels.py          command: its kernels beside PyTorch's
     mixed_load.py           command: the engine under random arrivals of mixed lengths
     builds.py               command: the engine on several GPUs and in FP8, beside one GPU
+    build_report.py         what it measures of a build, and its tables
     speculation.py          command: the engine with and without drafts
     copying.py              its loads on a model whose next tokens are known
     engine.py, asking.py    an engine in this process, requests to it
+    golden.py               the demo's golden answers by such an engine
+    children.py             calls in processes of their own
     random_checkpoint.py    checkpoints of known shapes with random weights
     features.py             command: its features, checked and priced, with no server
     feature_*.py            cases, checks and costs

@@ -3,29 +3,40 @@
 `python -m benchmarks.builds --shape qwen2.5-7b --tp-sizes 1,2 --fp8`
 
 Each build is loaded in a process of its own and driven directly, with no server: tokens/s at several concurrencies, the
-time to the first token of long prompts, and the demo's golden answers by the same build of the demo. A build that the
-engine refuses is a row that says why; each is told on stderr as it ends.
+time to the first token of long prompts, JSON beside plain text, mixed load, and the demo's golden answers by the same
+build of the demo. A build that the engine refuses is a row that says why; each is told on stderr as it ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks import feature_costs, mixed_load
 from benchmarks.asking import Asker
-from benchmarks.engine import Level, Variant, Work, golden_lines, run_level
-from benchmarks.gpu import check_golden, checkpoint_in, in_child, room_for
+from benchmarks.build_report import (
+    JSON_STREAMS,
+    Result,
+    distance_table,
+    golden_table,
+    json_table,
+    load_table,
+    speed_table,
+)
+from benchmarks.children import attempt, in_child
+from benchmarks.engine import Variant, Work, run_levels
+from benchmarks.golden import check_golden, golden_lines
 from benchmarks.options import levels
-from benchmarks.random_checkpoint import DEMO, SHAPES
-from benchmarks.report import MISSING, markdown_table
+from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, room_for
 from openai_bls.core.checkpoint import read_json
 from openai_bls.core.engine_types import GenerationRequest, SamplingParams
 from openai_bls.core.manifest import EngineLoadError, Manifest, QuantDistance, write_manifest
@@ -34,7 +45,12 @@ from openai_bls.engines.registry import create_engine
 _PROMPT_TOKENS = 64
 """Tokens of a prompt where tokens/s are measured."""
 _PROMPT_ROUNDS = 3
-_ERROR_CHARACTERS = 300
+_PROMPT_ANSWER = 17
+"""Tokens after such a prompt."""
+_PROMPT_S = 5.0
+"""Seconds of such rounds after which there is no further one."""
+_MIXED_TOKENS = 1536
+"""Tokens in the KV cache for each sequence of the batch under mixed load: twice what they have on average."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,7 @@ class Build:
             tensor_parallel_size=self.tensor_parallel_size,
             quant=self.quant,
         )
+        (version_dir / "tokenizer").symlink_to(checkpoint.resolve())  # for grammars
         write_manifest(version_dir, manifest)
         return version_dir
 
@@ -68,20 +85,6 @@ FP8 = (
     Build("FP8 weights", quant="fp8"),
     Build("FP8 weights and KV cache", quant="fp8", options={"kv_cache_dtype": "fp8"}),
 )
-
-
-@dataclass
-class Result:
-    """What came of one build."""
-
-    speed: Variant
-    first_token_ms: dict[int, float] = field(default_factory=dict)
-    """By tokens of the prompt, of one that comes alone."""
-    gpu_bytes: int = 0
-    """Of tensors: weights, and a KV cache of the same tokens for every build."""
-    self_test: str = ""
-    golden: dict[str, Any] | None = None
-    golden_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,13 @@ class Plan:
     prompts: Sequence[int]
     """Tokens of long prompts."""
     limit_s: float
+    json: bool = False
+    rates: Sequence[int] = ()
+    """Requests/s of mixed load."""
+    rate_s: float = 6.0
+    """Seconds of arrivals at each rate."""
+    beside: int = 0
+    """Tokens of a prompt beside 64 streams; 0 is none."""
 
     def fitting(self, checkpoint: Path) -> Plan:
         """The plan without the prompts that are too long for a model."""
@@ -103,12 +113,15 @@ class Plan:
     @property
     def max_model_len(self) -> int:
         """Tokens of a sequence."""
-        return max([_PROMPT_TOKENS + self.tokens, *(length + 1 for length in self.prompts)])
+        mixed = mixed_load.PROMPTS.most + mixed_load.OUTPUTS.most if self.rates else 0
+        alone = (n + _PROMPT_ANSWER for n in (_PROMPT_TOKENS, *self.prompts, self.beside))
+        return max(_PROMPT_TOKENS + self.tokens, mixed, *alone)
 
     @property
     def options(self) -> dict[str, str]:
         """Options of the engine."""
-        cache = max(self.concurrency) * (_PROMPT_TOKENS + self.tokens + 32) + self.max_model_len
+        each = max(_PROMPT_TOKENS + self.tokens + 32, _MIXED_TOKENS if self.rates or self.beside else 0)
+        cache = max(self.concurrency) * each + self.max_model_len
         return {
             "max_batch_size": str(max(self.concurrency)),
             "max_tokens_in_kv_cache": str(cache),
@@ -116,20 +129,12 @@ class Plan:
         }
 
 
-def attempt(seconds: float, function: Any, *arguments: Any) -> tuple[Any, str]:
-    """The result of a call in a process of its own, or what went wrong."""
-    try:
-        return in_child(seconds, function, *arguments), ""
-    except (RuntimeError, TimeoutError) as error:
-        return None, str(error)
-
-
-def measure(build: Build, folder: Path, checkpoint: Path, plan: Plan, golden: bool) -> Result:
-    """Load and drive a build, here; what goes wrong is in the result."""
-    result = Result(Variant(build.name, build.options | plan.options))
+def measure(build: Build, folder: Path, checkpoint: Path, plan: Plan, golden: bool) -> Iterator[Result]:
+    """Load and drive a build, here; what came so far after every part, and what goes wrong with it."""
+    result = Result(Variant(build.name, plan.options | build.options))
     version_dir = build.write(folder, checkpoint, max(plan.concurrency), plan.max_model_len)
     try:
-        drive(result, version_dir, plan)
+        yield from drive(result, version_dir, plan)
     except Exception as error:  # what was measured before is still worth having
         result.speed.error = f"{type(error).__name__}: {error}"
     if golden:
@@ -138,12 +143,20 @@ def measure(build: Build, folder: Path, checkpoint: Path, plan: Plan, golden: bo
             result.golden = check_golden(build.write(folder / "golden", DEMO, 64, 2048), build.options)
         except Exception as error:
             result.golden_error = f"{type(error).__name__}: {error}"
+    yield result
+
+
+def outcome(build: Build, found: Result | None, problem: str) -> Result:
+    """What came of a build up to a problem, if there was one."""
+    result = found or Result(Variant(build.name, build.options), golden_error=problem)
+    result.speed.error = result.speed.error or problem
     return result
 
 
-def drive(result: Result, version_dir: Path, plan: Plan) -> None:
-    """Load a build and measure it."""
+def drive(result: Result, version_dir: Path, plan: Plan) -> Iterator[Result]:
+    """Load a build and measure it; the result after every part."""
     import torch
+    import transformers  # noqa: F401  # which is no part of the load's time
 
     asker, speed, started = Asker(), result.speed, time.monotonic()
     try:
@@ -158,33 +171,65 @@ def drive(result: Result, version_dir: Path, plan: Plan) -> None:
         result.self_test += f", noise of FP8 {engine.self_test.fp8_noise:.3f}"
     result.gpu_bytes = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     try:
-        for level in plan.concurrency:
-            # Whatever is made on first use.
-            run_level(asker, Work(_PROMPT_TOKENS, 8, limit_s=plan.limit_s), level, min(level, 32))
-            work = Work(_PROMPT_TOKENS, plan.tokens, limit_s=plan.limit_s)
-            speed.levels.append(run_level(asker, work, level, work.requests_at(level)))
-            print(
-                f"{speed.name} at {level}: {speed.levels[-1].tokens_per_s:,.0f} tokens/s", file=sys.stderr, flush=True
-            )
+        result.first_requests_ms = [alone_ms(asker, _PROMPT_TOKENS, seed, plan.limit_s)[0] for seed in range(2)]
+        work = Work(_PROMPT_TOKENS, plan.tokens, limit_s=plan.limit_s)
+        for level in run_levels(asker, speed.name, plan.concurrency, work):
+            speed.levels.append(level)
+            yield result
         for length in plan.prompts:
-            result.first_token_ms[length] = first_token_ms(asker, length, plan.limit_s)
+            result.prompts_ms[length] = prompt_ms(asker, length, plan.limit_s)
+            yield result
+        if plan.json and engine.info.grammar_backend:
+            result.json = json_rates(asker, plan.tokens)
+            yield result
+        for rate in plan.rates:
+            if not result.mixed:  # whatever is made on first use
+                mixed_load.run(asker, 5, 1, 1)
+            result.mixed.append(mixed_load.run(asker, rate, plan.rate_s, 0))
+            yield result
+        if plan.beside:
+            result.beside = mixed_load.beside(asker, plan.beside)
+            yield result
     finally:
         engine.close()
 
 
-def first_token_ms(asker: Asker, length: int, limit_s: float) -> float:
-    """Median milliseconds to the token after a prompt of `length`."""
-    numbers, taken = random.Random(length), []
-    for _ in range(1 + _PROMPT_ROUNDS):
-        request = GenerationRequest(
-            request_id=0,
-            prompt_token_ids=[numbers.randrange(1000) for _ in range(length)],
-            max_tokens=1,
-            sampling=SamplingParams(temperature=0.0),
-        )
-        [answer] = asker.ask([request], limit_s)
-        taken.append(answer.times[0] - answer.asked)
-    return statistics.median(taken[1:]) * 1e3
+def alone_ms(asker: Asker, length: int, seed: int, limit_s: float) -> tuple[float, float]:
+    """Milliseconds to the token after a prompt of `length`, and the median per token after that."""
+    numbers = random.Random(f"{length} {seed}")
+    request = GenerationRequest(
+        request_id=0,
+        prompt_token_ids=[numbers.randrange(1000) for _ in range(length)],
+        max_tokens=_PROMPT_ANSWER,
+        sampling=SamplingParams(temperature=0.0),
+    )
+    [answer] = asker.ask([request], limit_s)
+    if answer.error is not None:
+        raise RuntimeError(answer.error)
+    gaps = [b - a for a, b in itertools.pairwise(answer.times)]
+    return (answer.times[0] - answer.asked) * 1e3, statistics.median(gaps) * 1e3
+
+
+def prompt_ms(asker: Asker, length: int, limit_s: float) -> tuple[float, float]:
+    """Medians of `alone_ms`, but for the first, unless one takes long."""
+    taken: list[tuple[float, float]] = []
+    while len(taken) <= _PROMPT_ROUNDS and sum(first for first, _ in taken) < _PROMPT_S * 1e3:
+        taken.append(alone_ms(asker, length, len(taken), limit_s))
+    first, further = zip(*(taken[1:] or taken), strict=True)
+    return statistics.median(first), statistics.median(further)
+
+
+def json_rates(asker: Asker, tokens: int) -> dict[str, float]:
+    """Medians of tokens/s of streams under a grammar that does not end, and of plain ones, in turns."""
+    assert asker.engine is not None
+    chosen = [one for one in feature_costs.features(tokens, asker.engine.info) if one.name in ("plain", "JSON")]
+    rates: dict[str, list[float]] = {one.name: [] for one in chosen}
+    for one in chosen:  # whatever is made on first use
+        feature_costs.measure(asker, [(one, JSON_STREAMS)], 4, 0)
+    for seed in range(1, 4):
+        for one in chosen:
+            rates[one.name] += feature_costs.measure(asker, [(one, JSON_STREAMS)], tokens, seed)
+    return {name: statistics.median(found) for name, found in rates.items()}
 
 
 def logprob_distances(checkpoint: Path) -> dict[str, QuantDistance]:
@@ -226,64 +271,6 @@ def logprob_distances(checkpoint: Path) -> dict[str, QuantDistance]:
     return {name: quant_distance.measure(exact, one, ids) for name, one in found.items()}
 
 
-def speed_table(results: Sequence[Result], at: Sequence[int]) -> str:
-    """Time per token and tokens/s as Markdown, each beside its ratio to the first build's."""
-    first = results[0].speed.levels
-
-    def cells(found: Sequence[Level], i: int) -> list[str]:
-        if i >= len(found):
-            return [MISSING] * 3
-        ratio = f"{found[i].tokens_per_s / first[i].tokens_per_s:.2f}" if i < len(first) else MISSING
-        return [f"{found[i].gap_p50:.2f}", f"{found[i].tokens_per_s:,.0f}", ratio]
-
-    headers = [cell for level in at for cell in (f"ITL p50 ms at {level}", f"tokens/s at {level}", "times")]
-    rows = [
-        [
-            one.speed.name,
-            f"{one.speed.load_s:.1f}" if one.speed.levels else MISSING,
-            *(cell for i in range(len(at)) for cell in cells(one.speed.levels, i)),
-            one.speed.error.replace("|", "/")[:_ERROR_CHARACTERS],
-        ]
-        for one in results
-    ]
-    return markdown_table(["build", "load s", *headers, "error"], rows)
-
-
-def load_table(results: Sequence[Result], prompts: Sequence[int]) -> str:
-    """What a build holds, how it passed its self-test, and the time of long prompts, as Markdown."""
-    rows = [
-        [
-            one.speed.name,
-            f"{one.gpu_bytes / 2**30:.1f}" if one.gpu_bytes else MISSING,
-            *(f"{one.first_token_ms[length]:.1f}" if length in one.first_token_ms else MISSING for length in prompts),
-            one.self_test or "refused",
-        ]
-        for one in results
-    ]
-    first_tokens = [f"TTFT ms of {length:,} tokens" for length in prompts]
-    return markdown_table(["build", "GiB", *first_tokens, "self-test"], rows)
-
-
-def golden_table(results: Sequence[Result]) -> str:
-    """Golden answers as Markdown."""
-    counts = ("alone", "together", "answers")
-    rows = [
-        [
-            one.speed.name,
-            *(str(one.golden[count]) if one.golden else MISSING for count in counts),
-            (one.golden["error"] if one.golden else one.golden_error).replace("|", "/")[:_ERROR_CHARACTERS],
-        ]
-        for one in results
-    ]
-    return markdown_table(["golden answers", *counts, "error"], rows)
-
-
-def distance_table(distances: dict[str, QuantDistance]) -> str:
-    """Distances of log-probabilities as Markdown."""
-    rows = [[name, f"{one.mean:.4f}", f"{one.max:.4f}", f"{one.same_greedy:.2%}"] for name, one in distances.items()]
-    return markdown_table(("distance to float32", "mean", "max", "same greedy token"), rows)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code: 1 if a request failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.builds", description=__doc__.partition("\n")[0])
@@ -294,21 +281,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--concurrency", type=levels, default="1,16,64,256", help="default %(default)s")
     parser.add_argument("--tokens", type=int, default=128, help="of an answer (default %(default)s)")
     parser.add_argument("--prompts", type=levels, default="2048,8192", help="tokens, one alone (default %(default)s)")
+    parser.add_argument("--json", action="store_true", help="64 streams of JSON beside plain text as well")
     parser.add_argument("--no-golden", dest="golden", action="store_false", help="leave out the demo's answers")
     parser.add_argument("--limit-s", type=float, default=180.0, help="for each part (default %(default)s)")
     options = parser.parse_args(arguments)
     builds = [Build(f"{size} GPU" + "s" * (size > 1), size) for size in options.tp_sizes]
     checkpoint = options.checkpoint
     if options.shape:  # kept for the next run
-        checkpoint = checkpoint_in(room_for(options.shape), options.shape, options.limit_s)
-    plan = Plan(options.concurrency, options.tokens, options.prompts, options.limit_s).fitting(checkpoint)
+        checkpoint = in_child(options.limit_s, checkpoint_in, room_for(options.shape), options.shape)
+    plan = Plan(options.concurrency, options.tokens, options.prompts, options.limit_s, options.json).fitting(checkpoint)
     results = []
     with tempfile.TemporaryDirectory(prefix="builds-") as work:
         for build in (*builds, *(FP8 if options.fp8 else ())):
-            result, problem = attempt(options.limit_s, measure, build, Path(work), checkpoint, plan, options.golden)
-            results.append(result or Result(Variant(build.name, build.options, error=problem), golden_error=problem))
+            found = attempt(options.limit_s, measure, build, Path(work), checkpoint, plan, options.golden)
+            results.append(outcome(build, *found))
             print(results[-1], file=sys.stderr, flush=True)
     tables = [speed_table(results, options.concurrency), load_table(results, options.prompts)]
+    tables += [json_table(results)] if options.json else []
     tables += [golden_table(results)] if options.golden else []
     if options.fp8:
         # Those of random weights mean nothing.

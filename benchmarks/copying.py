@@ -7,6 +7,7 @@ the token before it. This measures the machinery, not a model: how often a draft
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -46,8 +47,14 @@ class Load:
     drafting_steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    answers: int = 0
     equal: int = 0
     """Answers with the same tokens."""
+
+    @property
+    def times(self) -> float:
+        """Median of the rounds: tokens/s with speculation over those without."""
+        return statistics.median(b / a for a, b in zip(self.plain, self.drafting, strict=True))
 
 
 class Continued:

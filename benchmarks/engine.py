@@ -14,7 +14,7 @@ import random
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,6 @@ class Variant:
     """Seconds until the engine was ready."""
     levels: list[Level] = field(default_factory=list)
     error: str = ""
-    floor_share: float | None = None
-    """At concurrency 1: the time in which the weights can be read once, over the time per token."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,17 @@ def run_level(asker: Asker, work: Work, level: int, count: int) -> Level:
     )
 
 
-def run_variant(variant: Variant, version_dir: Path, levels: Sequence[int], work: Work, limit: Floor) -> Variant:
+def run_levels(asker: Asker, name: str, levels: Sequence[int], work: Work) -> Iterator[Level]:
+    """Measure every level; each is told on stderr."""
+    for level in levels:
+        # Whatever is made on first use.
+        run_level(asker, Work(work.prompt_tokens, 8, limit_s=work.limit_s), level, min(level, 32))
+        measured = run_level(asker, work, level, work.requests_at(level))
+        print(f"{name} at {level}: {measured.tokens_per_s:,.0f} tokens/s", file=sys.stderr, flush=True)
+        yield measured
+
+
+def run_variant(variant: Variant, version_dir: Path, levels: Sequence[int], work: Work) -> Variant:
     """Load an engine with the variant's options and measure every level; errors are written into `variant`."""
     asker = Asker()
     started = time.monotonic()
@@ -145,14 +153,7 @@ def run_variant(variant: Variant, version_dir: Path, levels: Sequence[int], work
         return variant
     variant.load_s = time.monotonic() - started
     try:
-        for level in levels:
-            # Whatever is made on first use.
-            run_level(asker, Work(work.prompt_tokens, 8, limit_s=work.limit_s), level, min(level, 32))
-            measured = run_level(asker, work, level, work.requests_at(level))
-            variant.levels.append(measured)
-            print(f"{variant.name} at {level}: {measured.tokens_per_s:,.0f} tokens/s", file=sys.stderr, flush=True)
-            if level == 1 and limit.bytes_per_s:
-                variant.floor_share = limit.token_ms / measured.gap_p50
+        variant.levels.extend(run_levels(asker, variant.name, levels, work))
     except Exception as error:  # the levels before are still worth having
         variant.error = f"{type(error).__name__}: {error}"
     finally:
@@ -160,11 +161,11 @@ def run_variant(variant: Variant, version_dir: Path, levels: Sequence[int], work
     return variant
 
 
-def floor(version_dir: Path) -> Floor:
-    """The floor of the engine in `version_dir` on this machine."""
+def floor(checkpoint: Path) -> Floor:
+    """The floor of a checkpoint on this machine."""
     weight_bytes = embedding = 0
     has_output = False
-    for path in sorted((version_dir / "checkpoint").glob("*.safetensors")):
+    for path in sorted(checkpoint.glob("*.safetensors")):
         with path.open("rb") as file:
             [length] = struct.unpack("<Q", file.read(8))
             header: dict[str, Any] = msgspec.json.decode(file.read(length))
@@ -216,11 +217,6 @@ def parse_variant(text: str) -> Variant:
     if any(not equals for _, equals, _ in pairs):
         raise argparse.ArgumentTypeError(f"{text!r}: options are name=value, with commas between")
     return Variant(name or options or "default", {key.strip(): value.strip() for key, _, value in pairs})
-
-
-def golden_lines() -> list[dict[str, Any]]:
-    """Prompts and answers of the demo checkpoint."""
-    return [msgspec.json.decode(line) for line in (ROOT / "demo" / "golden.jsonl").read_bytes().splitlines()]
 
 
 def show_log() -> None:

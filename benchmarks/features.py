@@ -25,10 +25,9 @@ from benchmarks.asking import Asker
 from benchmarks.engine import ROOT, Variant, gpu_versions, parse_variant, show_log
 from benchmarks.feature_cases import TOGETHER, Outcome, Subject
 from benchmarks.feature_costs import PROMPT_TOKENS, Costs
-from benchmarks.gpu import room_for
 from benchmarks.machine import conditions
 from benchmarks.options import levels, positive
-from benchmarks.random_checkpoint import SHAPES, write
+from benchmarks.random_checkpoint import SHAPES, room_for, write
 from benchmarks.report import MISSING, compact, markdown_table, number
 from benchmarks.stats import spread
 from openai_bls.builder.build import build

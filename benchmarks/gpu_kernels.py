@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -353,23 +354,37 @@ def markdown(cases: list[Case]) -> str:
     return "\n\n".join(parts)
 
 
+def groups(model: Model) -> Iterator[list[Case]]:
+    """All cases but those of small kernels."""
+    yield [
+        packed_attention(model, f"{batch} × {context:,}", [1] * batch, [context] * batch)
+        for batch in (1, 16, 64, 256)
+        for context in (256, 2048, 8192)
+    ]
+    yield [long_prompt(model, prompt, past) for prompt, past, _ in _ALONE]
+    yield fp8_products(model, (1, 2, 9, 16, 64, 1024))
+    yield [
+        packed_attention(
+            model,
+            f"{prompt:,} after {past:,}" + f", beside {others} × 2,048" * bool(others),
+            [prompt, *[1] * others],
+            [past + prompt, *[2048] * others],
+        )
+        for prompt, past, others in _STEPS
+    ]
+
+
 def main() -> int:
     """The command; returns the exit code: 1 if a contender's result differs from ours."""
     torch.manual_seed(0)
-    cases, seconds = small_kernels(Model(), (1, 16, 64, 256, 2048, 8192))
-    for batch in (1, 16, 64, 256):
-        for context in (256, 2048, 8192):
-            cases.append(packed_attention(Model(), f"{batch} × {context:,}", [1] * batch, [context] * batch))
-    for prompt, past, others in _STEPS:
-        size = f"{prompt:,} after {past:,}" + f", beside {others} × 2,048" * bool(others)
-        keys = [past + prompt, *[2048] * others]
-        cases.append(packed_attention(Model(), size, [prompt, *[1] * others], keys))
-    cases += [long_prompt(Model(), prompt, past) for prompt, past, _ in _ALONE]
-    cases += fp8_products(Model(), (1, 2, 9, 16, 64, 1024))
+    small, seconds = small_kernels(Model(), (1, 16, 64, 256, 2048, 8192))
     compiling = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}. Seconds to compile, cold: {compiling}.")
-    print(f"\n{markdown(cases)}")
-    return int(any("differs" in note for case in cases for note in case.notes.values()))
+    differs = False
+    for cases in itertools.chain([small], groups(Model())):
+        print(f"\n{markdown(cases)}", flush=True)
+        differs |= any("differs" in note for case in cases for note in case.notes.values())
+    return int(differs)
 
 
 if __name__ == "__main__":

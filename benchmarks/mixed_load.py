@@ -15,7 +15,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -172,7 +172,13 @@ def long_beside(asker: Asker, streams: int, prompt_tokens: int, output_tokens: i
     }
 
 
-def table(found: dict[str, list[Rate]]) -> str:
+def beside(asker: Asker, prompt_tokens: int) -> dict[str, float]:
+    """Medians of three such measurements, of 64 streams."""
+    rounds = [long_beside(asker, 64, prompt_tokens, 400, seed) for seed in range(3)]
+    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+
+
+def table(found: Mapping[str, Sequence[Rate]]) -> str:
     """The results as Markdown."""
     headers = ("options", "requests/s", "out tokens/s", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "max", "goodput")
     rows = [
@@ -211,8 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
                 found.setdefault(variant.name, []).append(run(asker, rate, options.seconds, options.seed))
                 print(json.dumps({"options": variant.name} | asdict(found[variant.name][-1])), file=sys.stderr)
             if options.long_prompt:
-                rounds = [long_beside(asker, 64, options.long_prompt, 400, seed) for seed in range(3)]
-                medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+                medians = beside(asker, options.long_prompt)
                 print(variant.name, ", ".join(f"{name} {value:.1f} ms" for name, value in medians.items()))
         finally:
             engine.close()

@@ -13,8 +13,10 @@ the layers add, at their full cost, hardly turns them, and the output layer is m
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 DEMO = Path(__file__).resolve().parent.parent / "demo" / "checkpoint"
+_INDEX = "model.safetensors.index.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 _QWEN: Final = {
@@ -75,6 +78,7 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 
+_VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
 _DEVIATION = 0.02
 _NO_TEXT_SCALE = 2.0**-6
 _CYCLE_TOKENS = 512
@@ -132,7 +136,15 @@ def cycle(like: str) -> list[int]:
     return random.Random(0).sample(text_ids(), min(_CYCLE_TOKENS, SHAPES[like]["hidden_size"]))
 
 
-def write(like: str, out: Path, device: str | None = None, seed: int = 0, *, continuing: bool = False) -> int:
+def write(
+    like: str,
+    out: Path,
+    device: str | None = None,
+    seed: int = 0,
+    *,
+    continuing: bool = False,
+    layers_of: Path | None = None,
+) -> int:
     """Write the checkpoint into the folder `out`; returns the bytes of its weights.
 
     Args:
@@ -141,6 +153,7 @@ def write(like: str, out: Path, device: str | None = None, seed: int = 0, *, con
         device: on which numbers are drawn: the GPU, if there is one.
         seed: of the numbers.
         continuing: make the model continue its cycle.
+        layers_of: a checkpoint of the same shape, whose layers are linked instead of drawn.
     """
     import torch
     from safetensors.torch import save_file
@@ -157,15 +170,35 @@ def write(like: str, out: Path, device: str | None = None, seed: int = 0, *, con
     names: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        written += sum(2 * math.prod(shape) for _, shape in shard)
+        names |= {name: file for name, _ in shard}
+        if layers_of is not None and all(name not in _VOCABULARY for name, _ in shard):
+            (out / file).symlink_to((layers_of / file).resolve())
+            continue
         tensors = {name: _random(name, shape, device, generator, name == output_layer) for name, shape in shard}
         if continuing:
             _continue(tensors, cycle(like))
         save_file({name: tensor.cpu() for name, tensor in tensors.items()}, out / file, metadata={"format": "pt"})
-        written += sum(tensor.nbytes for tensor in tensors.values())
-        names |= dict.fromkeys(tensors, file)
     index = {"metadata": {"total_size": written}, "weight_map": names}
-    (out / "model.safetensors.index.json").write_bytes(msgspec.json.encode(index))
+    (out / _INDEX).write_bytes(msgspec.json.encode(index))
     return written
+
+
+def room_for(like: str) -> Path:
+    """A folder for checkpoints `like`, which share their layers: in memory where that has the room, else on disk."""
+    needed = 1.3 * 2 * sum(math.prod(shape) for _, shape in tensor_shapes(configuration(like)))
+    for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+        if folder.is_dir() and shutil.disk_usage(folder).free > needed:
+            return folder / "openai_bls-bench"
+    raise OSError(f"no room for {needed / 1e9:.0f} GB: name a folder with --work")
+
+
+def checkpoint_in(folder: Path, like: str, *, continuing: bool = False) -> Path:
+    """The checkpoint `like` in `folder`, written unless it is there, with the layers of the other kind if that is."""
+    found, other = (folder / (like + "-continuing" * kind) for kind in (continuing, not continuing))
+    if not (found / _INDEX).is_file():
+        write(like, found, continuing=continuing, layers_of=other if (other / _INDEX).is_file() else None)
+    return found
 
 
 def _shards(shapes: Iterator[tuple[str, tuple[int, ...]]]) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
@@ -194,7 +227,7 @@ def _continue(tensors: dict[str, torch.Tensor], tokens: Sequence[int]) -> None:
     import torch
 
     for name, tensor in tensors.items():
-        if name not in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name not in _VOCABULARY:
             continue
         size = tensor.shape[1]
         drawn = torch.randn(size, len(tokens), generator=torch.Generator().manual_seed(0))

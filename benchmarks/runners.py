@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 
 from benchmarks.asking import Asker
-from benchmarks.engine import ROOT, Floor, Variant, Work, gpu_versions, parse_variant, run_variant
-from benchmarks.gpu import check_golden, in_child
+from benchmarks.children import in_child
+from benchmarks.engine import ROOT, Variant, Work, gpu_versions, parse_variant, run_variant
+from benchmarks.golden import check_golden
 from benchmarks.machine import conditions
 from benchmarks.options import levels
 from benchmarks.report import MISSING, markdown_table
@@ -260,7 +261,7 @@ def main(arguments: list[str] | None = None) -> int:
                 if min(golden["alone"], golden["together"]) < golden["answers"]:
                     results.failures.append(f"FAILED: golden {variant.name}: {golden}")
             load = Work(requests_per_slot=4)
-            timed = attempt(variant.name, run_variant, variant, demo, options.concurrency, load, Floor(0, 0, 0.0))
+            timed = attempt(variant.name, run_variant, variant, demo, options.concurrency, load)
             results.speed += [timed] if timed is not None else []
             note()
     hidden_size = options.hidden_size or (1024 if in_child(60, on_a_gpu) else 128)

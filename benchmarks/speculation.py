@@ -27,9 +27,10 @@ import msgspec
 from benchmarks import copying
 from benchmarks.asking import Answer, Asker
 from benchmarks.copying import DRAWN, GREEDY, Continued, Load, ask
-from benchmarks.engine import golden_lines, show_log
+from benchmarks.engine import show_log
+from benchmarks.golden import golden_lines
 from benchmarks.options import positive
-from benchmarks.random_checkpoint import DEMO, SHAPES, cycle, write
+from benchmarks.random_checkpoint import DEMO, SHAPES, checkpoint_in, cycle
 from benchmarks.report import markdown_table
 from openai_bls.core.engine_types import GenerationRequest
 from openai_bls.core.manifest import Manifest, write_manifest
@@ -69,6 +70,7 @@ def measure(load: Load, plain: Asker, drafting: Asker, rounds: int) -> None:
         load.plain_steps, load.drafting_steps = (b.steps - a.steps for a, b in zip(before, after, strict=True))
         load.drafted = after[1].draft_tokens - before[1].draft_tokens
         load.accepted = after[1].accepted_draft_tokens - before[1].accepted_draft_tokens
+        load.answers = len(wanted)
         load.equal = sum(a.tokens == b.tokens for a, b in zip(wanted, found, strict=True))
 
 
@@ -100,9 +102,9 @@ def table(measured: Iterable[Load]) -> Iterator[str]:
         cells = [
             load.name,
             *(f"{statistics.median(rates):,.1f}" for rates in (load.plain, load.drafting)),
-            f"{statistics.median(b / a for a, b in zip(load.plain, load.drafting, strict=True)):.3f}",
+            f"{load.times:.3f}",
             *(f"{count:,}" for count in (load.plain_steps, load.drafting_steps, load.drafted, load.accepted)),
-            f"{load.equal} of {len(load.requests)}",
+            f"{load.equal} of {load.answers}",
         ]
         yield markdown_table(headers, [cells]).splitlines()[-1]
 
@@ -135,9 +137,9 @@ def parser() -> argparse.ArgumentParser:
     """The command's options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__.partition("\n")[0])
     made.add_argument("checkpoint", type=Path, nargs="?", default=DEMO, help="default: the demo's")
-    made.add_argument("--shape", choices=SHAPES, help="a continuing checkpoint of this shape, written for the run")
+    made.add_argument("--shape", choices=SHAPES, help="a continuing checkpoint of this shape")
     made.add_argument("--draft-shape", choices=SHAPES, help="draft by a continuing checkpoint of this shape")
-    made.add_argument("--work", type=Path, help="folder for that; default: a temporary one")
+    made.add_argument("--work", type=Path, help="folder where these are kept; default: a temporary one")
     made.add_argument("--chats", type=positive, default=4, help="requests of a load of chats (default %(default)s)")
     made.add_argument("--tokens", type=positive, default=256, help="most of an answer (default %(default)s)")
     made.add_argument("--rounds", type=positive, default=3, help="default %(default)s")
@@ -148,19 +150,24 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit code."""
-    options = parser().parse_args(arguments)
     show_log()
+    for line in table(run(parser().parse_args(arguments))):
+        print(line, flush=True)
+    return 0
+
+
+def run(options: argparse.Namespace) -> Iterator[Load]:
+    """The loads, each once it is measured."""
     started = time.monotonic()
-    if options.work:
-        options.work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="speculation-", dir=options.work) as work, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="speculation-") as folder, ExitStack() as stack:
+        work = Path(folder)
+        kept: Path = options.work or work
         checkpoint: Path = options.checkpoint
         if options.shape:
-            checkpoint = Path(work) / "checkpoint"
-            write(options.shape, checkpoint, continuing=True)
+            checkpoint = checkpoint_in(kept, options.shape, continuing=True)
         if options.draft_shape:
-            write(options.draft_shape, Path(work) / "draft", continuing=True)
-        plain, drafting = engines(checkpoint, Path(work), options.batch, stack)
+            (work / "draft").symlink_to(checkpoint_in(kept, options.draft_shape, continuing=True).resolve())
+        plain, drafting = engines(checkpoint, work, options.batch, stack)
         assert plain.engine is not None
         found: Iterable[Load]
         if options.shape:
@@ -168,19 +175,11 @@ def main(arguments: list[str] | None = None) -> int:
             found = copying.loads(continued, plain.engine.info, bool(options.draft_shape))
         else:
             found = loads(plain, demo_chats(checkpoint, options.chats), options.tokens)
-        in_time = itertools.takewhile(lambda _: time.monotonic() - started < options.limit_s, found)
-        for line in table(measured(in_time, plain, drafting, options.rounds)):
-            print(line, flush=True)
-    return 0
-
-
-def measured(found: Iterable[Load], plain: Asker, drafting: Asker, rounds: int) -> Iterator[Load]:
-    """The loads, each once it is measured."""
-    for load in found:
-        with _some_wrong(load.wrong):
-            ask(drafting, load.requests[:1])
-            measure(load, plain, drafting, rounds)
-        yield load
+        for load in itertools.takewhile(lambda _: time.monotonic() - started < options.limit_s, found):
+            with _some_wrong(load.wrong):
+                ask(drafting, load.requests[:1])
+                measure(load, plain, drafting, options.rounds)
+            yield load
 
 
 @contextmanager

@@ -66,9 +66,17 @@ def load_model(folder: Path, manifest: Manifest, options: EngineOptions, device:
             raise EngineLoadError(f"attention {asked} is for GPUs")
         attention_cpu.install()
     attention_eager.install()
-    ahead = asked in ("auto", "paged") and device.type == "cuda"
-    with kernel_compiler.compiling(folder, manifest, device) if ahead else contextlib.nullcontext():
+    with compiling_ahead(folder, manifest, options, device):
         return read_model(folder, manifest, device, None if asked in ("auto", "paged", "varlen") else asked)
+
+
+def compiling_ahead(
+    folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device
+) -> contextlib.AbstractContextManager[None]:
+    """Compilation of the kernels that go with paged attention, where that may be used, beside what the context does."""
+    if options.attention in ("auto", "paged") and device.type == "cuda":
+        return kernel_compiler.compiling(folder, manifest, device)
+    return contextlib.nullcontext()
 
 
 def read_model(folder: Path, manifest: Manifest, device: torch.device, implementation: str | None) -> Any:

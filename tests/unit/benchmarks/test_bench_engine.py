@@ -1,28 +1,22 @@
-"""The direct benchmark over the null engine, and what the GPU session makes of results."""
+"""The direct benchmark over the null engine."""
 
 from __future__ import annotations
 
 import argparse
-import math
-import os
 import struct
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from benchmarks import gpu
 from benchmarks.asking import Asker
-from benchmarks.engine import Floor, Variant, Work, floor, parse_variant, run_level, run_variant
+from benchmarks.engine import Variant, Work, floor, parse_variant, run_level, run_variant
 from openai_bls.engines.registry import create_engine
-
-NO_FLOOR = Floor(0, 0, 0.0)
 
 
 def test_every_request_is_counted(tmp_path: Path) -> None:
     variant = Variant("null", {"engine": "null", "null_step_delay_ms": "1"})
-    run_variant(variant, tmp_path, (1, 4), Work(5, 10, requests_per_slot=2, min_requests=3), NO_FLOOR)
+    run_variant(variant, tmp_path, (1, 4), Work(5, 10, requests_per_slot=2, min_requests=3))
     assert not variant.error
     one, four = variant.levels
     assert (one.requests, one.tokens, one.failed) == (3, 30, 0)
@@ -40,7 +34,7 @@ def test_every_request_is_counted(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_measured_is_an_error(tmp_path: Path, options: dict[str, str], work: Work, error: str) -> None:
-    variant = run_variant(Variant("none", options), tmp_path, (2,), work, NO_FLOOR)
+    variant = run_variant(Variant("none", options), tmp_path, (2,), work)
     assert error in variant.error
 
 
@@ -66,16 +60,5 @@ def test_bytes_read_per_step(tmp_path: Path, tied: bool, step_bytes: int) -> Non
     ranges = {"model.embed_tokens.weight": (0, 100), "model.norm.weight": (100, 110), "lm_head.weight": (110, 130)}
     tensors = {name: {"data_offsets": range_} for name, range_ in ranges.items() if not tied or name[0] == "m"}
     header = msgspec.json.encode(tensors)
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     assert floor(tmp_path).step_bytes == step_bytes
-
-
-def test_calls_in_a_child_process() -> None:
-    assert gpu.in_child(60, math.gcd, 12, 18) == 6
-    with pytest.raises(RuntimeError, match="TypeError"):
-        gpu.in_child(60, math.gcd, "x")
-    with pytest.raises(TimeoutError):
-        gpu.in_child(0.1, time.sleep, 60)
-    with pytest.raises(RuntimeError, match="died"):
-        gpu.in_child(60, os.abort)

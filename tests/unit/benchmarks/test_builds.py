@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.builds import (
-    FP8,
-    Build,
-    Plan,
-    Result,
-    attempt,
-    distance_table,
-    golden_table,
-    load_table,
-    measure,
-    speed_table,
-)
+import pytest
+
+from benchmarks import mixed_load
+from benchmarks.build_report import Result, distance_table, golden_table, json_table, load_table, speed_table
+from benchmarks.builds import FP8, Build, Plan, measure, outcome
 from benchmarks.engine import Level, Variant
 from benchmarks.random_checkpoint import write
 from openai_bls.core.manifest import QuantDistance, load_manifest
@@ -41,16 +34,16 @@ def test_a_manifest(tmp_path: Path) -> None:
 
 def test_ratios_are_to_the_first_build() -> None:
     slow, fast = cells(speed_table([result("1 GPU", [250, 10000]), result("2 GPUs", [375, 13000])], (1, 64)))
-    assert slow == ["1 GPU", "9.5", "4.00", "250", "1.00", "0.10", "10,000", "1.00", ""]
-    assert fast == ["2 GPUs", "9.5", "2.67", "375", "1.50", "0.08", "13,000", "1.30", ""]
+    assert slow == ["1 GPU", "9.5", "4.00", "1.00", "250", "1.00", "0.10", "1.00", "10,000", "1.00", ""]
+    assert fast == ["2 GPUs", "9.5", "2.67", "1.00", "375", "1.50", "0.08", "1.00", "13,000", "1.30", ""]
 
 
 def test_a_refusal_is_a_row() -> None:
     refused = result("FP8", [], "its answers | are wrong")
     _, row = cells(speed_table([result("1 GPU", [250]), refused], (1,)))
-    assert row == ["FP8", *["n/a"] * 4, "its answers / are wrong"]
+    assert row == ["FP8", *["n/a"] * 5, "its answers / are wrong"]
     _, row = cells(speed_table([refused, result("1 GPU", [250])], (1,)))
-    assert row == ["1 GPU", "9.5", "4.00", "250", "n/a", ""]
+    assert row == ["1 GPU", "9.5", "4.00", "1.00", "250", "n/a", ""]
 
 
 def test_golden_answers() -> None:
@@ -68,25 +61,34 @@ def test_distances() -> None:
     assert cells(table) == [["FP8", "0.0073", "0.6900", "99.85%"]]
 
 
-def test_an_error_in_the_process_is_said() -> None:
-    assert attempt(60, divmod, 7, 2) == ((3, 1), "")
-    assert "ZeroDivisionError" in attempt(60, divmod, 7, 0)[1]
+def test_what_came_before_a_problem_is_kept() -> None:
+    slow = result("1 GPU", [250])
+    assert outcome(Build("1 GPU"), slow, "no end after 9 s") is slow
+    assert slow.speed.error == "no end after 9 s"
+    nothing = outcome(Build("1 GPU"), None, "it died")
+    assert (nothing.speed.error, nothing.golden_error) == ("it died", "it died")
 
 
-def test_a_build_that_is_driven(tmp_path: Path) -> None:
+def test_a_build_that_is_driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed_load, "PROMPTS", mixed_load.Lengths(8, 4, 16, 0.5))
+    monkeypatch.setattr(mixed_load, "OUTPUTS", mixed_load.Lengths(8, 4, 16, 0.5))
     write("tiny", tmp_path / "tiny", "cpu")
-    plan = Plan([1, 2], 4, [32, 9000], 60).fitting(tmp_path / "tiny")
-    result = measure(FP8[0], tmp_path, tmp_path / "tiny", plan, False)
+    plan = Plan([1, 2], 4, [32, 9000], 60, json=True, rates=[20], rate_s=0.2).fitting(tmp_path / "tiny")
+    *_, result = measure(FP8[0], tmp_path, tmp_path / "tiny", plan, False)
     assert result.speed.error == ""
     assert [(one.concurrency, one.failed) for one in result.speed.levels] == [(1, 0), (2, 0)]
     [row] = cells(load_table([result], (32, 9000)))
-    assert row[0] == "FP8 weights"
-    assert float(row[2]) > 0
-    assert row[3:] == ["n/a", "passed by continuous_batching with attention sdpa"]
+    assert row[:2] == ["FP8 weights", "n/a"]
+    assert row[2] == ", then ".join(f"{value:.1f}" for value in result.first_requests_ms)
+    assert min(float(cell) for cell in row[3:5]) > 0
+    assert row[5:] == ["n/a", "n/a", "passed by continuous_batching with attention sdpa"]
+    [row] = cells(json_table([result]))
+    assert float(row[3]) > 0
+    assert [one.rate for one in result.mixed] == [20]
 
 
 def test_a_build_that_is_refused(tmp_path: Path) -> None:
     write("tiny", tmp_path / "tiny", "cpu")
-    result = measure(FP8[1], tmp_path, tmp_path / "tiny", Plan([1], 4, [], 60), False)
+    [result] = measure(FP8[1], tmp_path, tmp_path / "tiny", Plan([1], 4, [], 60), False)
     assert "kv_cache_dtype fp8 is for the attention paged on a GPU" in result.speed.error
-    assert cells(load_table([result], ())) == [["FP8 weights and KV cache", "n/a", "refused"]]
+    assert cells(load_table([result], ())) == [["FP8 weights and KV cache", "n/a", "n/a", "refused"]]

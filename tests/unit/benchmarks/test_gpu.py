@@ -1,30 +1,90 @@
-"""The command that measures everything on a GPU."""
+"""The command that measures everything on a GPU: its stages, their places, and the goals in its summary."""
 
 from __future__ import annotations
 
-import argparse
+import threading
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import Session
+from benchmarks.build_report import Result
+from benchmarks.copying import Load
+from benchmarks.engine import Floor, Level, Variant
+from benchmarks.gpu import Session, Stage, parser
+from benchmarks.gpu_report import MAIN, NGRAMS, TWO_GPUS, Results, goals, summary
+from benchmarks.mixed_load import Rate
 
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """One whose time is used up by nothing."""
-    options = argparse.Namespace(
-        work=tmp_path / "work", out=tmp_path / "out", concurrency=(1,), everything=True, budget_s=None
-    )
-    return Session(options)
+    """One of two GPUs, with time for everything, that has prepared."""
+    made = Session(parser().parse_args(["--everything", "--out", str(tmp_path / "o"), "--work", str(tmp_path / "w")]))
+    made.gpus = ["0", "1"]
+    made.prepare = lambda seconds, gpus: "ok"  # type: ignore[method-assign]
+    return made
+
+
+def test_the_issue_names_its_stages(session: Session) -> None:
+    names = [stage.name for stage in session.stages()]
+    assert names[0] == MAIN
+    assert {"FP8 weights and KV cache", "drafts", TWO_GPUS, "a very long prompt", "serve", "kernels"} < {*names}
+    session.options.only = ["drafts"]
+    assert [stage.name for stage in session.stages()] == ["drafts"]
+
+
+def test_stages_of_one_gpu_run_side_by_side(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, places = threading.Barrier(2), dict[str, str]()
+
+    def alone(name: str) -> Stage:
+        def work(seconds: float, gpus: str) -> str:
+            both.wait(seconds)
+            places[name] = gpus
+            return "ok"
+
+        return Stage(name, 60, work)
+
+    def together(seconds: float, gpus: str) -> str:
+        places["together"] = gpus
+        return "ok" if len(places) == 3 else "too early"
+
+    stages = [Stage("together", 60, together, gpus=2), alone("a"), alone("b"), Stage("four", 60, together, gpus=4)]
+    monkeypatch.setattr(session, "stages", lambda: stages)
+    session.run()
+    assert sorted((places["a"], places["b"])) == ["0", "1"]
+    assert places["together"] == "0,1"
+    assert {name: said.partition(": ")[2] for name, said in session.results.stages.items()} == {
+        **dict.fromkeys(("prepare", "a", "b", "together"), "ok"),
+        "four": "left out: takes 4 GPUs",
+    }
 
 
 def test_tables_of_a_further_command_have_a_file_of_their_own(session: Session) -> None:
-    assert session.further("report", [], 60) == "tables in report.md"
+    assert session.further("report", 60, "") == "tables in report.md"
     assert (session.options.out / "report.md").is_file()
 
 
-def test_a_further_command_that_fails_leaves_the_others(session: Session) -> None:
-    assert not session.stage("none", 60, lambda seconds: session.further("no_such_module", [], seconds))
+def test_a_stage_that_fails_leaves_the_others(session: Session) -> None:
+    assert not session.stage(Stage("none", 60, lambda *given: session.further("no_such_module", *given)), "0")
     assert "FAILED" in session.results.stages["none"]
-    assert session.stage("report", 60, lambda seconds: session.further("report", [], seconds))
+    assert not session.stage(Stage("short", 10, lambda *given: "ok"), "0")
+    assert session.results.stages["short"].endswith("left out: no time")
+    assert session.stage(Stage("report", 60, lambda *given: session.further("report", *given)), "0")
+
+
+def test_goals() -> None:
+    def build(name: str, gap_ms: float) -> Result:
+        one, many = (Level(count, 1, 0, 9, 23_999, 1, 1, gap_ms, 25, 9) for count in (1, 256))
+        return Result(Variant(name, {}, 20.1, [one, many]))
+
+    main = build(MAIN, 4)
+    main.prompts_ms = {8192: (200, 4), 24_000: (741, 4)}
+    main.json = {"plain": 100, "JSON": 85}
+    main.mixed = [Rate(30, 9, 0, 1, 1, 119, 1, 26, 1, 1)]
+    main.beside = {"quiet p99": 5, "beside p99": 9}
+    drafts = {NGRAMS: [Load("copies its prompt, greedy", [], plain=[100], drafting=[179])]}
+    floor = Floor(9, 4_000_000_000, 1e12)
+    results = Results(floor=floor, builds=[main, build(TWO_GPUS, 2.5)], drafts=drafts)
+    rows = [line.split("|") for line in summary(results).partition("## Goals")[2].splitlines()[4 : 4 + 14]]
+    met = [row[-2].strip() for row in rows]
+    assert len(list(goals(results))) == 14
+    assert met == [*["yes", "no", "yes", "yes", "no", "yes", "no", "yes", "no", "yes", "n/a", "yes", "no", "n/a"]]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.random_checkpoint import SHAPES, configuration, cycle, tensor_shapes, text_ids, write
+from benchmarks.random_checkpoint import SHAPES, checkpoint_in, configuration, cycle, tensor_shapes, text_ids, write
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,20 @@ def test_shapes(like: str, folder: Path) -> None:
         index = msgspec.json.decode((folder / "model.safetensors.index.json").read_bytes())
         assert set(index["weight_map"]) == {name for name, _ in tensor_shapes(config)}
         assert index["metadata"]["total_size"] == 2 * size
+
+
+def test_both_kinds_share_their_layers(tmp_path: Path) -> None:
+    plain, continuing = checkpoint_in(tmp_path, "tiny"), checkpoint_in(tmp_path, "tiny", continuing=True)
+    own = {path.name for path in continuing.glob("*.safetensors") if not path.is_symlink()}
+    index = msgspec.json.decode((continuing / "model.safetensors.index.json").read_bytes())
+    assert {name for name, file in index["weight_map"].items() if file in own} == {
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+    }
+    models = [AutoModelForCausalLM.from_pretrained(folder) for folder in (plain, continuing)]
+    layers, others = (model.model.layers.state_dict() for model in models)
+    assert all(torch.equal(tensor, others[name]) for name, tensor in layers.items())
+    assert checkpoint_in(tmp_path, "tiny", continuing=True) == continuing
 
 
 def test_a_continuing_one_goes_on_in_its_cycle(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ def test_a_rate_is_of_the_tokens_after_the_first() -> None:
 
 def test_ratios_are_medians_of_the_rounds() -> None:
     load = Load("copying", [REQUEST] * 2, plain=[100, 50, 200], drafting=[150, 100, 700])
-    load.plain_steps, load.drafting_steps, load.drafted, load.accepted, load.equal = 1000, 400, 620, 600, 1
+    load.plain_steps, load.drafting_steps, load.drafted, load.accepted = 1000, 400, 620, 600
+    load.answers, load.equal = 2, 1
     row = [cell.strip() for cell in list(table([load]))[2].split("|")[1:-1]]
     assert row == ["copying", "100.0", "150.0", "2.000", "1,000", "400", "620", "600", "1 of 2"]
 

@@ -35,6 +35,7 @@ import openai_bls
 from openai_bls.core.checkpoint import CheckpointFacts
 from openai_bls.core.engine import LoraError
 from openai_bls.core.manifest import EngineLoadError, Manifest
+from openai_bls.engines.embedded import model_loader
 from openai_bls.engines.embedded.fp8_layers import Fp8Linear
 from openai_bls.engines.embedded.lora_layers import layers_of
 from openai_bls.engines.embedded.options import EngineOptions
@@ -117,7 +118,8 @@ class Ranks:
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
             if device.type == "cuda":
                 torch.cuda.set_device(devices[0])
-            self.model: Any = load_shard(folder, manifest, options, plan, 0, self.group, devices[0])
+            with model_loader.compiling_ahead(folder, manifest, options, devices[0]):
+                self.model: Any = load_shard(folder, manifest, options, plan, 0, self.group, devices[0])
             self._require_replies()
             store = self._folder / "store"
             self._announce(Join(str(store)))
