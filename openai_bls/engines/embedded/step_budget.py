@@ -42,8 +42,8 @@ class StepBudget:
     """How many tokens a step may have.
 
     A step may last three times as long where several sequences wait for their first token, so that they do not wait for
-    each other, or where one is soon done, twice as long for one that takes no more than `_LONG_WAIT_S`, and six times
-    as long where the last of several would wait for more than that. Larger steps take less time per token.
+    each other, or for a short prompt, twice as long for one that takes no more than `_LONG_WAIT_S` in all, and six
+    times as long where the last of several would wait for more than that. Larger steps take less time per token.
     """
 
     times: StepTimes
@@ -66,7 +66,8 @@ class StepBudget:
         Returns:
             The most tokens, those of the decoding sequences included.
         """
-        limit, wait = self.max_seconds, self._seconds(prompt_tokens)
+        # A long prompt is long to its end, or those that decode would see its last steps.
+        limit, wait = self.max_seconds, self._seconds(prompt_tokens + (past if prompts == 1 else 0))
         if prompts > 1 or wait <= _SHORT_WAIT_S:
             limit *= 6 if wait > _LONG_WAIT_S else 3
         elif wait <= _LONG_WAIT_S:

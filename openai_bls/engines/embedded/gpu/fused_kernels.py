@@ -99,12 +99,11 @@ def _rotary_kernel(
     rows = tl.arange(0, WIDTH)
     columns = tl.arange(0, BLOCK)
     in_half = columns < HALF
-    is_q = rows < HEADS
     is_k = (rows >= HEADS) & (rows < HEADS + KV_HEADS)
     kv_row = tl.where(is_k, rows - HEADS, 0)
     q_at = token * q_token + rows[:, None] * q_head + columns[None, :]
     k_at = token * k_token + kv_row[:, None] * k_head + columns[None, :]
-    q_mask = is_q[:, None] & in_half[None, :]
+    q_mask = (rows < HEADS)[:, None] & in_half[None, :]
     k_mask = is_k[:, None] & in_half[None, :]
     left = tl.load(q_ptr + q_at, mask=q_mask, other=0.0) + tl.load(k_ptr + k_at, mask=k_mask, other=0.0)
     right = tl.load(q_ptr + q_at + HALF, mask=q_mask, other=0.0) + tl.load(k_ptr + k_at + HALF, mask=k_mask, other=0.0)
@@ -114,8 +113,7 @@ def _rotary_kernel(
     sin_l = tl.load(sin_ptr + angles, mask=in_half, other=0.0)[None, :].to(tl.float32)
     cos_r = tl.load(cos_ptr + angles + HALF, mask=in_half, other=0.0)[None, :].to(tl.float32)
     sin_r = tl.load(sin_ptr + angles + HALF, mask=in_half, other=0.0)[None, :].to(tl.float32)
-    left = left.to(tl.float32)
-    right = right.to(tl.float32)
+    left, right = left.to(tl.float32), right.to(tl.float32)
     new_left = (left * cos_l).to(kind).to(tl.float32) + (-right * sin_l).to(kind).to(tl.float32)
     new_right = (right * cos_r).to(kind).to(tl.float32) + (left * sin_r).to(kind).to(tl.float32)
     q_to = (token * HEADS + rows[:, None]) * 2 * HALF + columns[None, :]
@@ -373,10 +371,8 @@ def carry_over(token_ids: torch.Tensor, rows: torch.Tensor, previous: torch.Tens
     _carry_over_kernel[(triton.cdiv(count, 256),)](token_ids, rows, previous, count, BLOCK=256, num_warps=4)
 
 
-_ARGMAX_PROGRAMS = 512
-"""Programs that fill a GPU."""
-_ARGMAX_SPLITS = 64
-"""Most shares of a row."""
+_ARGMAX_PROGRAMS = 512  # that fill a GPU
+_ARGMAX_SPLITS = 64  # shares of a row at most
 
 
 def argmax(x: torch.Tensor, out: torch.Tensor, counters: torch.Tensor) -> None:

@@ -78,22 +78,18 @@ def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def seconds_per_score(model: Any) -> float:
-    """Seconds per query and key of a long prompt in all layers, measured on random numbers."""
+    """Seconds per query and key of a prompt beside other sequences, in all layers, measured on random numbers."""
     from openai_bls.engines.embedded.gpu import attention_kernels
 
     heads, kv_heads, size = head_sizes(model.config.get_text_config())
     queries, length, rounds = 512, 8192, 3
     q = torch.randn(queries, heads, size, device=model.device, dtype=model.dtype)
     k, v = (torch.randn(length, kv_heads, size, device=model.device, dtype=model.dtype) for _ in range(2))
-    out, slots = torch.empty_like(q), torch.arange(length, device=model.device)
-    kernel = prompt_kernel(q.device, q.dtype, heads, kv_heads, size)
+    slots = torch.arange(length, device=model.device)
     query_ends, key_ends = attention_trials.ends([queries], q.device), attention_trials.ends([length], q.device)
 
     def attend() -> None:
-        if kernel is not None:
-            kernel(q, k, v, out, size**-0.5)
-        else:
-            attention_kernels.mixed_attention(q, k, v, slots, query_ends, key_ends, size**-0.5)
+        attention_kernels.mixed_attention(q, k, v, slots, query_ends, key_ends, size**-0.5)
 
     attend()
     torch.cuda.synchronize()

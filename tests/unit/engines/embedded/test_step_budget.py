@@ -21,6 +21,8 @@ def test_one_prompt_gets_what_fits() -> None:
 def test_a_prompt_that_is_soon_done_makes_steps_longer() -> None:
     assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=3000, past=0) == 1664
     assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=5000, past=0) == 1088
+    # What is left of a long prompt is not a short one.
+    assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=1000, past=14_000) <= 448
 
 
 def test_prompts_that_wait_for_each_other_make_steps_longer() -> None:
