@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from openai_bls.builder.weights import place
 from openai_bls.core.engine import LoraError
-from openai_bls.core.manifest import EngineLoadError, LoraSettings
+from openai_bls.core.manifest import EngineLoadError, LoraSettings, Positive
 from openai_bls.engines.adapters import ADAPTER_NAME, CONFIG_FILE, DEFAULT_MAX_RANK, Adapter, read_adapter
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.model")
-_Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class LoraOptions(msgspec.Struct, frozen=True):
@@ -22,9 +21,9 @@ class LoraOptions(msgspec.Struct, frozen=True):
 
     adapters: dict[str, Path] = {}
     """Name → its directory."""
-    max_loras: _Count | None = None
+    max_loras: Positive | None = None
     """None is as many as are built in."""
-    max_lora_rank: _Count | None = None
+    max_lora_rank: Positive | None = None
     """None is their highest."""
 
 

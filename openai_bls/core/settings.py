@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from openai_bls.core.guide_names import SETTINGS
+from openai_bls.core.manifest import NotNegative, Positive
 
 ENV_PREFIX = "OPENAI_BLS_"
 
@@ -19,8 +20,6 @@ ENV_PREFIX = "OPENAI_BLS_"
 BACKEND_PARAMETERS = {"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"}
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 # A folder's name that Triton takes as a model; never `openai_bls`, which would call itself without end.
 GuardName = Annotated[str, msgspec.Meta(pattern=r"^(?!openai_bls$)[A-Za-z0-9_.-]*$")]
 

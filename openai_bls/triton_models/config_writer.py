@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from openai_bls.triton_models.tensors import Model, Queue, Step, Tensor
+from openai_bls.triton_models.declaration import Model, Queue, Step, Tensor
 
 
 def render(model: Model) -> str:

@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest
-from openai_bls.core.settings import NotNegative, Positive, TensorRtLlmSettings
+from openai_bls.core.manifest import ENGINE_FOLDER, EngineLoadError, Manifest, NotNegative, Positive
+from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, Model, Queue, Tensor, ensemble, tensorrt_llm_bls
+from openai_bls.triton_models.declaration import Model, Queue, Tensor
+from openai_bls.triton_models.tensors import ENSEMBLE, TENSORRT_LLM, ensemble, tensorrt_llm_bls
 
 CPP_BACKEND = "tensorrtllm"
 GRAMMAR_VOCABULARY = "xgrammar_tokenizer_info.json"

@@ -25,6 +25,7 @@ from openai_bls.core.errors import (
     RateLimitError,
 )
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelUnavailableError
+from openai_bls.triton_models.arrays import is_true
 from openai_bls.triton_models.request_keys import HEADER_PARAMETERS
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def only_inputs(request: Any) -> Arrays:
     """
     arrays = inputs(request)
     for name, value in request_parameters(request).items():
-        if name == "Streaming" and (_is_true(arrays, "stop") or _streams(arrays) == value):
+        if name == "Streaming" and (is_true(arrays, "stop") or _streams(arrays) == value):
             # The official inflight_batcher_llm_client.py sends it beside the tensor, and with its stop request.
             continue
         if not (name.lower() in _TRITONS_OWN or name.startswith("triton_") or "-" in name):
@@ -146,12 +147,8 @@ def only_inputs(request: Any) -> Arrays:
     return arrays
 
 
-def _is_true(arrays: Arrays, name: str) -> bool:
-    return name in arrays and bool(arrays[name].any())
-
-
 def _streams(arrays: Arrays) -> bool:
-    return _is_true(arrays, "streaming") or _is_true(arrays, "stream")
+    return is_true(arrays, "streaming") or is_true(arrays, "stream")
 
 
 def text_inputs(request: Any) -> dict[str, list[bytes]]:

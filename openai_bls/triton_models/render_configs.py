@@ -31,19 +31,11 @@ from openai_bls.core.settings import (
 )
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND, CppSettings, cpp_model
+from openai_bls.triton_models.declaration import Model, Queue
 from openai_bls.triton_models.engine_paths import strayed
 from openai_bls.triton_models.repository import prompt_transport, served_names
 from openai_bls.triton_models.start_check import check_start
-from openai_bls.triton_models.tensors import (
-    ENSEMBLE,
-    MODELS,
-    OPENAI_BLS,
-    PREPROCESSING,
-    TENSORRT_LLM,
-    TENSORRT_LLM_BLS,
-    Model,
-    Queue,
-)
+from openai_bls.triton_models.tensors import ENSEMBLE, MODELS, OPENAI_BLS, PREPROCESSING, TENSORRT_LLM, TENSORRT_LLM_BLS
 from openai_bls.triton_models.tensors import ensemble as ensemble_around
 from openai_bls.triton_models.tensors import tensorrt_llm_bls as bls_around
 

@@ -10,8 +10,9 @@ from openai_bls.core.settings import OpenAiBlsSettings, SettingsError, TensorRtL
 from openai_bls.engines.embedded.options import EngineOptions, with_settings
 from openai_bls.output import detect
 from openai_bls.triton_models.cpp_backend import CPP_BACKEND
+from openai_bls.triton_models.declaration import Model
 from openai_bls.triton_models.repository import served_names
-from openai_bls.triton_models.tensors import ENSEMBLE, OPENAI_BLS, TENSORRT_LLM, TENSORRT_LLM_BLS, Model
+from openai_bls.triton_models.tensors import ENSEMBLE, OPENAI_BLS, TENSORRT_LLM, TENSORRT_LLM_BLS
 
 
 def check_start(repository: Path, tables: Mapping[str, Model], models: Mapping[str, Model]) -> None:

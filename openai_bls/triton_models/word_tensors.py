@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from openai_bls.core.errors import InvalidRequestError
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+from openai_bls.triton_models.arrays import Arrays
 
 
 def text(value: Any, name: str) -> str:

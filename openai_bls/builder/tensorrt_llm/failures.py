@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from openai_bls.builder.tensorrt_llm.gpus import GIB
 from openai_bls.builder.tensorrt_llm.process import KILLED_BASE
 from openai_bls.builder.tensorrt_llm.worker import REFUSAL
 from openai_bls.core.manifest import EngineLoadError
@@ -25,7 +26,6 @@ Kind = Literal[
 
 TAIL_LINES = 400
 """Lines of a log's end; a traceback through TensorRT-LLM and MPI is long."""
-_GIB = 1 << 30
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
@@ -126,7 +126,7 @@ def _told(error: OSError) -> tuple[int | None, str, list[str]]:
 
 def _free(path: Path) -> str:
     folder = next((parent for parent in (path, *path.parents) if parent.is_dir()), Path("/"))
-    return f"{shutil.disk_usage(folder).free / _GIB:.1f} GiB are free at {folder}"
+    return f"{shutil.disk_usage(folder).free / GIB:.1f} GiB are free at {folder}"
 
 
 def require_disk(folder: Path, needed: int) -> None:
@@ -134,7 +134,7 @@ def require_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise EngineLoadError(
-            f"the disk is too small: the build needs {needed / _GIB:.1f} GiB at {folder} and {free / _GIB:.1f} GiB are "
+            f"the disk is too small: the build needs {needed / GIB:.1f} GiB at {folder} and {free / GIB:.1f} GiB are "
             "free: free some, or name another place with --workspace"
         )
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from openai_bls.builder.tensorrt_llm.quantization import BUILT, QUANTIZATIONS
-from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.core.manifest import EngineLoadError, Positive, first_line
 from openai_bls.core.settings import TensorRtLlmSettings
 from openai_bls.engines.tensorrt_llm.interface import Flow, KvCacheDtype, Quant
-from openai_bls.triton_models.tensors import Queue
+from openai_bls.triton_models.declaration import Queue
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
 TritonBackend = Literal["python", "cpp"]
 
 QUANT_SYNONYMS: dict[str, Quant] = {
@@ -37,18 +36,18 @@ class TensorRtLlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     flow: Flow | None = None
     """None leaves it to the installed version, the model and the other options (`planning.default_flow`)."""
     backend: TritonBackend = "python"
-    tensor_parallel_size: Count = 1
-    pipeline_parallel_size: Count = 1
-    max_input_len: Count | None = None
-    max_output_len: Count | None = None
-    max_num_tokens: Count | None = None
-    max_beam_width: Count = 1
+    tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
+    max_input_len: Positive | None = None
+    max_output_len: Positive | None = None
+    max_num_tokens: Positive | None = None
+    max_beam_width: Positive = 1
     quant: Quant | None = None
     kv_cache_dtype: KvCacheDtype = "auto"
     calib_dataset: str = ""
-    calib_size: Count | None = None
+    calib_size: Positive | None = None
     """Texts; None is 512, or as many as TensorRT-LLM takes."""
-    workers: Count = 1
+    workers: Positive = 1
     plugins: dict[str, str] = {}
     """`PluginConfig` fields by their names."""
     multiple_profiles: bool = False

@@ -15,8 +15,7 @@ from transformers import AttentionInterface
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-# Arguments with which transformers' own function is called instead.
-_OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
+from openai_bls.engines.embedded.attention_spec import other_feature
 
 
 def install() -> None:
@@ -42,7 +41,7 @@ def _attention(
         not isinstance(cache, PagedAttentionCache)
         or attention_mask is None
         or query.device.type != "cpu"
-        or any(kwargs.get(name) is not None for name in _OTHER_FEATURES)
+        or other_feature(kwargs) is not None
     ):
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return output

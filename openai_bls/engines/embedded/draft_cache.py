@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.attention_spec import head_sizes, refuse_features
 
 _NAME = "openai_bls_flash_draft"
 """transformers makes no mask for an attention with "flash" in its name."""
@@ -36,7 +36,7 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention over query [1, heads, rows, size]; returns [1, rows, heads, size]."""
-    paged_attention.refuse_features(kwargs, "attention over the cache of a draft model has no {}")
+    refuse_features(kwargs, "attention over the cache of a draft model has no {}")
     cache: SlotCache = kwargs["cache"]
     q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
@@ -56,7 +56,7 @@ class SlotCache:
             kernel: attend by the kernel for decoding steps, which can be captured in CUDA graphs.
         """
         config = model.config.get_text_config(decoder=True)
-        shape = (slots * length, *paged_attention.head_sizes(config)[1:])
+        shape = (slots * length, *head_sizes(config)[1:])
         self._layers = [
             tuple(torch.zeros(shape, dtype=model.dtype, device=model.device) for _ in range(2))
             for _ in range(config.num_hidden_layers)

@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 from openai_bls.core.checkpoint import CheckpointFacts, read_checkpoint
 from openai_bls.core.engine import EngineStats, PrefixCacheError, StepListener
 from openai_bls.core.engine_types import EngineFinishReason, EngineInfo, GenerationRequest, TokenDelta
-from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, checkpoint_dir
+from openai_bls.core.manifest import Manifest, checkpoint_dir
 from openai_bls.engines.adapters import require_loaded, require_room
 from openai_bls.engines.capabilities import ENGINE_FAILED, refusal
 from openai_bls.engines.command_queue import CommandQueue, emit
@@ -40,6 +41,7 @@ from openai_bls.engines.embedded.prefill_queue import PrefillQueue, Prepared
 from openai_bls.engines.embedded.request_state import RequestState
 from openai_bls.engines.embedded.runner import BatchingConfig, Runner, SequenceOutput
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
+from openai_bls.engines.embedded.runner_trials import RunnerTrials
 from openai_bls.engines.embedded.tensor_parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -90,16 +92,14 @@ class TransformersEngine:
         self._live = LiveRequests(self._adapters)
         self._info = engine_info(facts, manifest, options, factory, self._adapters)
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
-        self.self_test: SelfTestRecord | None = None
-        """Of the runner that is running."""
-        self.rejected: list[str] = []
-        """Choices of a runner that did not do, each with the reason."""
         try:
-            self._choose_runner(model, facts, manifest, options)
+            trials = RunnerTrials(model, self._info, manifest, options)
+            trials.run(facts, self._speculation, partial(self._start_runner, trials))
         except BaseException:
             self._prefill_queue.close()
             self._close_ranks()
             raise
+        self.self_test, self.rejected = trials.record, trials.rejected
         if self._ranks is not None:
             self._ranks.attach(self._wake)
 
@@ -114,39 +114,15 @@ class TransformersEngine:
         self._ranks = Ranks(folder, manifest, options, device)
         return self._ranks.model, self._ranks.facts(facts)
 
-    def _choose_runner(self, model: Any, facts: CheckpointFacts, manifest: Manifest, options: EngineOptions) -> None:
-        """Run `model` with the choice that the manifest records, if that holds here, else with the first that is right.
-
-        Raises:
-            EngineLoadError: there is none.
-        """
-        loaded = model.config._attn_implementation
-        choices = model_loader.choices(model, self._info.max_model_len, options)
-        recorded = self_test.recorded_choice(manifest.self_test, model, choices)
-        if recorded is not None:
-            self.self_test, choices = manifest.self_test, [recorded]
-        for choice in choices:
-            problem = model_loader.set_attention(model, choice, options, loaded)
-            if problem is None:
-                config = model_loader.batching_config(facts, manifest, options, model, choice, self._speculation)
-                problem = self._start_runner(model, choice, config)
-            if problem is None:
-                logger.info("runner: %s; the model's attention: %s", choice, model.config._attn_implementation)
-                return
-            self.rejected.append(f"not {choice}: {problem}")
-            logger.warning("%s", self.rejected[-1])
-        raise EngineLoadError(f"this model cannot be served here: {'; '.join(self.rejected)}")
-
-    def _start_runner(self, model: Any, choice: RunnerChoice, config: BatchingConfig) -> str | None:
+    def _start_runner(self, trials: RunnerTrials, choice: RunnerChoice, config: BatchingConfig) -> str | None:
         """Let `choice` run the model; returns why it does not, if so.
 
         Raises:
             EngineLoadError: another choice would not do either.
         """
+        hooks = self._before_step, self._on_outputs
         try:
-            batcher = runners.make(
-                model, choice, config, self._before_step, self._on_outputs, max_model_len=self._info.max_model_len
-            )
+            batcher = runners.make(trials.model, choice, config, *hooks, max_model_len=self._info.max_model_len)
         except runners.UnusableRunnerError as error:
             return str(error)
         self._batcher = batcher
@@ -155,8 +131,9 @@ class TransformersEngine:
         self._thread.start()
         self._discarded = True
         try:
-            problem = self._try_out(choice, model, config.page_size)
+            problem = trials.test(choice, config.page_size, self._generate)
             self._discarded = problem is not None
+            self._generated = 0
         finally:
             if self._discarded:
                 batcher.stop()
@@ -398,29 +375,12 @@ class TransformersEngine:
 
     # Start-up.
 
-    def _try_out(self, choice: RunnerChoice, model: Any, page_size: int) -> str | None:
-        """Compare answers of the runner with the recorded ones or the model's own; returns why they are wrong, if so.
-
-        Raises:
-            EngineLoadError: another choice would not do either.
-        """
-        if self.self_test is not None:
-            self_test.replay(self._info, self.self_test, model.dtype, self._generate)
-        else:
-            rounding = self_test.rounding_of(model, choice)
-            findings = self_test.find(model, self._info, page_size, self._generate, rounding)
-            if findings.problem is not None:
-                return findings.problem
-            self.self_test = self_test.make_record(model, choice, findings)
-        self._generated = 0
-        return None
-
-    def _generate(self, requests: Sequence[GenerationRequest]) -> self_test.Answers:
-        """Answers to requests, before anybody listens; cut short after a while if they are a replay."""
+    def _generate(self, requests: Sequence[GenerationRequest], *, replayed: bool = False) -> self_test.Answers:
+        """Answers to requests, before anybody listens; see `self_test.Generate`."""
         listener, answers = self._on_step, self_test.Answers(requests)
         self._on_step = answers
         for request in requests:
             self.submit(request)
-        answers.wait(None if self.self_test is None else self.cancel)
+        answers.wait(self.cancel if replayed else None)
         self._on_step = listener
         return answers

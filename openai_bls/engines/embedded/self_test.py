@@ -17,7 +17,7 @@ import random
 import statistics
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import transformers
@@ -128,8 +128,11 @@ class _LoggedError(logging.Handler):
         return f"it fails: {self._said or failure}"
 
 
-Generate = Callable[[Sequence[GenerationRequest]], Answers]
-"""Runs requests on an engine to their ends."""
+class Generate(Protocol):
+    """Runs requests on an engine to their ends."""
+
+    def __call__(self, requests: Sequence[GenerationRequest], *, replayed: bool = False) -> Answers:
+        """Their answers; those of a replay may be cut short."""
 
 
 def greedy(prompts: Iterable[list[int]], info: EngineInfo, *, logprobs: bool = True) -> list[GenerationRequest]:
@@ -303,7 +306,7 @@ def replay(info: EngineInfo, record: SelfTestRecord, dtype: torch.dtype, generat
         EngineLoadError: they differ.
     """
     with _LoggedError() as logged:
-        answers = generate(greedy(record.prompts, info))
+        answers = generate(greedy(record.prompts, info), replayed=True)
         if answers.failure:
             failure: str | None = logged.behind(answers.failure)
         else:

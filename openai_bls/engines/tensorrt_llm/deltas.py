@@ -71,7 +71,6 @@ class Cursor:
         """Log-probabilities of all tokens so far, if they were asked for."""
         self._observed = 0
         """Most tokens that any response has had."""
-        """The last tokens, as many as a stop word can span."""
         self.count = 0
         """Tokens delivered so far."""
         self.begun = False

@@ -31,9 +31,9 @@ from openai_bls.engines.command_queue import CommandQueue, emit
 from openai_bls.engines.tensorrt_llm import info as limits
 from openai_bls.engines.tensorrt_llm import lora as adapters
 from openai_bls.engines.tensorrt_llm.api import Api
-from openai_bls.engines.tensorrt_llm.deltas import Cursor, OutputError
 from openai_bls.engines.tensorrt_llm.health_watch import HealthWatch
 from openai_bls.engines.tensorrt_llm.interface import Llm, LoraAdapter, Output
+from openai_bls.engines.tensorrt_llm.request_state import RequestState
 from openai_bls.engines.tensorrt_llm.sampling import end_token, sampling
 
 logger = logging.getLogger(__name__)
@@ -43,27 +43,6 @@ CLOSE_S = 60.0
 
 # Starting a request takes TensorRT-LLM a part of a millisecond: after so many the loop has a turn for the others.
 _STARTS_A_TURN = 16
-
-
-class _RequestState:
-    """State of a request that has not ended."""
-
-    __slots__ = ("adapter", "cursor", "end_id", "ended", "finished", "marked", "output", "request", "task")
-
-    def __init__(self, request: GenerationRequest, end_id: int | None) -> None:
-        self.request = request
-        self.end_id = end_id
-        self.adapter: LoraAdapter | None = None
-        self.cursor = Cursor(request, end_id)
-        self.output: Output | None = None
-        """TensorRT-LLM's handle of the request; None until it is submitted."""
-        self.task: asyncio.Task[None] | None = None
-        self.marked = False
-        """Its output may hold something new."""
-        self.finished = False
-        """Its output will not change any more."""
-        self.ended = False
-        """Its last delta was given."""
 
 
 class TrtLlmEngine:
@@ -110,9 +89,9 @@ class TrtLlmEngine:
         self._cache_tokens = max_tokens_in_kv_cache
         self._grammar_end_id = grammar_end_id
         self._chunked_context = chunked_context
-        self._live: dict[int, _RequestState] = {}
-        self._starting: deque[_RequestState] = deque()
-        self._marked: list[_RequestState] = []
+        self._live: dict[int, RequestState] = {}
+        self._starting: deque[RequestState] = deque()
+        self._marked: list[RequestState] = []
         self._answers: list[TokenDelta] = []
         """Deltas that come from no output, for the next flush."""
         self._flush_due = False
@@ -274,8 +253,7 @@ class TrtLlmEngine:
         elif not request.max_tokens:
             self._answer(TokenDelta(request_id, [], "length"))
         else:
-            live = _RequestState(request, end_token(request, self._info, self._grammar_end_id))
-            live.adapter = adapter
+            live = RequestState(request, end_token(request, self._info, self._grammar_end_id), adapter)
             self._live[request_id] = live
             self._starting.append(live)
 
@@ -287,7 +265,7 @@ class TrtLlmEngine:
         if self._starting:
             self._loop.call_soon(self._start_some)
 
-    def _start(self, live: _RequestState) -> None:
+    def _start(self, live: RequestState) -> None:
         request = live.request
         if not self._api.healthy(self._llm):
             # 0.20 would wait for the answer of a dead one for ever.
@@ -309,7 +287,7 @@ class TrtLlmEngine:
         else:
             live.task = self._loop.create_task(self._follow(live, live.output))
 
-    async def _follow(self, live: _RequestState, output: Output) -> None:
+    async def _follow(self, live: RequestState, output: Output) -> None:
         try:
             async for _ in output:
                 if live.request.logprobs is not None:
@@ -322,7 +300,7 @@ class TrtLlmEngine:
         live.finished = True
         self._mark(live)
 
-    def _mark(self, live: _RequestState) -> None:
+    def _mark(self, live: RequestState) -> None:
         if not live.marked:
             live.marked = True
             self._marked.append(live)
@@ -346,7 +324,7 @@ class TrtLlmEngine:
             live.marked = False
             if live.ended:
                 continue
-            delta = self._read(live)
+            delta = live.advance()
             if delta is None:
                 continue
             if delta.finish_reason is not None:
@@ -358,37 +336,12 @@ class TrtLlmEngine:
         answers, self._answers = self._answers, []
         emit(self._on_step, deltas + answers)
 
-    def _read(self, live: _RequestState) -> TokenDelta | None:
-        """Delta of what is new in a request's output; whatever goes wrong ends this request alone."""
-        output = live.output
-        assert output is not None
-        try:
-            return live.cursor.advance(
-                output.outputs[0],
-                finished=live.finished or output.finished,
-                cached_tokens=getattr(output, "cached_tokens", 0) or 0,
-            )
-        except OutputError as error:
-            logger.error("a request failed: %s", error)
-        except Exception:
-            logger.exception("a request's output could not be read")
-        return TokenDelta(live.request.request_id, [], "error", error=ENGINE_FAILED)
-
-    def _end(self, live: _RequestState) -> None:
+    def _end(self, live: RequestState) -> None:
         """Forget a request whose last delta is on its way; stop it if it still runs."""
-        live.ended = True
         del self._live[live.request.request_id]
-        if live.task is None or live.output is None:
-            return
-        if not live.finished and not live.output.finished:
-            try:
-                live.output.abort()
-            except Exception:
-                logger.warning("TensorRT-LLM did not abort a request", exc_info=True)
-        if live.task is not asyncio.current_task(self._loop):
-            live.task.cancel()
+        live.end()
 
-    def _fail(self, live: _RequestState, error: Exception) -> None:
+    def _fail(self, live: RequestState, error: Exception) -> None:
         """End a request that `error` came from, and all others if the executor is at its end."""
         # 1.0 and later shut all down for a request that a rank refuses, with an error of the request's kind.
         if self._api.is_of_the_request(error) and self._api.healthy(self._llm):
@@ -407,7 +360,7 @@ class TrtLlmEngine:
         for live in list(self._live.values()):
             self._end_with_error(live)
 
-    def _end_with_error(self, live: _RequestState) -> None:
+    def _end_with_error(self, live: RequestState) -> None:
         self._end(live)
         self._answer(TokenDelta(live.request.request_id, [], "error", error=ENGINE_FAILED))
 

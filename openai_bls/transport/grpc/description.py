@@ -20,11 +20,9 @@ from openai_bls.core.manifest import (
     short,
 )
 from openai_bls.engines.tensorrt_llm.info import engine_info
-from openai_bls.transport.grpc import encoding
+from openai_bls.transport.grpc import encoding, wire
 
 logger = logging.getLogger(__name__)
-
-_OUTPUTS = ("output_ids", "sequence_length")
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -56,7 +54,7 @@ def describe(model_dir: Path) -> Description:
     inputs, outputs = config_pbtxt.names(config, "input"), config_pbtxt.names(config, "output")
     for section, needed, declared in (
         ("input", encoding.REQUIRED_INPUTS, inputs),
-        ("output", _OUTPUTS, outputs),
+        ("output", wire.OUTPUTS, outputs),
     ):
         missing = [name for name in needed if name not in declared]
         if missing:

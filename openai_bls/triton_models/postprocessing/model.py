@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.output.detokenizer import factory
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+from openai_bls.triton_models.arrays import Arrays
 
 
 class Postprocessing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from openai_bls.core.errors import InvalidRequestError, TooLargeError
 from openai_bls.core.manifest import EngineLoadError, load_manifest
 from openai_bls.core.settings import PreprocessingSettings
 from openai_bls.triton_models import word_tensors
+from openai_bls.triton_models.arrays import Arrays
 from openai_bls.triton_models.preprocessing.prompt import PromptEncoder
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 # Characters up to which a text is tokenized without a look at the engine's limit.
 _SHORT_TEXT = 4096

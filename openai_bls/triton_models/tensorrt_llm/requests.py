@@ -8,7 +8,6 @@ honoured, and `structural_tag` is a further guide type.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,8 +16,7 @@ import numpy as np
 from openai_bls.core import word_lists
 from openai_bls.core.engine_types import EngineInfo, GenerationRequest, Grammar, SamplingParams
 from openai_bls.core.errors import InvalidRequestError
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+from openai_bls.triton_models.arrays import Arrays
 
 # Inputs that are declared so that official clients may send them, and the values at which they change nothing.
 # Of no effect without beam search or top_p_decay, whatever they hold: len_penalty, early_stopping and

@@ -19,11 +19,10 @@ from openai_bls.core.engine_types import EngineInfo, PromptRequest, PromptResult
 from openai_bls.core.errors import InvalidRequestError
 from openai_bls.pipeline.model_registry import PromptClient
 from openai_bls.triton_models import word_tensors
+from openai_bls.triton_models.arrays import Arrays, is_true
 from openai_bls.triton_models.tensorrt_llm import requests as engine_requests
 from openai_bls.triton_models.tensorrt_llm.requests import OfficialRequest
 from openai_bls.triton_models.tensors import LLMAPI_NAMES, PASSED_THROUGH
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 # Name of an input here → that of `tensorrt_llm`. `pad_id` has no effect: nothing is padded.
 _ENGINE_NAMES = {
@@ -69,7 +68,7 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
     """
     given, names = _official_names(arrays)
     texts = _prompts(given)
-    extras = frozenset(output for name, output in _EXTRAS.items() if _flag(given, name))
+    extras = frozenset(output for name, output in _EXTRAS.items() if is_true(given, name))
     stop, include_stop = _stop(given)
     tensors = {inner: given[outer] for outer, inner in _ENGINE_NAMES.items() if outer in given}
     engine_names = {inner: names.get(outer, outer) for outer, inner in _ENGINE_NAMES.items() if outer in given}
@@ -77,7 +76,7 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
         "embedding_bias": "embedding_bias_weights",
         "request_output_len": names.get("max_tokens", "max_tokens"),
     }
-    if "cumulative_logprob" in extras and not _flag(given, "return_log_probs"):
+    if "cumulative_logprob" in extras and not is_true(given, "return_log_probs"):
         tensors["return_log_probs"] = np.array([True])
         engine_names["return_log_probs"] = "return_cumulative_logprob"
     bias = await _bias(given, prompts)
@@ -104,7 +103,7 @@ async def parse(arrays: Arrays, info: EngineInfo, prompts: PromptClient, exclude
         stop=stop,
         include_stop=include_stop,
         extras=extras,
-        return_log_probs=_flag(given, "return_log_probs"),
+        return_log_probs=is_true(given, "return_log_probs"),
     )
 
 
@@ -173,7 +172,3 @@ async def _prepare(prompts: PromptClient, request: PromptRequest) -> PromptResul
     if result.error is not None:
         raise InvalidRequestError(result.error, param="text_input", code=result.code)
     return result
-
-
-def _flag(arrays: Arrays, name: str) -> bool:
-    return name in arrays and bool(arrays[name].any())

@@ -8,7 +8,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from openai_bls.triton_models.config_writer import render
-from openai_bls.triton_models.tensors import MODELS, Model, Tensor
+from openai_bls.triton_models.declaration import Model, Tensor
+from openai_bls.triton_models.tensors import MODELS
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 

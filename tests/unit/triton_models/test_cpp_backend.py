@@ -20,7 +20,8 @@ from openai_bls.triton_models.cpp_backend import (
     render_configs,
     text_models,
 )
-from openai_bls.triton_models.tensors import MODELS, Model, Queue
+from openai_bls.triton_models.declaration import Model, Queue
+from openai_bls.triton_models.tensors import MODELS
 
 ROOT = Path(__file__).parents[3]
 HERE = Path("/srv/model_repository/tensorrt_llm/1")

@@ -12,8 +12,9 @@ from openai_bls.core.manifest import Manifest, TensorRtLlmRecord, write_manifest
 from openai_bls.core.settings import SettingsError, TensorRtLlmSettings
 from openai_bls.triton_models.config_writer import render
 from openai_bls.triton_models.cpp_backend import CppSettings, cpp_model, cpp_settings, render_configs
+from openai_bls.triton_models.declaration import Queue
 from openai_bls.triton_models.render_configs import configure
-from openai_bls.triton_models.tensors import MODELS, Queue, ensemble
+from openai_bls.triton_models.tensors import MODELS, ensemble
 
 NO_GRAMMARS = {"xgrammar_tokenizer_info_path": ""}
 

@@ -4,7 +4,8 @@ import pytest
 
 from openai_bls.api.registry import TRITON_ENTRIES
 from openai_bls.core.settings import OpenAiBlsSettings, TensorRtLlmSettings
-from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS, Model
+from openai_bls.triton_models.declaration import Model
+from openai_bls.triton_models.tensors import JSON_INPUTS, MODELS
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)

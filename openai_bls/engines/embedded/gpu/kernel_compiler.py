@@ -21,6 +21,7 @@ import torch
 import transformers
 
 from openai_bls.core.manifest import Manifest, first_line
+from openai_bls.engines.embedded.attention_spec import head_sizes
 from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def _attention_calls(
 ) -> Iterator[Callable[[], Any]]:
     from openai_bls.engines.embedded.gpu import attention_kernels, attention_trials, fused_kernels, paged_attention
 
-    heads, kv_heads, size = paged_attention.head_sizes(config)
+    heads, kv_heads, size = head_sizes(config)
     page, scale = paged_attention.PAGE_SIZE, size**-0.5
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     yield functools.partial(paged_attention.prompt_kernel, device, dtype, heads, kv_heads, size)
@@ -103,9 +104,9 @@ def _attention_calls(
 def _layer_calls(
     config: Any, max_batch_size: int, dtype: torch.dtype, device: torch.device
 ) -> Iterator[Callable[[], Any]]:
-    from openai_bls.engines.embedded.gpu import few_rows_kernels, fused_kernels, paged_attention
+    from openai_bls.engines.embedded.gpu import few_rows_kernels, fused_kernels
 
-    heads, kv_heads, size = paged_attention.head_sizes(config)
+    heads, kv_heads, size = head_sizes(config)
     zeros = functools.partial(torch.zeros, dtype=dtype, device=device)
     integers = functools.partial(torch.zeros, dtype=torch.int32, device=device)
     for rows in (1, 2):

@@ -27,6 +27,7 @@ from transformers.generation.continuous_batching import initialization
 
 from openai_bls.core.manifest import first_line
 from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded.attention_spec import head_sizes, refuse_features
 from openai_bls.engines.embedded.gpu import attention_trials
 
 logger = logging.getLogger(__name__)
@@ -36,8 +37,6 @@ HALF = (torch.bfloat16, torch.float16)
 PAGE_SIZE = 32
 """Tokens of a page of the cache: small ones let short prefixes be shared."""
 _MOST_DIMS = 256  # size of a head
-# What else a model may ask of attention and does not get here.
-_OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
 _REFUSAL = "this attention has no {}: set the engine's attention to sdpa or eager"
 _LONG_PROMPT = 1024
 """Queries of a sequence from which on a kernel of its own pays.
@@ -76,13 +75,6 @@ def _keep_block_tables(original: Callable[..., None]) -> Callable[..., None]:
 
     ensure.openai_bls = True  # type: ignore[attr-defined]
     return ensure
-
-
-def head_sizes(config: Any) -> tuple[int, int, int]:
-    """Heads, key heads, and the size of a head, by the configuration of a language model."""
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return heads, getattr(config, "num_key_value_heads", None) or heads, size
 
 
 def seconds_per_score(model: Any) -> float:
@@ -182,13 +174,6 @@ def _packed(states: torch.Tensor) -> torch.Tensor:
     return states[0].transpose(0, 1)
 
 
-def refuse_features(kwargs: dict[str, Any], refusal: str = _REFUSAL) -> None:
-    """Raise `refusal` where a model asks more of attention than there is over a cache of our own."""
-    for name in _OTHER_FEATURES:
-        if kwargs.get(name):
-            raise NotImplementedError(refusal.format(name))
-
-
 def _paged(
     module: Any,
     query: torch.Tensor,
@@ -228,7 +213,7 @@ def attend(
     """
     from openai_bls.engines.embedded.gpu import attention_kernels
 
-    refuse_features(kwargs)
+    refuse_features(kwargs, _REFUSAL)
     layer = _layer(kwargs["cache"], module.layer_idx)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = query[0], key[0], value[0]
@@ -343,7 +328,7 @@ def _varlen(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention as in `_paged`, over copies of the keys and values."""
-    refuse_features(kwargs)
+    refuse_features(kwargs, _REFUSAL)
     assert _flash is not None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     key_ends = _of_full_layers(kwargs["cu_seq_lens_k"])

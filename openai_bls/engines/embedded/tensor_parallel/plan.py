@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openai_bls.core.manifest import EngineLoadError, first_line
+from openai_bls.engines.embedded.attention_spec import head_sizes
 
 Split = Literal["columns", "rows"]
 """By the outputs of a linear layer, which are rows of its weight, or by its inputs, whose products are then summed."""
@@ -78,17 +79,20 @@ def plan_of(folder: Path, size: int, *, trust_remote_code: bool) -> ShardPlan:
 
 def _shard_config(config: Any, size: int) -> Any:
     """The configuration of a model with one rank's heads and hidden units."""
-    heads = config.num_attention_heads
+    try:
+        heads, kv_heads, head_size = head_sizes(config)
+    except RuntimeError:  # transformers' for what each layer has of its own
+        raise _refused("its heads differ in size") from None
     counts = {
         "num_attention_heads": heads,
-        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "num_key_value_heads": kv_heads,
         "intermediate_size": config.intermediate_size,
     }
     for name, count in counts.items():
         if not isinstance(count, int) or count % size:
             raise _refused(f"{size} GPUs do not divide its {count} {name.removeprefix('num_').replace('_', ' ')}", size)
     shard = copy.deepcopy(config)
-    shard.head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    shard.head_dim = head_size
     for name, count in counts.items():
         setattr(shard, name, count // size)
     return shard

@@ -247,7 +247,8 @@ class Ranks:
         theirs.close()
         self._processes.append(process)
         self._connections.append(Connection(ours.detach()))
-        self._connections[-1].send_bytes(msgspec.msgpack.encode(load))
+        with suppress(OSError):  # it has ended already, which the watching thread finds
+            self._connections[-1].send_bytes(msgspec.msgpack.encode(load))
 
     def _send(self, message: Message) -> None:
         data = msgspec.msgpack.encode(message)

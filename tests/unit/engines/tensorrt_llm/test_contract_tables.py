@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from openai_bls.triton_models import tensors
-from openai_bls.triton_models.tensors import MODELS, Model, Tensor
+from openai_bls.triton_models.declaration import Model, Tensor
+from openai_bls.triton_models.tensors import MODELS
 from tests.contracts import record
 from tests.contracts.tables import VERSIONS as TABLES
 from tests.contracts.tables import OfficialModel, OfficialTensor, official, signatures

@@ -144,6 +144,7 @@ def test_shards_in_fp8_are_those_of_the_model(form: str, size: int, tmp_path: Pa
         ({"model_type": "gpt2"}, 2, "transformers has no tensor-parallel plan for gpt2"),
         ({"model_type": "phi3"}, 2, "transformers' plan for phi3 splits some layers by colwise_gather_output"),
         ({"model_type": "gpt_neox"}, 2, "transformers' plan for gpt_neox does not split its attention by heads"),
+        ({"model_type": "gemma4_unified_text"}, 2, "its heads differ in size"),
         ({}, 3, "--tp-size 3: .* 3 GPUs do not divide its 8 attention heads"),
         ({}, 8, "8 GPUs do not divide its 4 key value heads"),
         ({"intermediate_size": 97}, 2, "2 GPUs do not divide its 97 intermediate size"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,14 @@ from tests.unit.engines.engine_support import GREEDY, Recorder, request
 
 if TYPE_CHECKING:
     from tests.unit.engines.conftest import EngineFactory
+
+
+class EndedProcess(subprocess.Popen[bytes]):
+    """A process that has ended when it is there, as on a busy machine."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.wait()
 
 
 ROOM = LoraSettings(max_loras=1, max_lora_rank=6)
@@ -213,7 +222,10 @@ def test_refusals(shared_dir: Path, tmp_path: Path, changes: Any, options: dict[
         create_engine(folder, Recorder(), {"num_threads": "1"} | options)
 
 
-def test_a_rank_that_does_not_load(shared_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["while rank 0 loads", "before it is told to load"])
+def test_a_rank_that_does_not_load(shared_dir: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     monkeypatch.setattr(ranks, "_FOLLOWER", "openai_bls.no_such_module")
+    if when == "before it is told to load":
+        monkeypatch.setattr(subprocess, "Popen", EndedProcess)
     with pytest.raises(EngineLoadError, match="this model cannot be served on 2 GPUs: rank 1 has ended"):
         create_engine(shared_dir, Recorder(), {"num_threads": "1"})

@@ -1,0 +1,29 @@
+"""Attention that a model asks for: its heads by the configuration, and features by the arguments of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_OTHER_FEATURES = ("position_bias", "softcap", "s_aux", "output_attentions")
+"""What a model may ask of attention beside the softmax of masked products."""
+
+
+def head_sizes(config: Any) -> tuple[int, int, int]:
+    """Heads, key heads, and the size of a head, by the configuration of a language model."""
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return heads, getattr(config, "num_key_value_heads", None) or heads, size
+
+
+def other_feature(arguments: Mapping[str, Any]) -> str | None:
+    """The first of the other features that a call asks for; None if it asks for none."""
+    asked = (name for name in _OTHER_FEATURES if arguments.get(name) is not None and arguments[name] is not False)
+    return next(asked, None)
+
+
+def refuse_features(arguments: Mapping[str, Any], refusal: str) -> None:
+    """Raise `refusal`, in which {} is the feature, where a call asks for one of the other features."""
+    name = other_feature(arguments)
+    if name is not None:
+        raise NotImplementedError(refusal.format(name))

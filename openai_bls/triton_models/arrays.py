@@ -1,0 +1,16 @@
+"""Tensors of a request as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+"""By the tensors' names."""
+
+
+def is_true(arrays: Arrays, name: str) -> bool:
+    """True if the tensor `name` is given, and not all of it is false."""
+    return name in arrays and bool(arrays[name].any())
