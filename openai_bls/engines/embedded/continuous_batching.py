@@ -36,6 +36,7 @@ from openai_bls.engines.embedded.sampler import Sampler, Sampling
 from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path
 from openai_bls.engines.embedded.speculation import Speculator
 from openai_bls.engines.embedded.step_budget import StepBudget
+from openai_bls.engines.embedded.step_clock import StepClock, clocked
 from openai_bls.engines.embedded.tensor_parallel.peers import peers_of
 
 _SCHEDULER = "openai_bls"
@@ -67,8 +68,11 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
     speculator: Speculator | None = None
     _in_flight = 0
     """Steps that are launched and not looked at."""
+    _clock: StepClock | None = None
 
     def _generation_loop_body(self, batch_processor: Any, bootstrapping: bool) -> bool:
+        if self._clock is not None:
+            self._clock.wait()
         self.before_step()
         if self.speculator is not None:
             if self._in_flight and self.speculator.waits(batch_processor.scheduler):
@@ -80,6 +84,10 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
         return bool(super()._generation_loop_body(batch_processor, bootstrapping))
 
     def _generation_step(self) -> None:
+        if self._clock is not None:
+            ios = self.batch_processor.inputs_and_outputs
+            host = ios.io_pairs[ios.current_pair].host_io
+            self._clock.launched(host.use_block_table, host.num_q_tokens)
         super()._generation_step()
         self._in_flight += 1
 
@@ -102,12 +110,17 @@ class _Manager(continuous_api.ContinuousBatchingManager):  # type: ignore[misc]
         is_new = self.batch_processor is None
         with _caches_in(self.cache_dtype):
             processor = super()._create_batch_processor()
+        if not is_new and self.model.device.type == "cuda":
+            # It was reset, by another stream than the one that the first step's inputs come by.
+            torch.cuda.synchronize(self.model.device)
         if is_new:
             install_fast_path(processor)
             if self.speculator is not None:
                 self.speculator.install(processor)
             self._update_batch = processor.update_batch
             processor.update_batch = self._update_unless_done
+            if processor.use_async_batching:
+                self._clock = clocked(processor.inputs_and_outputs)
         if is_new and self.make_runner is not None:
             processor.model_runner = self.make_runner(
                 logit_processor=processor.logit_processor,

@@ -102,6 +102,10 @@ class TransformersEngine:
         self.self_test, self.rejected = trials.record, trials.rejected
         if self._ranks is not None:
             self._ranks.attach(self._wake)
+        if device.type == "cuda":
+            # Or a collection looks at all that was loaded, while every sequence waits for 0.1 s and more.
+            gc.collect()
+            gc.freeze()
 
     def _load_model(
         self, folder: Path, manifest: Manifest, options: EngineOptions, device: torch.device, facts: CheckpointFacts
@@ -244,6 +248,7 @@ class TransformersEngine:
         del batcher
         self._close_ranks()
         if torch.cuda.is_available():
+            gc.unfreeze()
             gc.collect()
             torch.cuda.empty_cache()
 

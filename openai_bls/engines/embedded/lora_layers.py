@@ -54,6 +54,8 @@ class LoraLayers:
         self._blocked: torch.Tensor | None = None
         """The same of the pass that is running: [tokens, columns] or [sequences, 1, columns]; None if no token has an
         adapter."""
+        self._kept_blocked: torch.Tensor | None = None
+        """Those rows of it that the last layer keeps, [rows, columns]; None if it keeps all."""
         # A captured graph runs all of its operations, whatever the tokens of a step are.
         self._always = model.device.type == "cuda"
         self._any = False
@@ -137,18 +139,23 @@ class LoraLayers:
             start = arguments.storage_offset() + (arguments.shape[0] - 1) * arguments.stride(0)
             slots = arguments.as_strided((kwargs["input_ids"].shape[-1],), (1,), start)
             self._blocked = self._others.index_select(0, slots)
+            kept = kwargs.get("last_layer_rows")
+            self._kept_blocked = None if kept is None else self._blocked.index_select(0, kept)
 
     def _after_step(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """Leave nothing of a step to the plain passes between two steps."""
         if kwargs.get("logits_processor_args") is not None:
-            self._blocked = None
+            self._blocked = self._kept_blocked = None
 
     def _forward(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
         module = layer.module
         output: torch.Tensor = type(module).forward(module, x)
-        if self._blocked is None or not (layer.slots or self._always):
+        blocked = self._blocked
+        if blocked is None or not (layer.slots or self._always):
             return output
-        return output + linear(linear(x, layer.a).masked_fill(self._blocked, 0), layer.b)
+        if self._kept_blocked is not None and x.shape[-2] != len(blocked):
+            blocked = self._kept_blocked
+        return output + linear(linear(x, layer.a).masked_fill(blocked, 0), layer.b)
 
     @contextlib.contextmanager
     def of_rows(self, slots: Sequence[int]) -> Iterator[None]:

@@ -42,8 +42,8 @@ class StepBudget:
     """How many tokens a step may have.
 
     A step may last three times as long where several sequences wait for their first token, so that they do not wait for
-    each other, or where one is soon done, and six times as long where the last of them would wait for more than
-    `_LONG_WAIT_S` otherwise. Larger steps take less time per token.
+    each other, or where one is soon done, twice as long for one that takes no more than `_LONG_WAIT_S`, and six times
+    as long where the last of several would wait for more than that. Larger steps take less time per token.
     """
 
     times: StepTimes
@@ -69,6 +69,8 @@ class StepBudget:
         limit, wait = self.max_seconds, self._seconds(prompt_tokens)
         if prompts > 1 or wait <= _SHORT_WAIT_S:
             limit *= 6 if wait > _LONG_WAIT_S else 3
+        elif wait <= _LONG_WAIT_S:
+            limit *= 2
         found = least = decoding + LEAST_PROMPT_TOKENS
         for tokens, seconds in self.times.seconds:
             scores = max(0, tokens - decoding) * (past + tokens / 2)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton
 
+from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.attention_programs import (
     decode_kernel,
     join_kernel,
@@ -33,7 +34,10 @@ _MIXED_TOKENS = 64
 """Keys per tile of the mixed kernel."""
 _MAX_SPLITS = 64  # shares of the keys of one sequence
 _FEW_SPLITS = 8
-"""Shares up to which the sequences of a decoding step nearly fill the device by themselves."""
+"""Shares up to which the sequences of a decoding step nearly fill the device by themselves, and into which the keys are
+cut then, so that the longest sequence does not keep the others waiting."""
+_MOST_PROGRAMS = 15
+"""Programs per multiprocessor up to which they are: those that find no keys take their time as well."""
 _LEAST_DECODE_TILES = 4
 """Tiles of keys below which a share is not cut then: joining shares costs as much as some tiles."""
 _MIXED_SPLITS = 16
@@ -50,9 +54,16 @@ def largest(kind: torch.dtype) -> float:
 
 
 def _splits(programs: int, processors: int) -> int:
-    """Shares into which the keys of a sequence are cut so that the device is full: a power of two."""
+    """Shares into which the keys of a sequence are cut, a power of two.
+
+    Args:
+        programs: for one share of each sequence.
+        processors: of the device.
+    """
     wanted = 1
     while wanted < _MAX_SPLITS and programs * wanted < 2 * processors:
+        wanted *= 2
+    while wanted < _FEW_SPLITS and 2 * programs * wanted <= _MOST_PROGRAMS * processors:
         wanted *= 2
     return wanted
 
@@ -133,6 +144,7 @@ def decode_attention(
         LARGEST=largest(key_cache.dtype),
         num_warps=4,
         num_stages=3,
+        **dependent_launch.options(query.device, early=False),
     )
     if splits > 1:
         join_kernel[(count, heads)](
@@ -147,6 +159,7 @@ def decode_attention(
             SPLITS=splits,
             LEAST_TILES=least,
             num_warps=4,
+            **dependent_launch.options(query.device),
         )
     return out
 

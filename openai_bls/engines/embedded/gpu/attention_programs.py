@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
+
 LEAST_SCORE = tl.constexpr(-1e30)
 
 
@@ -88,11 +90,15 @@ def decode_kernel(
     SPLITS: tl.constexpr,
     LEAST_TILES: tl.constexpr,
     LARGEST: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One new token of one sequence, for the query heads that share a key head, over a share of the keys.
 
     With ROTATE, queries and the new key come without their position.
     """
+    if DEPENDENT:
+        start_next()
+        wait()
     seq = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -171,8 +177,12 @@ def join_kernel(
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
     LEAST_TILES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Put the shares of `decode_kernel` together, where there is more than one."""
+    if DEPENDENT:
+        start_next()
+        wait()
     seq = tl.program_id(0)
     row = seq.to(tl.int64) * HEADS + tl.program_id(1)
     length = tl.load(ends_ptr + seq + 1) - tl.load(ends_ptr + seq)

@@ -23,7 +23,7 @@ from transformers.generation.continuous_batching.input_outputs import Continuous
 from transformers.generation.continuous_batching.model_runner import ModelRunner
 
 from openai_bls.core.manifest import first_line
-from openai_bls.engines.embedded.gpu import paged_attention
+from openai_bls.engines.embedded.gpu import fused_layers, paged_attention
 from openai_bls.engines.embedded.step_budget import StepTimes
 from openai_bls.engines.embedded.tensor_parallel.peers import Peers
 
@@ -145,8 +145,6 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
         """Queue a step on the device; its tokens go to where continuous batching looks for them."""
         ios = self.inputs_and_outputs
         carry_over, previous, output = ios.get_cb_kwargs()
-        if self.supports_logits_to_keep(model):
-            batch_data["logits_to_keep"] = batch_data["logits_indices"]
         host = ios.io_pairs[ios.current_pair].host_io if self._asynchronous else ios
         rows = len(host.req_id_to_new_token_position)
 
@@ -154,9 +152,7 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             self._carry_over(batch_data["input_ids"], carry_over, previous)
             if self._peers is not None:
                 self._peers.share(batch_data["input_ids"])
-            logits: torch.Tensor = model(**batch_data).logits
-            logits = logits[0] if "logits_to_keep" in batch_data else logits[0, batch_data["logits_indices"]]
-            logits = logits.contiguous()
+            logits = self._wanted_logits(model, batch_data).contiguous()
             self._choose_likeliest(logits, output[0])
             return logits
 
@@ -170,6 +166,16 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
                 last_ids = batch_data["input_ids"][0, batch_data["logits_indices"][:rows]]
                 args = batch_data["logits_processor_args"][:, :rows]
                 output[0, :rows].copy_(self._sampler.pick(last_ids, logits[:rows], args))
+
+    def _wanted_logits(self, model: Any, batch_data: dict[str, Any]) -> torch.Tensor:
+        """Logits of the step at its `logits_indices`."""
+        wanted, tokens = batch_data["logits_indices"], batch_data["input_ids"].shape[-1]
+        if not self.supports_logits_to_keep(model):
+            return model(**batch_data).logits[0, wanted]
+        kept = {"logits_to_keep": wanted}
+        if self._paged and len(wanted) < tokens and fused_layers.narrows(model):
+            kept = {"last_layer_rows": wanted, "logits_to_keep": 0}  # all that the last layer leaves
+        return model(**batch_data, **kept).logits[0]
 
     def follow(self, model: Any, batch_data: dict[str, Any], longest: int | None) -> None:
         """Run the step of rank 0, which alone samples."""
@@ -212,6 +218,9 @@ class CudaGraphRunner(ModelRunner):  # type: ignore[misc]
             batch_data["split_keys"] = paged_attention.splits_keys(longest)
         if not self._graphs_allowed or size not in steps:
             if prompts:
+                # Graphs alone need as many as there may be.
+                rows = padded(host.num_request_in_batch, self._decode_steps)
+                batch_data["logits_indices"] = batch_data["logits_indices"][:rows]
                 ends = host.cumulative_seqlens_k["full_attention"][: host.num_request_in_batch + 1]
                 queries = host.cumulative_seqlens_q[: host.num_request_in_batch + 1]
                 batch_data["long_prompts"] = paged_attention.long_prompts(queries.tolist(), ends.tolist())

@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from openai_bls.engines.embedded.gpu import vector_kernels
+from openai_bls.engines.embedded.gpu import dependent_launch, vector_kernels
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
 from openai_bls.engines.embedded.gpu.vector_kernels import gated
 
 MOST_ROWS = 16
@@ -52,8 +53,11 @@ def _rows_kernel(
     SHARES: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """OUTPUTS outputs of all rows; SHARES of the inputs are summed side by side."""
+    if DEPENDENT:
+        start_next()
     m = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     in_m = m < outputs
     n = tl.arange(0, ROWS)
@@ -64,6 +68,8 @@ def _rows_kernel(
     further = at + outputs.to(tl.int64) * size
     x_at = x_ptr + n[None, None, :] * size + firsts[:, None, None]
     lengths = tl.minimum(size - firsts, share)
+    if DEPENDENT:
+        wait()
     acc = tl.zeros([SHARES, OUTPUTS, ROWS], tl.float32)
     values = tl.zeros([SHARES, OUTPUTS, ROWS], tl.float32)
     for start in tl.range(0, share, BLOCK, num_stages=STAGES):
@@ -100,8 +106,11 @@ def _shape(outputs: int, size: int, itemsize: int) -> tuple[int, int, int, int]:
 
 
 @triton.jit
-def _halve_kernel(x_ptr, out_ptr, scale_ptr, x_row, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _halve_kernel(x_ptr, out_ptr, scale_ptr, x_row, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """One row in units of a power of two with which its largest number lies below 2 ** 15."""
+    if DEPENDENT:
+        start_next()
+        wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
@@ -129,7 +138,9 @@ def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scale = torch.empty(rows, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(size)
     warps = min(16, max(4, block // 512))
-    _halve_kernel[(rows,)](x, out, scale, x.stride(0), SIZE=size, BLOCK=block, num_warps=warps)
+    _halve_kernel[(rows,)](
+        x, out, scale, x.stride(0), SIZE=size, BLOCK=block, num_warps=warps, **dependent_launch.options(x.device)
+    )
     return out, scale
 
 
@@ -170,6 +181,7 @@ def _product(
         BLOCK=block,
         STAGES=stages,
         num_warps=warps,
+        **dependent_launch.options(x.device, early=scale is not None),  # after one as small as `_halve_kernel`
     )
     return out
 

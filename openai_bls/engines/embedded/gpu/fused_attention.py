@@ -50,12 +50,14 @@ def fuse_attention(module: Any) -> int:
 def _attend(
     module: Any, attend: _Attend, hidden_states: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], **kwargs: Any
 ) -> tuple[torch.Tensor, None]:
-    rows = hidden_states.shape[:-1]
+    """Attention of all rows, or its outputs at `kept_rows` alone."""
+    rows, kept = hidden_states.shape[:-1], kwargs.get("kept_rows")
     q, k, v = (getattr(module, name)(hidden_states).view(*rows, -1, module.head_dim) for name in PROJECTIONS)
     if hasattr(module, "q_norm"):
         q, k = module.q_norm(q), module.k_norm(k)
     out, _ = attend(module, q, k, v, angles, **kwargs)
-    return module.o_proj(out.reshape(*rows, -1)), None
+    out = out.reshape(*rows, -1)
+    return module.o_proj(out if kept is None else out.index_select(1, kept)), None
 
 
 class _StandIn:

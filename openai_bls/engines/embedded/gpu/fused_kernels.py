@@ -9,8 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu import dependent_launch
 from openai_bls.engines.embedded.gpu.attention_kernels import largest
 from openai_bls.engines.embedded.gpu.attention_programs import narrowed
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
 
 
 @triton.jit
@@ -26,12 +28,17 @@ def _rms_norm_kernel(
     ADD: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One row; with ADD, of the sum with a row of the residual stream, which is written as well."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
+    if DEPENDENT:
+        start_next()
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
+    if DEPENDENT:
+        wait()
     x = tl.load(x_ptr + row * x_row + columns, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         x += tl.load(residual_ptr + row * residual_row + columns, mask=mask, other=0.0).to(tl.float32)
@@ -44,7 +51,10 @@ def _rms_norm_kernel(
 
 
 @triton.jit
-def _silu_mul_kernel(x_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul_kernel(x_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+    if DEPENDENT:
+        start_next()
+        wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < SIZE
@@ -234,6 +244,7 @@ def _norm_rows(
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
         num_warps=8,
+        **dependent_launch.options(x.device),
     )
 
 
@@ -243,7 +254,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     out = gate_up.new_empty(*gate_up.shape[:-1], size)
     block = min(1024, triton.next_power_of_2(size))
     _silu_mul_kernel[(gate_up.numel() // (2 * size), triton.cdiv(size, block))](
-        gate_up, out, SIZE=size, BLOCK=block, num_warps=4
+        gate_up, out, SIZE=size, BLOCK=block, num_warps=4, **dependent_launch.options(gate_up.device)
     )
     return out
 

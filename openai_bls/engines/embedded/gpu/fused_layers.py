@@ -45,9 +45,10 @@ def fuse(model: Any) -> dict[str, int]:
             reason = first_line(error)
             logger.warning("%s is left as it is: %s", type(module).__name__, reason)
             module.__dict__.pop("forward", None)
+    last = _last_layer(model)
     for layer, norm in norms_after(model):
         try:
-            counts["adds"] += _fuse_adds(layer, norm)
+            counts["adds"] += _fuse_adds(layer, norm, is_last=layer is last)
         except Exception as error:
             logger.warning("%s is left as it is: %s", type(layer).__name__, first_line(error))
     if model.device.type == "cuda":
@@ -101,22 +102,45 @@ def norms_after(model: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _fuse_adds(layer: Any, norm_after: Any) -> int:
-    """Let the residual adds of a decoder layer be computed with the norms that follow them."""
+def narrows(model: Any) -> bool:
+    """True if steps of `model` with paged attention take `last_layer_rows`, int32 [rows].
+
+    The last layer then computes nothing behind attention for any other row, and the model's output has these alone.
+    """
+    return bool(getattr(_last_layer(model), "narrows", False))
+
+
+def _last_layer(model: Any) -> Any:
+    layers = getattr(model.base_model, "layers", None)
+    return layers[-1] if isinstance(layers, nn.ModuleList) else None
+
+
+def _fuse_adds(layer: Any, norm_after: Any, *, is_last: bool) -> int:
+    """Let the residual adds of a decoder layer be computed with the norms that follow them.
+
+    The last one, if its attention is fused, lets go of the rows whose logits nobody wants.
+    """
     if {name for name, _ in layer.named_children()} != _PRE_NORM:
         return 0
     within, after = (getattr(norm, "forward", None) for norm in (layer.post_attention_layernorm, norm_after))
     if not isinstance(within, FusedNorm) or not isinstance(after, FusedNorm):
         return 0
 
+    narrows = is_last and "forward" in layer.self_attn.__dict__
+
     def forward(hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        kept = kwargs.get("last_layer_rows") if narrows else None
+        if kept is not None:
+            kwargs["kept_rows"] = kept
         attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **kwargs)
+        if kept is not None:
+            hidden_states = hidden_states.index_select(1, kept)
         hidden_states = within.add(hidden_states, attended)
         return after.add(hidden_states, layer.mlp(layer.post_attention_layernorm(hidden_states)))
 
     if not _adds_alike(layer, forward, norm_after):
         return leave(layer)
-    layer.forward = forward
+    layer.forward, layer.narrows = forward, narrows
     return 1
 
 

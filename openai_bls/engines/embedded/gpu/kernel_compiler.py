@@ -27,6 +27,8 @@ from openai_bls.engines.embedded.tensor_parallel.plan import plan_of
 logger = logging.getLogger(__name__)
 
 _THREADS = 12
+_DECODING = (1, 4, 8, 16, 64, 128, 256)
+"""Sequences of decoding steps whose attention has different kernels, with 4 key heads on 132 multiprocessors."""
 _MANY_OUTPUTS = 8192
 """Outputs of a linear layer from which on the kernel for a few rows has another shape."""
 
@@ -71,12 +73,12 @@ def _calls(folder: Path, manifest: Manifest, device: torch.device) -> Iterator[C
     device = torch.empty(0, device=device).device  # with its number
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()  # which new threads have
     if dtype in paged_attention.HALF and not manifest.quant and is_current:
-        yield from _attention_calls(config, manifest.max_model_len, dtype, device)
+        yield from _attention_calls(config, manifest.max_model_len, manifest.max_batch_size, dtype, device)
         yield from _layer_calls(config, manifest.max_batch_size, dtype, device)
 
 
 def _attention_calls(
-    config: Any, max_model_len: int, dtype: torch.dtype, device: torch.device
+    config: Any, max_model_len: int, max_batch_size: int, dtype: torch.dtype, device: torch.device
 ) -> Iterator[Callable[[], Any]]:
     from openai_bls.engines.embedded.gpu import attention_kernels, attention_trials, fused_kernels, paged_attention
 
@@ -92,12 +94,13 @@ def _attention_calls(
         yield functools.partial(
             attention_kernels.mixed_attention, q, cache, cache, slots, ends, ends, scale, split_keys=split
         )
-    pages = torch.zeros(1, -(-max_model_len // page), dtype=torch.int32, device=device)
     most = attention_kernels.processors(device)
-    for shares in (2**i for i in range(7)):
-        if shares * kv_heads <= 4 * most:
-            places = pages, ends, page, scale, max(1, shares * kv_heads // 2)
-            yield functools.partial(attention_kernels.decode_attention, q, k, k, cache, cache, *places, cos_sin)
+    for count in (count for count in _DECODING if count <= max_batch_size):
+        pages = torch.zeros(count, -(-max_model_len // page), dtype=torch.int32, device=device)
+        asked, new = q.expand(count, -1, -1), k.expand(count, -1, -1)
+        places = pages, attention_trials.ends([1] * count, device), page, scale, most
+        angles = cos_sin[0].expand(count, -1), cos_sin[1].expand(count, -1)
+        yield functools.partial(attention_kernels.decode_attention, asked, new, new, cache, cache, *places, angles)
     yield functools.partial(fused_kernels.rotary_to_cache, q, k, k, cos_sin, cache, cache, slots)
 
 

@@ -206,7 +206,7 @@ def attend(
         value: the same.
         angles: cosine and sine [1, queries, size] by which `query` and `key` are to be rotated; None: they have been.
         scaling: of the scores.
-        kwargs: what continuous batching passes along.
+        kwargs: what continuous batching passes along; with `kept_rows`, int32 [rows], no other row need be computed.
 
     Returns:
         [1, queries, heads, size], as transformers' attention functions do.
@@ -250,7 +250,8 @@ def attend(
         )
     else:
         out = q.new_empty(q.shape)
-    for prompt in prompts:
+    kept = kwargs.get("kept_rows")
+    for prompt in prompts if kept is None else [prompt.last(len(kept)) for prompt in prompts]:
         rows = slice(prompt.first_query, prompt.first_query + prompt.queries)
         own = slots[prompt.first_key : prompt.first_key + prompt.keys]
         keys, values = (_read(cache, own, q.dtype) for cache in (layer.keys, layer.values))
@@ -287,6 +288,11 @@ class LongPrompt:
     queries: int
     first_key: int
     keys: int
+
+    def last(self, count: int) -> LongPrompt:
+        """Its last queries, at most `count`: the only ones that a step may want logits of."""
+        queries = min(count, self.queries)
+        return dataclasses.replace(self, first_query=self.first_query + self.queries - queries, queries=queries)
 
 
 def long_prompts(query_ends: list[int], key_ends: list[int]) -> list[LongPrompt]:

@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from openai_bls.engines.embedded.gpu import dependent_launch
+from openai_bls.engines.embedded.gpu.dependent_launch import start_next, wait
 from openai_bls.engines.embedded.gpu.push_kernels import Exchange, push
 
 
@@ -123,6 +125,7 @@ def _vector_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     NATIVE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
 ):
@@ -130,6 +133,8 @@ def _vector_kernel(
 
     With several RANKS, the outputs go to all others as well (see `push_kernels`).
     """
+    if DEPENDENT:
+        start_next()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = row < outputs
     columns = tl.arange(0, BLOCK)
@@ -141,6 +146,8 @@ def _vector_kernel(
     block = _block(at, columns, words, EVEN)
     if GATED:
         block_of_values = _block(further, columns, words, EVEN)
+    if DEPENDENT:
+        wait()
     turn = tl.load(turns_ptr) + 1 if RANKS > 1 else 0
     kind = out_ptr.dtype.element_ty
     sums = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -220,6 +227,7 @@ def _product(
         RANK=0 if exchange is None else exchange.rank,
         RANKS=1 if exchange is None else exchange.size,
         num_warps=warps,
+        **dependent_launch.options(x.device),
     )
     return out
 

@@ -35,6 +35,9 @@ class _Event:
 
     def synchronize(self) -> None: ...
 
+    def query(self) -> bool:
+        return True
+
 
 @pytest.fixture(params=["in turn", "overlapping", "dynamic_cache"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

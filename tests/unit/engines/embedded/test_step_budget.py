@@ -13,13 +13,14 @@ BUDGET = StepBudget(TIMES, max_seconds=0.010)
 
 
 def test_one_prompt_gets_what_fits() -> None:
-    assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=5000, past=0) == 448
+    assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=15_000, past=0) == 448
     # The keys in the cache take their time as well.
-    assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=5000, past=10_000) == 256
+    assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=15_000, past=10_000) == 256
 
 
 def test_a_prompt_that_is_soon_done_makes_steps_longer() -> None:
     assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=3000, past=0) == 1664
+    assert BUDGET.tokens(decoding=10, prompts=1, prompt_tokens=5000, past=0) == 1088
 
 
 def test_prompts_that_wait_for_each_other_make_steps_longer() -> None:
@@ -35,7 +36,7 @@ def test_every_step_takes_in_a_part_of_a_prompt(decoding: int, prompts: int, pro
 
 @pytest.mark.parametrize("past", [0, 5000])
 def test_more_context_never_makes_a_step_larger(past: int) -> None:
-    sizes = [BUDGET.tokens(8, 1, 10_000, past + more) for more in range(0, 60_000, 2000)]
+    sizes = [BUDGET.tokens(8, 1, 20_000, past + more) for more in range(0, 60_000, 2000)]
     assert sizes == sorted(sizes, reverse=True)
 
 

@@ -27,6 +27,7 @@ def read(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
 
 
 def write(cache: torch.Tensor, slot: torch.Tensor, row: torch.Tensor) -> None:
+    """Put one row into a cache, or several into as many slots."""
     if cache.dtype == torch.float8_e4m3fn:
         cache, row = cache.view(torch.uint8), row.clamp(-448, 448).to(cache.dtype).view(torch.uint8)
     cache[slot] = row

@@ -319,3 +319,10 @@ def test_argmax(rows: int) -> None:
     assert out[1:].tolist() == [*(100 * row + 7 for row in range(1, rows)), -1]
     assert 0 <= int(out[0]) < 5000
     assert not counters.any()
+
+
+@pytest.mark.parametrize(
+    ("sequences", "shares"), [(1, 64), (4, 32), (8, 16), (16, 8), (48, 8), (64, 4), (128, 2), (256, 1), (512, 1)]
+)
+def test_shares_of_the_keys_of_a_sequence(sequences: int, shares: int) -> None:
+    assert attention_kernels._splits(4 * sequences, 132) == shares

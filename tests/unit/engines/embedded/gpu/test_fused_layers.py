@@ -17,6 +17,7 @@ from transformers.models.qwen2 import modeling_qwen2
 from openai_bls.engines.embedded import gpu
 from openai_bls.engines.embedded.gpu import fused_layers
 from openai_bls.engines.embedded.gpu.fused_layers import FusedNorm
+from tests.unit.engines.embedded.gpu import reference_kernels
 
 ORIGINAL_ROTATION = modeling_qwen2.apply_rotary_pos_emb
 ORIGINAL_LAYER = modeling_qwen2.Qwen2DecoderLayer.forward
@@ -25,7 +26,8 @@ ORIGINAL_LAYER = modeling_qwen2.Qwen2DecoderLayer.forward
 def rotary_to_cache(q: Any, k: Any, v: Any, angles: Any, key_cache: Any, value_cache: Any, slots: Any) -> Any:
     cos, sin = angles
     q, k = ORIGINAL_ROTATION(q[None], k[None], cos[None], sin[None], unsqueeze_dim=2)
-    key_cache[slots], value_cache[slots] = k[0], v
+    reference_kernels.write(key_cache, slots, k[0])
+    reference_kernels.write(value_cache, slots, v)
     return q[0]
 
 
@@ -34,8 +36,8 @@ def plain_angles(positions: Any, frequencies: Any, scaling: float, dtype: Any) -
     return (found.cos() * scaling).to(dtype), (found.sin() * scaling).to(dtype)
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+def replace_kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plain PyTorch in the place of the kernels of fused operations; what replaces `fused_kernels`."""
     fake: Any = ModuleType("fused_kernels")
     fake.rms_norm = lambda x, weight, epsilon: weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
     fake.add_rms_norm = lambda x, residual, *args: (residual + x, fake.rms_norm(residual + x, *args))
@@ -51,13 +53,18 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     products.gated_linear = lambda x, weight, bias: fake.silu_mul(linear(x, weight, bias))
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.few_rows_kernels", products)
     monkeypatch.setattr(gpu, "few_rows_kernels", products, raising=False)
+    # `fuse` sets it in transformers' module; the old value comes back with the test's end.
+    monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", ORIGINAL_ROTATION)
     return fake
 
 
 @pytest.fixture
-def model(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # `fuse` sets it in transformers' module; the old value comes back with the test's end.
-    monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", ORIGINAL_ROTATION)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return replace_kernels(monkeypatch)
+
+
+@pytest.fixture
+def model(checkpoint: Path) -> Any:
     found = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
     for name, parameter in found.named_parameters():
         if name.endswith(("norm.weight", "bias")):

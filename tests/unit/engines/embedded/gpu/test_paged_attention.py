@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from transformers.generation.continuous_batching import input_outputs
-from transformers.models.qwen2 import modeling_qwen2
 
 from openai_bls.core.engine_types import SamplingParams
 from openai_bls.core.manifest import EngineLoadError
@@ -66,18 +65,14 @@ def start_with(start: EngineFactory, monkeypatch: pytest.MonkeyPatch) -> StartPa
     monkeypatch.setitem(sys.modules, "openai_bls.engines.embedded.gpu.prompt_attention", reference_kernels)
     monkeypatch.setattr(gpu, "prompt_attention", reference_kernels, raising=False)
     monkeypatch.setattr(paged_attention, "_flash", reference_kernels.flash)
-    load_model = model_loader.load_model
 
-    def started(kind: str, *, replayed: bool = False, fused: bool = False, **overrides: str) -> tuple[Engine, Recorder]:
-        def load(*arguments: Any) -> Any:
-            found = load_model(*arguments)
-            paged_attention.use(found, kind)
+    def started(kind: str, *, replayed: bool = False, fused: bool = False, **overrides: Any) -> tuple[Engine, Recorder]:
+        def set_attention(model: Any, *arguments: Any) -> None:
+            paged_attention.use(model, kind)
             if fused:
-                fused_layers.fuse(found)
-            return found
+                fused_layers.fuse(model)
 
-        monkeypatch.setattr(model_loader, "load_model", load)
-        monkeypatch.setattr(model_loader, "set_attention", lambda *arguments: None)
+        monkeypatch.setattr(model_loader, "set_attention", set_attention)
         monkeypatch.setattr(continuous_batching, "CudaGraphRunner", ReplayingRunner if replayed else CudaGraphRunner)
         engine, recorder = start(**overrides)
         reference_kernels.calls.clear()  # the self-test's
@@ -143,11 +138,8 @@ def test_answers_of_replayed_steps(start_with: StartPaged, expected: list[list[i
 
 
 @pytest.mark.usefixtures("kernels")
-def test_answers_of_fused_layers(
-    start_with: StartPaged, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_of_fused_layers(start_with: StartPaged, expected: list[list[int]]) -> None:
     """Queries and keys are rotated where they are attended to or written."""
-    monkeypatch.setattr(modeling_qwen2, "apply_rotary_pos_emb", modeling_qwen2.apply_rotary_pos_emb)
     engine, recorder = start_with("paged", fused=True, max_num_tokens="64")
     assert run_all(engine, recorder, PROMPTS) == expected
     assert set(reference_kernels.calls) == {"rotate and decode", "mixed"}
