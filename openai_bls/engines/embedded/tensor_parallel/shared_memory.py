@@ -17,12 +17,19 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS = 50
 _TRIAL_ROWS = (1, 3, 1)
+_has_met = False
+"""This process has shared memory. PyTorch counts how often it did, and ranks that differ in that would wait forever."""
 
 
 def kernels(
     rank: int, size: int, width: int, logits: int, device: torch.device
 ) -> tuple[ShortSums | None, LogitsGather | None]:
     """Kernels for this machine. All ranks call it at the same time and decide the same; arguments as of `join`."""
+    global _has_met
+    is_first, _has_met = not _has_met, True
+    if not _least(float(is_first), device):
+        logger.info("short sums are NCCL's: one of the ranks has shared memory with others before")
+        return None, None
     sums = gather = None
     try:
         sums = ShortSums(rank, size, width, device)
