@@ -43,23 +43,23 @@ class Result:
 
 def speed_table(results: Sequence[Result], at: Sequence[int]) -> str:
     """Time per token and tokens/s as Markdown, each beside its ratio to the first build's."""
-    first = results[0].speed.levels
+    levels = [{level.concurrency: level for level in one.speed.levels} for one in results]
 
-    def cells(found: Sequence[Level], i: int) -> list[str]:
-        if i >= len(found):
+    def cells(found: Level | None, first: Level | None) -> list[str]:
+        if found is None:
             return [MISSING] * 4
-        ratio = f"{found[i].tokens_per_s / first[i].tokens_per_s:.2f}" if i < len(first) else MISSING
-        return [f"{found[i].gap_p50:.2f}", f"{found[i].gap_p99:.2f}", f"{found[i].tokens_per_s:,.0f}", ratio]
+        ratio = f"{found.tokens_per_s / first.tokens_per_s:.2f}" if first else MISSING
+        return [f"{found.gap_p50:.2f}", f"{found.gap_p99:.2f}", f"{found.tokens_per_s:,.0f}", ratio]
 
     headers = [cell for level in at for cell in (f"ITL p50 ms at {level}", "p99", f"tokens/s at {level}", "times")]
     rows = [
         [
             one.speed.name,
             f"{one.speed.load_s:.1f}" if one.speed.levels else MISSING,
-            *(cell for i in range(len(at)) for cell in cells(one.speed.levels, i)),
+            *(cell for level in at for cell in cells(found.get(level), levels[0].get(level))),
             one.speed.error.replace("|", "/")[:_ERROR_CHARACTERS],
         ]
-        for one in results
+        for one, found in zip(results, levels, strict=True)
     ]
     return markdown_table(["build", "load s", *headers, "error"], rows)
 

@@ -185,13 +185,13 @@ def drive(result: Result, version_dir: Path, plan: Plan) -> Iterator[Result]:
         if plan.json and engine.info.grammar_backend:
             result.json = json_rates(asker, plan.tokens)
             yield result
+        if plan.beside:
+            result.beside = mixed_load.beside(asker, plan.beside)
+            yield result
         for rate in plan.rates:
             if not result.mixed:  # whatever is made on first use
                 mixed_load.run(asker, 5, 1, 1)
             result.mixed.append(mixed_load.run(asker, rate, plan.rate_s, 0))
-            yield result
-        if plan.beside:
-            result.beside = mixed_load.beside(asker, plan.beside)
             yield result
     finally:
         engine.close()

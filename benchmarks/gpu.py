@@ -112,7 +112,8 @@ class Session:
         if not self.stage(Stage("prepare", 150, self.prepare), ""):
             return
         stages = self.stages()
-        until = self.deadline - sum(stage.limit_s for stage in stages if 1 < stage.gpus <= len(self.gpus))
+        kept = sum(stage.limit_s for stage in stages if 1 < stage.gpus <= len(self.gpus))
+        until = self.deadline - min(kept, (self.deadline - time.monotonic()) / 2)
         free: queue.SimpleQueue[str] = queue.SimpleQueue()
         for gpu in self.gpus:
             free.put(gpu)
@@ -176,6 +177,7 @@ class Session:
         result = builds.outcome(build, found, problem)
         with self._lock:
             self.results.builds.append(result)
+            self.results.builds.sort(key=lambda one: one.speed.name != MAIN)  # others are held against it
         if result.speed.error:
             raise RuntimeError(result.speed.error)
         return " ".join(f"{level.tokens_per_s:,.0f}" for level in result.speed.levels) + " tokens/s"

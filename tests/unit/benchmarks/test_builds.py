@@ -15,7 +15,7 @@ from openai_bls.core.manifest import QuantDistance, load_manifest
 
 
 def result(name: str, rates: list[float], error: str = "") -> Result:
-    levels = [Level(i, 1, 0, 9, rate, 1, 1, 1e3 / rate, 1, 9) for i, rate in enumerate(rates)]
+    levels = [Level(at, 1, 0, 9, rate, 1, 1, 1e3 / rate, 1, 9) for at, rate in zip((1, 64), rates, strict=False)]
     return Result(Variant(name, {}, 9.5, levels, error))
 
 
@@ -36,6 +36,13 @@ def test_ratios_are_to_the_first_build() -> None:
     slow, fast = cells(speed_table([result("1 GPU", [250, 10000]), result("2 GPUs", [375, 13000])], (1, 64)))
     assert slow == ["1 GPU", "9.5", "4.00", "1.00", "250", "1.00", "0.10", "1.00", "10,000", "1.00", ""]
     assert fast == ["2 GPUs", "9.5", "2.67", "1.00", "375", "1.50", "0.08", "1.00", "13,000", "1.30", ""]
+
+
+def test_levels_stand_where_they_belong() -> None:
+    few = result("few", [250, 10000])
+    del few.speed.levels[0]
+    _, row = cells(speed_table([result("1 GPU", [250, 5000]), few], (1, 64)))
+    assert row == ["few", "9.5", *["n/a"] * 4, "0.10", "1.00", "10,000", "2.00", ""]
 
 
 def test_a_refusal_is_a_row() -> None:
