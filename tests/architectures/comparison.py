@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from openai_bls.builder.build import build
 from openai_bls.builder.recipe import BuildOptions
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.embedded import engine as embedded_engine
+from openai_bls.engines.embedded import runner_trials
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import Recorder, request, run_all
@@ -144,11 +144,11 @@ class _Log(logging.Handler):
             self._choice = argument if isinstance(argument, RunnerChoice) else self._choice
 
     def __enter__(self) -> None:
-        embedded_engine.logger.addHandler(self)
-        embedded_engine.logger.setLevel(logging.INFO)
+        runner_trials.logger.addHandler(self)
+        runner_trials.logger.setLevel(logging.INFO)
 
     def __exit__(self, *_: object) -> None:
-        embedded_engine.logger.removeHandler(self)
+        runner_trials.logger.removeHandler(self)
 
     def result(self) -> Result:
         assert self._choice is not None, "the log does not say which runner runs the model"
