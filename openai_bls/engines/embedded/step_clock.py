@@ -28,6 +28,7 @@ class StepSize(NamedTuple):
     decoding: bool
     """One new token for each sequence."""
     tokens: int
+    """In units of `_ROUNDING`."""
 
 
 class StepClock:
