@@ -188,8 +188,17 @@ class Launcher:
         return processes_with("LAUNCHER_TEST_TAG", self.tag)
 
     def tritonserver(self) -> int:
-        (pid,) = [pid for pid in self.family() if Path(f"/proc/{pid}/comm").read_text() == "tritonserver\n"]
-        return pid
+        # A stub that the server is starting has the server's name until it runs its own program.
+        parents = {}
+        for pid in self.family():
+            try:
+                rest, _, state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+            except OSError:
+                continue
+            if rest.endswith("(tritonserver"):
+                parents[pid] = int(state.split()[1])
+        (server,) = [pid for pid, parent in parents.items() if parent not in parents]
+        return server
 
     def mark(self) -> str:
         for pid in self.family():
