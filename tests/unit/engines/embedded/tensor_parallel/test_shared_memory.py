@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import _symmetric_memory as symmetric_memory
 
 from openai_bls.engines.embedded.gpu import vector_kernels
+from openai_bls.engines.embedded.tensor_parallel import shared_memory
 from openai_bls.engines.embedded.tensor_parallel.logits_gather import LogitsGather
 from openai_bls.engines.embedded.tensor_parallel.short_sums import ROWS, ShortSums
 
@@ -90,3 +91,18 @@ def test_logits_come_together_on_rank_0() -> None:
         parts = normal(1, rows, 40), normal(1, rows, 40)
         assert second.gather(parts[1]) is parts[1]
         assert torch.equal(first.gather(parts[0]), torch.cat(parts, -1))
+
+
+def test_memory_is_shared_with_ranks_of_one_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its process; a second model sums by NCCL, and so does one whose other rank has served a model before."""
+    said_by_the_other = 1.0
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, _: tensor.clamp_(max=said_by_the_other))
+    monkeypatch.setattr(shared_memory, "_is_faster", lambda *_: True)
+    monkeypatch.setattr(shared_memory, "_has_met", False)
+    sums, gather = shared_memory.kernels(0, 2, WIDTH, 40, CPU)
+    assert isinstance(sums, ShortSums)
+    assert isinstance(gather, LogitsGather)
+    assert shared_memory.kernels(0, 2, WIDTH, 40, CPU) == (None, None)
+    monkeypatch.setattr(shared_memory, "_has_met", False)
+    said_by_the_other = 0.0
+    assert shared_memory.kernels(0, 2, WIDTH, 40, CPU) == (None, None)
