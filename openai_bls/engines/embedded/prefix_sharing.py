@@ -1,19 +1,26 @@
-"""Prefix sharing by adapter: the same prompt under another adapter has other keys and values.
+"""Pages kept for prompts to come: found by prefix and adapter, given back longest unused first.
 
-Continuous batching finds pages by a hash of the tokens up to their end. The number of a sequence's adapter, which its
-key holds, goes into that hash with the first two tokens.
+Continuous batching finds pages by a hash of the tokens up to their end. The same prompt under another adapter has other
+keys and values: the number of a sequence's adapter, which its key holds, goes into that hash with the first two tokens.
+
+When the cache is full continuous batching gives all of them back at once. Then every conversation is taken in anew, and
+the step waits while they are counted off; a small part is enough.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any
 
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 _PACKAGE = "transformers.generation.continuous_batching"
+# Share of the cache's pages that are given back at a time.
+_PART = 1 / 64
 # Bits of a token id, and of the adapter's number that go with one; the hash takes 32.
 _TOKEN_BITS = 20
 _NUMBER_BITS = 10
@@ -44,3 +51,29 @@ def _with_adapter(look: Callable[..., Any], request_id: str, token_ids: list[int
         high, low = divmod(int(adapter), 1 << _NUMBER_BITS)
         token_ids = [token_ids[0] + (low << _TOKEN_BITS), token_ids[1] + (high << _TOKEN_BITS), *token_ids[2:]]
     return look(request_id, token_ids, *more)
+
+
+def give_pages_back(cache: Any, free: float) -> None:
+    """Give kept pages back, longest unused first, until `free` of the cache is, or none is kept."""
+    while cache.compute_free_capacity() < free and any(_give_part_back(cache)):
+        pass
+
+
+def _give_part_back(cache: Any) -> list[int]:
+    """Number of pages given back, for each kind of layers."""
+    counts = []
+    for allocator in cache.cache_allocators.values():
+        ledger = allocator.ledger
+        pages = list(islice(ledger.cached_blocks, math.ceil(allocator.num_blocks * _PART)))
+        for page in pages:
+            del ledger.cached_blocks[page]
+            del ledger.hash_to_block[ledger.block_to_hash.pop(page)]
+        cache.pool.free_blocks(allocator.index, pages)
+        counts.append(len(pages))
+    return counts
+
+
+def last_page_first(cache: Any, request_id: str) -> None:
+    """Let a sequence's last page count as the longest unused: prompts have the first ones in common."""
+    for allocator in getattr(cache, "cache_allocators", {}).values():
+        allocator.block_table.get(request_id, []).reverse()

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
 from openai_bls.core.engine import PrefixCacheError
 from openai_bls.core.engine_types import Logprobs, SamplingParams, TokenDelta
 from openai_bls.engines.embedded import prompt_forward
 from openai_bls.engines.embedded.continuous_batching import ContinuousBatcher
-from tests.unit.engines.embedded.overlapping import IN_EVERY_WAY, steps
+from tests.unit.engines.embedded.overlapping import IN_EVERY_WAY, overlap, steps
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model
 from tests.unit.engines.engine_support import GREEDY, VOCAB_SIZE, Recorder, counted_restarts, request, run_all
 
@@ -279,6 +280,29 @@ def test_cached_tokens(start: EngineFactory, sharing: str) -> None:
     # transformers 5.17 computes one token of a prompt that is there as a whole, later releases the last page.
     assert found in ([[0, 128, 64, 32, 0], [0, 128, 64, 63, 0]] if sharing == "true" else [[0] * 5])
     assert all(delta.cached_tokens == 0 for i in range(5) for delta in recorder.deltas(i)[1:])
+
+
+@pytest.mark.skipif(
+    not hasattr(FIFOScheduler, "_try_to_meet_safety_margin"),
+    reason="older releases of transformers give single pages back",
+)
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_full_cache_forgets_what_is_longest_unused(
+    start: EngineFactory, monkeypatch: pytest.MonkeyPatch, overlapping: bool
+) -> None:
+    """Of 32 pages, 27 kept at most: eight conversations of five pages each, the first one used again and again."""
+    if overlapping:
+        overlap(monkeypatch)
+    engine, recorder = start(max_tokens_in_kv_cache=1024)
+    conversations = [[n + 1, *PROMPTS[-1]] for n in range(8)]
+    answers: dict[int, list[int]] = {}
+    for i, n in enumerate([0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7]):
+        (answer,) = run_all(engine, recorder, [request(i, prompt=conversations[n], max_tokens=20)])
+        assert answers.setdefault(n, answer) == answer
+        assert (first(recorder, i).cached_tokens > 0) == (i > 0 and n == 0)
+    for i, n in enumerate([7, 6, 0, 1, 2], 20):
+        assert run_all(engine, recorder, [request(i, prompt=conversations[n], max_tokens=20)]) == [answers[n]]
+        assert (first(recorder, i).cached_tokens >= 128) == (n in {7, 6, 0})
 
 
 @IN_EVERY_WAY
