@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
-from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded import fp8_numbers
 from openai_bls.engines.embedded.gpu import (
     attention_kernels,
     few_rows_kernels,
@@ -295,7 +295,7 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
     cases = []
     for name, (outputs, size) in shapes.items():
         count = max(2, min(16, round(_SETS_BYTES / (outputs * size))))
-        weights = [fp8_layers.quantize_weight(normal(outputs, size)) for _ in range(count)]
+        weights = [fp8_numbers.quantize_weight(normal(outputs, size)) for _ in range(count)]
         wide = [(weight.float() * scale).to(DTYPE) for weight, scale in weights]
         for number in rows:
             x = normal(1, number, size)
@@ -312,7 +312,7 @@ def fp8_products(model: Model, rows: tuple[int, ...]) -> list[Case]:
             cases.append(measure(Case("FP8 product", f"{name}, {number:,}"), contenders, count, _CLOSE_IN_FP8))
     for number in rows[1:]:
         inputs = [(normal(number, model.hidden),) for _ in range(8)]
-        functions: dict[str, Quantize] = {"ours": fp8_kernels.quantize_rows, "eager": fp8_layers.quantize_weight}
+        functions: dict[str, Quantize] = {"ours": fp8_kernels.quantize_rows, "eager": fp8_numbers.quantize_weight}
         contenders = {
             name: functools.partial(_apply, functools.partial(_scales, one), inputs) for name, one in functions.items()
         }

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOutputs
-from openai_bls.engines.embedded.sampler import Sampler, Sampling
+from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling
+from openai_bls.engines.embedded.sampler import Sampler
 from openai_bls.engines.embedded.sequence_batch import SequenceBatch, SequenceState, StepModel
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from openai_bls.core.checkpoint import safetensors_header
 from openai_bls.core.manifest import EngineLoadError, Manifest
-from openai_bls.engines.embedded import fp8_checkpoint, fp8_layers, quant_distance
+from openai_bls.engines.embedded import fp8_checkpoint, fp8_layers, fp8_numbers, quant_distance
 from openai_bls.engines.embedded.tensor_parallel.peers import Shard
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def finish(
     """
     if not (stored or manifest.quant):
         return
-    problem = fp8_layers.refusal(device, model.dtype)
+    problem = fp8_numbers.refusal(device, model.dtype)
     if problem is not None:
         raise EngineLoadError(f"weights in FP8 cannot be used here: {problem}")
     if stored:
@@ -122,7 +122,7 @@ def restore(model: Any, folder: Path, device: torch.device, shard: Shard | None 
             scale = shard.of_outputs(found, scale)
         scale = scale.expand(weight.shape[0], 1).contiguous()
         if fp8_layers.is_aligned(layers[found]) and layers[found] is not model.get_output_embeddings():
-            fp8_layers.replace(model, found, weight.to(device).to(fp8_layers.FP8), scale.to(device))
+            fp8_layers.replace(model, found, weight.to(device).to(fp8_numbers.FP8), scale.to(device))
         else:
             weight.data = (weight.float() * scale).to(weight.dtype)
     return len(names)

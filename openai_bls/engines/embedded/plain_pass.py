@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from openai_bls.core.manifest import EngineLoadError
-from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded import fp8_layers, fp8_numbers
 from openai_bls.engines.embedded.prompt_forward import plain_attention
 
 TOP_LOGPROBS = 5
@@ -89,7 +89,7 @@ class RoundedCache(transformers.DynamicCache):  # type: ignore[misc]
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Keys and values of a layer so far."""
-        return super().update(fp8_layers.rounded(key_states), fp8_layers.rounded(value_states), *args, **kwargs)
+        return super().update(fp8_numbers.rounded(key_states), fp8_numbers.rounded(value_states), *args, **kwargs)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

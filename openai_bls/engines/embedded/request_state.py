@@ -15,7 +15,7 @@ from openai_bls.engines.embedded.drafter import Drafter
 from openai_bls.engines.embedded.grammar_matcher import Constraint, GrammarError
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 from openai_bls.engines.embedded.lora import LoadedAdapter
-from openai_bls.engines.embedded.sampler import Sampling
+from openai_bls.engines.embedded.runner import Sampling
 from openai_bls.engines.stop_words import StopWords
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from openai_bls.engines.embedded.drafter import SpeculationConfig
-from openai_bls.engines.embedded.sampler import Sampling
+from openai_bls.engines.embedded.drafter import Drafter, SpeculationConfig
+from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
 
 
 class SequenceOutput(Protocol):
@@ -58,6 +58,28 @@ class BatchingConfig:
     """Prepare a step while the one before it runs; on a GPU only."""
     speculation: SpeculationConfig | None = None
     """Drafts; None is off."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling parameters of one sequence."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    processors: HostLogitsProcessors | None = None
+    """The sequence's logits processors, if it has any."""
+    lora_slot: int = 0
+    """The slot of its adapter; 0 is the base model."""
+    drafter: Drafter | None = None
+    """The sequence's drafter, if the engine speculates."""
+
+    @property
+    def row(self) -> tuple[float, float, float]:
+        """The float parameters in the order of the argument rows."""
+        return (self.temperature, self.top_p, self.min_p)
 
 
 class Runner(Protocol):

@@ -7,43 +7,20 @@ inputs; after the forward pass the device samples by them. Logits processors of 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from openai_bls.engines.embedded.drafter import Drafter
-from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors, LogitsUpdate
+from openai_bls.engines.embedded.logits_processors import LogitsUpdate
 from openai_bls.engines.embedded.logits_processors_device import StepLogprobs, apply
 from openai_bls.engines.embedded.lora_layers import LoraLayers
+from openai_bls.engines.embedded.runner import Sampling
 from openai_bls.engines.embedded.sampling import MOST_CANDIDATES, Plan, choose, random_bits
 from openai_bls.engines.embedded.speculation import Speculator, rows_of
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling parameters of one sequence."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    seed: int
-    processors: HostLogitsProcessors | None = None
-    """The sequence's logits processors, if it has any."""
-    lora_slot: int = 0
-    """The slot of its adapter; 0 is the base model."""
-    drafter: Drafter | None = None
-    """The sequence's drafter, if the engine speculates."""
-
-    @property
-    def row(self) -> tuple[float, float, float]:
-        """The float parameters in the order of the argument rows."""
-        return (self.temperature, self.top_p, self.min_p)
 
 
 # Warming up makes sequences of its own.

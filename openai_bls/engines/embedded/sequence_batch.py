@@ -16,8 +16,8 @@ from transformers.generation import GenerationMode
 
 from openai_bls.engines.embedded import cache_rows
 from openai_bls.engines.embedded.lora_layers import applied
+from openai_bls.engines.embedded.runner import Sampling
 from openai_bls.engines.embedded.runner_choice import LENGTH_DEPENDENT_ROPE, rope_types
-from openai_bls.engines.embedded.sampler import Sampling
 
 CACHE_NAMES = ("past_key_values", "cache_params")
 """Names under which a model takes and gives its cache; Mamba's is the second."""

@@ -1,7 +1,8 @@
-"""docs/architecture.md names every module of the library, and none that is not there."""
+"""docs/architecture.md names every module of the library once, in its docstring's words, and none that is not there."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -23,5 +24,9 @@ def test_every_module_is_named(package: str) -> None:
     section = re.search(rf"^### {package}/$(.*?)(?=^### |\Z)", MAP, re.MULTILINE | re.DOTALL)
     assert section is not None
     folder = LIBRARY / package
-    modules = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.name != "__init__.py"}
-    assert set(re.findall(r"^\| `([^`]+)` \| \S", section[1], re.MULTILINE)) == modules
+    rows = re.findall(r"^\| `([^`]+)` \| (\S.*) \|$", section[1], re.MULTILINE)
+    modules = [str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(name for name, _ in rows) == sorted(modules)
+    for name, words in rows:
+        docstring = ast.get_docstring(ast.parse((folder / name).read_text(encoding="utf-8"))) or ""
+        assert " ".join(docstring.split()).startswith(words), name

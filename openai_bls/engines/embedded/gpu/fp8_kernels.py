@@ -13,11 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from openai_bls.engines.embedded.fp8_layers import FP8, LARGEST
+from openai_bls.engines.embedded.fp8_numbers import FP8, LARGEST, LEAST_AMAX
 from openai_bls.engines.embedded.gpu import few_rows_kernels, fused_kernels
-
-LEAST_AMAX = 1e-12
-"""Largest number of a row below which the row is taken for zeros."""
 
 
 @triton.jit

@@ -26,7 +26,7 @@ from transformers import AttentionInterface
 from transformers.generation.continuous_batching import initialization
 
 from openai_bls.core.manifest import first_line
-from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded import fp8_numbers
 from openai_bls.engines.embedded.attention_spec import head_sizes, refuse_features
 from openai_bls.engines.embedded.gpu import attention_trials
 
@@ -121,11 +121,11 @@ def refusal(model: Any, kind: str, kv_cache: str = "auto") -> str | None:
     if size > _MOST_DIMS or heads % kv_heads:
         return f"heads of size {size}, {heads} for {kv_heads}, are not what it is made for"
     try:
-        if kv_cache == "fp8" and (reason := fp8_layers.refusal(model.device, model.dtype)) is not None:
+        if kv_cache == "fp8" and (reason := fp8_numbers.refusal(model.device, model.dtype)) is not None:
             raise NotImplementedError(f"a KV cache in FP8: {reason}")
         shape = (model.device, model.dtype, heads, kv_heads, size)
         if kind == "paged":
-            attention_trials.try_paged(*shape, fp8_layers.FP8 if kv_cache == "fp8" else model.dtype)
+            attention_trials.try_paged(*shape, fp8_numbers.FP8 if kv_cache == "fp8" else model.dtype)
         else:
             attention_trials.try_varlen(_flash, *shape)
     except Exception as error:  # of compilers, drivers and missing packages
@@ -257,8 +257,8 @@ def attend(
 
 def _write(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
     """Put `rows` into a cache; numbers beyond those of FP8 become its largest."""
-    if cache.dtype == fp8_layers.FP8:  # of which PyTorch copies no rows by index
-        narrow = rows.clamp(-fp8_layers.LARGEST, fp8_layers.LARGEST).to(cache.dtype)
+    if cache.dtype == fp8_numbers.FP8:  # of which PyTorch copies no rows by index
+        narrow = rows.clamp(-fp8_numbers.LARGEST, fp8_numbers.LARGEST).to(cache.dtype)
         cache.view(torch.uint8).index_copy_(0, slots, narrow.view(torch.uint8))
     else:
         cache.index_copy_(0, slots, rows)
@@ -266,7 +266,7 @@ def _write(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None
 
 def _read(cache: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Rows of a cache, widened to `dtype`."""
-    if cache.dtype == fp8_layers.FP8:
+    if cache.dtype == fp8_numbers.FP8:
         return cache.view(torch.uint8).index_select(0, slots).view(cache.dtype).to(dtype)
     return cache.index_select(0, slots)
 

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Mamba2Config, RecurrentGemmaConfig
 
 from openai_bls.engines.embedded.dynamic_cache_runner import DynamicCacheRunner
-from openai_bls.engines.embedded.runner import BatchingConfig
-from openai_bls.engines.embedded.sampler import Sampler, Sampling
+from openai_bls.engines.embedded.runner import BatchingConfig, Sampling
+from openai_bls.engines.embedded.sampler import Sampler
 from openai_bls.engines.embedded.sequence_batch import StepModel
 from tests.unit.engines.embedded.test_engine import COUNT, PROMPTS, expected, generate, model, run_all
 from tests.unit.engines.engine_support import VOCAB_SIZE, request

@@ -17,9 +17,10 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, QuantDistance, write_manifest
-from openai_bls.engines.embedded import fp8_layers, quant_distance
+from openai_bls.engines.embedded import fp8_layers, fp8_numbers, quant_distance
 from openai_bls.engines.embedded.engine import TransformersEngine
-from openai_bls.engines.embedded.fp8_layers import FP8, Fp8Linear
+from openai_bls.engines.embedded.fp8_layers import Fp8Linear
+from openai_bls.engines.embedded.fp8_numbers import FP8
 from openai_bls.engines.embedded.gpu import fused_layers
 from openai_bls.engines.embedded.model_loader import read_model
 from tests.unit.engines.conftest import EngineFactory
@@ -48,7 +49,7 @@ def logits(model: Any) -> torch.Tensor:
 def test_a_quantized_weight() -> None:
     torch.manual_seed(0)
     weight = torch.randn(6, 64) * torch.tensor([1e-6, 0.01, 1, 100, 1e6, 0])[:, None]
-    found, scale = fp8_layers.quantize_weight(weight)
+    found, scale = fp8_numbers.quantize_weight(weight)
     error = (found.float() * scale - weight).abs()
     largest = weight.abs().amax(1, keepdim=True)
     assert bool((error <= weight.abs() / 16 + largest * 2**-18).all())
@@ -88,11 +89,11 @@ def test_gpus_without_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
-    assert "from 8.9 on, and the A100 has 8.0" in (fp8_layers.refusal(gpu, torch.bfloat16) or "")
+    assert "from 8.9 on, and the A100 has 8.0" in (fp8_numbers.refusal(gpu, torch.bfloat16) or "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert "bfloat16 alone, not in float16" in (fp8_layers.refusal(gpu, torch.float16) or "")
-    assert fp8_layers.refusal(gpu, torch.bfloat16) is None
-    assert fp8_layers.refusal(CPU, torch.float32) is None
+    assert "bfloat16 alone, not in float16" in (fp8_numbers.refusal(gpu, torch.float16) or "")
+    assert fp8_numbers.refusal(gpu, torch.bfloat16) is None
+    assert fp8_numbers.refusal(CPU, torch.float32) is None
 
 
 def test_layers_put_together(checkpoint: Path) -> None:
@@ -108,7 +109,7 @@ def test_layers_put_together(checkpoint: Path) -> None:
 
 
 def by_row(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    stored, scale = fp8_layers.quantize_weight(weight)
+    stored, scale = fp8_numbers.quantize_weight(weight)
     return {"": stored, "_scale": scale}
 
 

@@ -17,8 +17,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from openai_bls.core.manifest import EngineLoadError, Manifest, SelfTestRecord, write_manifest
-from openai_bls.engines.embedded import fp8_layers, self_test
-from openai_bls.engines.embedded.fp8_layers import Fp8Linear, round_rows
+from openai_bls.engines.embedded import fp8_layers, fp8_numbers, self_test
+from openai_bls.engines.embedded.fp8_layers import Fp8Linear
+from openai_bls.engines.embedded.fp8_numbers import round_rows
 from openai_bls.engines.embedded.plain_pass import Rounding
 from openai_bls.engines.registry import create_engine
 from tests.unit.engines.engine_support import Recorder
@@ -51,7 +52,7 @@ def compute_by(monkeypatch: Patch, product: Product = plainly, cache: Cache = un
     def engine_update(self: Any, **named: Any) -> Any:
         cache(named)
         return update(
-            self, **named | {name: fp8_layers.rounded(named[name]) for name in ("key_states", "value_states")}
+            self, **named | {name: fp8_numbers.rounded(named[name]) for name in ("key_states", "value_states")}
         )
 
     monkeypatch.setattr(Fp8Linear, "forward", engine_forward)

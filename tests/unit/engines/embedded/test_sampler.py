@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from openai_bls.core.engine_types import GenerationRequest, Grammar, SamplingParams
 from openai_bls.engines.embedded.logits_processors import HostLogitsProcessors
-from openai_bls.engines.embedded.sampler import Sampler, Sampling
+from openai_bls.engines.embedded.runner import Sampling
+from openai_bls.engines.embedded.sampler import Sampler
 from tests.unit.engines.engine_support import request
 
 VOCAB = 40

@@ -14,7 +14,8 @@ from transformers.generation.continuous_batching.input_outputs import Continuous
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestStatus
 
 from openai_bls.engines.embedded import step_budget
-from openai_bls.engines.embedded.sampler import Sampler, Sampling
+from openai_bls.engines.embedded.runner import Sampling
+from openai_bls.engines.embedded.sampler import Sampler
 from openai_bls.engines.embedded.scheduler import (
     Scheduler,
     SequenceState,

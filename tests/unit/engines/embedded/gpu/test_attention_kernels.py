@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded import fp8_numbers
 from openai_bls.engines.embedded.gpu import (
     attention_kernels,
     fp8_kernels,
@@ -223,7 +223,7 @@ def test_products_of_a_vector_with_fp8(size: int, biased: bool) -> None:
     dtype = DTYPES[-1]
     x, bias = normal(1, 1, size, dtype=dtype), normal(14, dtype=dtype) if biased else None
     spread = torch.linspace(0.1, 20, 14, device=DEVICE).unsqueeze(1)  # a scale that is another row's shows
-    weight, scale = fp8_layers.quantize_weight(normal(14, size, dtype=torch.float32) * size**-0.5 * spread)
+    weight, scale = fp8_numbers.quantize_weight(normal(14, size, dtype=torch.float32) * size**-0.5 * spread)
     wide = weight.float() * scale
     wanted = torch.nn.functional.linear(x.float(), wide, None if bias is None else bias.float())
     close(fp8_kernels.linear(x, weight, scale, bias), wanted)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from openai_bls.engines.embedded import fp8_layers
+from openai_bls.engines.embedded import fp8_numbers
 from openai_bls.engines.embedded.gpu import few_rows_kernels, fp8_kernels
 
 ON_GPU = torch.cuda.is_available()
@@ -45,7 +45,7 @@ def test_products_with_fp8_round_no_row(rows: int) -> None:
     x = normal(1, rows, size) * torch.logspace(-2, 1, rows, device=DEVICE, dtype=DTYPE).unsqueeze(1)
     spread = torch.linspace(0.1, 20, 34, device=DEVICE).unsqueeze(1)
     bias = normal(34)
-    weight, scale = fp8_layers.quantize_weight(torch.randn(34, size, device=DEVICE) * size**-0.5 * spread)
+    weight, scale = fp8_numbers.quantize_weight(torch.randn(34, size, device=DEVICE) * size**-0.5 * spread)
     wanted = functional.linear(x.float(), weight.float() * scale, bias.float())
     torch.testing.assert_close(fp8_kernels.linear(x, weight, scale, bias).float(), wanted, rtol=0.01, atol=0.01)
     torch.testing.assert_close(

@@ -11,7 +11,7 @@ import pytest
 
 from openai_bls.core.manifest import load_manifest, write_manifest
 from openai_bls.engines.embedded import model_loader
-from openai_bls.engines.embedded.fp8_layers import FP8
+from openai_bls.engines.embedded.fp8_numbers import FP8
 from openai_bls.engines.embedded.runner_choice import RunnerChoice
 from openai_bls.engines.embedded.tensor_parallel import ranks
 from tests.unit.engines.embedded.tensor_parallel import gpu_follower
