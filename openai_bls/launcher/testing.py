@@ -29,6 +29,8 @@ _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.05
 _ATTEMPTS = 3
 _PORT_TAKEN = ("already in use", "Address already in use", "failed to bind")
+# tritonserver ends no sooner than its next look at the metrics of CPU and GPU; the default is 2,000.
+_METRICS_INTERVAL = "--metrics-interval-ms=100"
 # The Python backend's locks time out, which ends the server, where a starting stub gets no processor for seconds.
 _STARVED = ("lock_exception",)
 
@@ -111,7 +113,7 @@ def run_server(
         names = expected_models(repository, args)
         plan = _Plan(
             repository=repository,
-            args=args if auto_complete else [*args, "--disable-auto-complete-config"],
+            args=[_METRICS_INTERVAL, *args, *(() if auto_complete else ("--disable-auto-complete-config",))],
             env=env or {},
             log_path=log_path,
             names=names,

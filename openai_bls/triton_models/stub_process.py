@@ -1,8 +1,8 @@
-"""Memory and inherited sockets of a model's own stub process; called from model.py, never in a process that others
-share."""
+"""Memory, inherited sockets and the end of a model's own stub process; for model.py alone."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -16,8 +16,34 @@ _STANDARD_STREAMS = 3
 _TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
+def begin() -> None:
+    """Prepare for loading: at the beginning of `initialize`, which `settle` ends.
+
+    Python collects garbage ever again while it imports, finds next to none and takes a tenth of the time for it.
+    """
+    close_inherited_sockets()
+    gc.disable()
+    # The first to be registered is the last to be called.
+    atexit.register(_end)
+
+
+def _end() -> None:
+    """End this process without taking apart what is loaded, which frees object by object what the system frees at once.
+
+    The stub itself has ended by then, and tritonserver waits for this process alone.
+    """
+    if "mpi4py" in sys.modules:
+        # MPI has an end of its own, after this; a rank that leaves without it has failed.
+        gc.unfreeze()
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)
+
+
 def close_inherited_sockets() -> int:
-    """Close tritonserver's TCP sockets in this process: at the beginning of `initialize`.
+    """Close tritonserver's TCP sockets in this process.
 
     tritonserver does not mark its sockets close-on-exec, so a stub that is started while the server runs, by a load,
     inherits its listeners and the connections of all clients. What the server closes then stays open for the client
@@ -71,11 +97,14 @@ def keep_torch_out() -> None:
 
 
 def settle() -> None:
-    """Give back what loading has left behind: once everything is loaded.
+    """Give back what loading has left behind: once everything is loaded, before the first request.
 
-    malloc keeps freed memory; after a tokenizer of 150,000 tokens that is 5 to 30 MB.
+    malloc keeps freed memory; after a tokenizer of 150,000 tokens that is 5 to 30 MB. Later collections pass over what
+    is loaded: they would look at 380,000 objects beside an engine, for 0.2 s and more in which nobody gets a token.
     """
     gc.collect()
+    gc.freeze()
+    gc.enable()
     trim()
 
 

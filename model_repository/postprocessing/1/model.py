@@ -18,7 +18,7 @@ class TritonPythonModel:
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
         from openai_bls.transport.ipc.ping import PingServer
 
-        stub_process.close_inherited_sockets()
+        stub_process.begin()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         path = Path(args["model_repository"]) / args["model_version"] / "tokenizer"

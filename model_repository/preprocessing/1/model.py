@@ -14,7 +14,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
-        stub_process.close_inherited_sockets()
+        stub_process.begin()
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.
         from openai_bls.transport.ipc.prompt_server import PromptExchangeServer
         from openai_bls.triton_models.preprocessing.model import Preprocessing

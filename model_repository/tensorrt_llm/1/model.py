@@ -20,7 +20,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the engine that `1/engine.json` describes."""
-        stub_process.close_inherited_sockets()
+        stub_process.begin()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         version_dir = Path(args["model_repository"]) / args["model_version"]
@@ -31,6 +31,7 @@ class TritonPythonModel:
             self.engine = create_engine(version_dir, self.exchange.on_step, overrides, model_settings)
         except (settings.SettingsError, EngineLoadError) as error:
             raise pb_utils.load_error(error) from None
+        stub_process.settle()
         self.exchange.start(self.engine)
         self.adapters = lora_directory.watch(model_settings.lora_watch_dir, self.exchange.update_lora)
         self.decoupled = pb_utils.is_decoupled(args)

@@ -15,7 +15,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Start the runtime; it waits for the engine by itself."""
-        stub_process.close_inherited_sockets()
+        stub_process.begin()
         pb_utils.log_to_triton()
         pb_utils.check_config(args)
         # Not at the top: Triton first runs this file in a process of its own that only asks for the configuration.

@@ -146,6 +146,8 @@ class TransformersEngine:
                 self._thread.join()
                 self._batcher, self._failed = None, False
                 batcher.free()
+                del batcher
+                gc.collect()  # of its KV cache, whose memory the next one takes
         return problem
 
     @property

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from openai_bls.triton_models import stub_process
 
-
-def run(code: str) -> None:
+def run(code: str) -> str:
     # In a process of its own: this one goes on to use torch.
     code = f"from openai_bls.triton_models import stub_process\n{code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_torch_cannot_be_had_any_more() -> None:
@@ -44,9 +43,40 @@ def test_torch_that_is_there_stays() -> None:
     )
 
 
-def test_settling_is_harmless() -> None:
-    stub_process.settle()
-    stub_process.settle()
+def test_collections_begin_when_all_is_loaded_and_pass_over_it() -> None:
+    run(
+        "import gc, weakref\n"
+        "stub_process.begin()\n"
+        "assert not gc.isenabled()\n"
+        "loaded = [[] for _ in range(1000)]\n"
+        "for _ in range(2):\n"
+        "    stub_process.settle()\n"
+        "assert gc.isenabled()\n"
+        "assert gc.get_freeze_count() > 1000\n"
+        "class Later: pass\n"
+        "later = Later()\n"
+        "later.itself, found = later, weakref.ref(later)\n"
+        "del later\n"
+        "gc.collect()\n"
+        "assert found() is None\n"
+    )
+
+
+@pytest.mark.parametrize(("module", "said"), [("torch", "at exit"), ("mpi4py", "at exit, taken apart")])
+def test_a_process_ends_without_taking_apart_what_is_loaded(module: str, said: str) -> None:
+    """What libraries do at the end is done, and MPI, whose end comes last, has it."""
+    found = run(
+        "import atexit, sys\n"
+        "class Loaded:\n"
+        "    def __del__(self):\n"
+        "        print(', taken apart', end='')\n"
+        "stub_process.begin()\n"
+        f"sys.modules['{module}'] = Loaded()\n"
+        "atexit.register(print, 'at exit', end='')\n"
+        "stub_process.settle()\n"
+        "stub_process.release()\n"
+    )
+    assert found == said
 
 
 MODELS = sorted((Path(__file__).parents[3] / "model_repository").glob("*/1/model.py"))
@@ -55,7 +85,8 @@ MODELS = sorted((Path(__file__).parents[3] / "model_repository").glob("*/1/model
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.parts[-3])
 def test_every_model_begins_alike(path: Path) -> None:
     (_, body) = path.read_text().split("def initialize(")
-    assert "stub_process.close_inherited_sockets()" in body
+    assert "stub_process.begin()" in body
+    assert "stub_process.settle()" in body
     # Refuses an emptied config.pbtxt.
     assert "pb_utils.check_config(args)" in body
 
