@@ -98,7 +98,8 @@ class Foreground:
         for line in self._log.lines():
             news = self._watcher.feed(line)
             self._ranks.feed(line)
-            if self._options.verbose or (worth_showing(line) and not self._watcher.in_usage):
+            shown = worth_showing(line, stopping=self._stopping > 0) and not self._watcher.in_usage
+            if self._options.verbose or shown:
                 # Of requests as it is: other programs read that as JSON.
                 self._console.line(line if is_request(line) else f"    {line}")
             if news and not self.ready and not self._stopping:

@@ -34,6 +34,8 @@ _NOISE = (
     "Poll failed for model directory",
     "error: creating server",
 )
+# Of models whose server stops, one after the other.
+_HANGING_UP = "the connection to the "
 
 _TOO_MANY_FILES = "Too many open files"
 
@@ -182,12 +184,12 @@ def is_request(line: str) -> bool:
     return _REQUEST.match(line) is not None
 
 
-def worth_showing(line: str) -> bool:
+def worth_showing(line: str, *, stopping: bool = False) -> bool:
     """True for a warning or worse and for what a model prints; not for a table or the usual noise."""
     if is_request(line):
         return True
     match = _PREFIXED.match(line)
-    if any(noise in line for noise in _NOISE):
+    if any(noise in line for noise in _NOISE) or (stopping and _HANGING_UP in line):
         return False
     return match.group(1) != "I" if match else bool(line.strip()) and line[0] not in "+|"
 

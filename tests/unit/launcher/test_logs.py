@@ -81,6 +81,13 @@ def test_lines_worth_showing(line: str, shown: bool) -> None:
     assert worth_showing(line) is shown
 
 
+def test_models_that_hang_up_are_news_unless_the_server_stops() -> None:
+    line = f'W{PREFIX} "the connection to the engine is lost"'
+    assert worth_showing(line)
+    assert not worth_showing(line, stopping=True)
+    assert worth_showing(f'E{PREFIX} "the engine died: RuntimeError"', stopping=True)
+
+
 def test_first_line_loses_the_status_code() -> None:
     assert first_line("Internal: Unavailable: x\\ny") == "x"
 
