@@ -147,7 +147,8 @@ class TransformersEngine:
                 self._batcher, self._failed = None, False
                 batcher.free()
                 del batcher
-                gc.collect()  # of its KV cache, whose memory the next one takes
+                if torch.cuda.is_available():
+                    gc.collect()  # The next one's KV cache takes what memory is free.
         return problem
 
     @property
