@@ -92,6 +92,8 @@ class TransformersEngine:
         self._live = LiveRequests(self._adapters)
         self._info = engine_info(facts, manifest, options, factory, self._adapters)
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
+        if device.type == "cuda":
+            gc.collect()  # Of the memory that is free then, the KV cache takes a share.
         try:
             trials = RunnerTrials(model, self._info, manifest, options)
             trials.run(facts, self._speculation, partial(self._start_runner, trials))

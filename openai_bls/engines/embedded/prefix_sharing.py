@@ -3,8 +3,8 @@
 Continuous batching finds pages by a hash of the tokens up to their end. The same prompt under another adapter has other
 keys and values: the number of a sequence's adapter, which its key holds, goes into that hash with the first two tokens.
 
-When the cache is full continuous batching gives all of them back at once. Then every conversation is taken in anew, and
-the step waits while they are counted off; a small part is enough.
+When the cache is full, transformers gives all of them back at once: the step waits for that, and after it every
+conversation is taken in anew. A small part of them is enough.
 """
 
 from __future__ import annotations
