@@ -256,7 +256,7 @@ class GrpcEngineClient:
         async for answer in call:
             self._take(state, wire.read(answer))
             if not state.due:
-                await call.done_writing()
+                await wire.done_writing(call)
 
     def _take(self, state: _RequestState, response: wire.Response) -> None:
         state.due -= response.final

@@ -76,7 +76,7 @@ class GrpcModelStreams:
                     yield arrays
                 if wire.is_final(answer):
                     final = True
-                    await call.done_writing()
+                    await wire.done_writing(call)
         except grpc.aio.AioRpcError as error:
             raise _call_error(model, error, timeout_s) from None
         except asyncio.CancelledError:
@@ -106,7 +106,7 @@ async def _let_end(call: Any, reading: asyncio.Future[Any] | None) -> None:
     """
 
     async def read_on() -> None:
-        await call.done_writing()
+        await wire.done_writing(call)
         answer = None if reading is None else await reading
         while answer is not grpc.aio.EOF:
             answer = await call.read()

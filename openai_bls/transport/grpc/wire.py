@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +51,13 @@ class Response(NamedTuple):
 def open_channel(address: str) -> Any:
     """A channel to Triton's gRPC front end at this host and port; it connects with its first call."""
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+async def done_writing(call: Any) -> None:
+    """Tell the server that a stream has no further request, unless the server is ending it at this moment."""
+    # grpc says so by an error of its own, which is none of the call's.
+    with contextlib.suppress(grpc.aio.InternalError):
+        await call.done_writing()
 
 
 def infer_request(model: str, arrays: Mapping[str, Array], outputs: Iterable[str], request_id: str = "") -> Any:

@@ -177,8 +177,9 @@ async def running(folder: Path, model: Model) -> AsyncIterator[World]:
     await made.start()
     try:
         yield made
-    finally:
         await made.client.close()
+    finally:
+        # One that goes on hangs the process when it is collected.
         await made.server.stop(0)
 
 
@@ -208,6 +209,24 @@ async def test_requests_are_matched_with_their_answers(w: World) -> None:
     assert len(set(ids)) == 2
     assert [o.name for o in w.model.requests[0].outputs] == ["output_ids", "sequence_length"]
     assert w.model.broken_off == 0
+
+
+async def test_a_server_that_ends_a_stream_first(
+    w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the moment in which the client has no further request."""
+
+    async def done_writing(_: Any) -> None:
+        raise grpc.aio.InternalError("Failed 'execute_batch'")
+
+    monkeypatch.setattr("grpc.aio._call.StreamStreamCall.done_writing", done_writing)
+    await w.client.ready()
+    _, listener = w.submit()
+    await w.model.answer(0, [5], final=True)
+    assert (await listener.last()).finish_reason == "stop"
+    await w.server.stop(0)
+    await w.until(lambda: not w.client._tasks)
+    assert "failed" not in caplog.text
 
 
 async def test_two_clients_have_different_triton_ids(w: World) -> None:

@@ -51,8 +51,9 @@ async def serving(answers: Answers, kind: type[Triton] = Triton) -> AsyncIterato
     streams = GrpcModelStreams(triton.address)
     try:
         yield triton, streams
-    finally:
         await streams.close()
+    finally:
+        # One that goes on hangs the process when it is collected.
         await server.stop(0)
 
 
@@ -108,6 +109,33 @@ async def test_tensors_go_in_and_responses_come_in_order() -> None:
     (request,) = asked
     assert (request.model_name, [output.name for output in request.outputs]) == ("rag", ["response"])
     assert request.raw_input_contents == [serialize_byte_tensor(text(b"ask")).item()]
+
+
+@pytest.fixture
+def too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server ends each stream at the moment in which the client has no further request."""
+
+    async def done_writing(_: Any) -> None:
+        raise grpc.aio.InternalError("Failed 'execute_batch'")
+
+    monkeypatch.setattr("grpc.aio._call.StreamStreamCall.done_writing", done_writing)
+
+
+@pytest.mark.usefixtures("too_late")
+async def test_a_server_that_ends_a_stream_first() -> None:
+    class Ends(Triton):
+        async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
+            yield response(response=text(b"a"), final=True)
+
+    async def fails(*_: Any) -> AsyncIterator[Any]:
+        yield error("no more")
+
+    async with serving(fails, Ends) as (_, streams):
+        (answer,) = await soon(read(streams))
+        assert answer["response"].tolist() == [b"a"]
+    async with serving(fails) as (_, streams):
+        with pytest.raises(ModelCallError, match="no more"):
+            await soon(read(streams))
 
 
 async def test_many_requests_share_the_connection() -> None:
