@@ -1,4 +1,4 @@
-"""Event loops of tests with gRPC channels."""
+"""Event loop of tests with gRPC channels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 
-@pytest.fixture
-async def settled() -> AsyncIterator[None]:
-    """Keep the loop of a test longer than its channels: what gRPC has left for a closed one fails the next test."""
+@pytest.fixture(scope="package")
+def anyio_backend() -> str:
+    """The event loop of all tests here."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="package", autouse=True)
+async def one_loop() -> AsyncIterator[None]:
+    """Keep the loop to the last test: what gRPC has left for one that is closed fails the test that runs then."""
     yield
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.25)

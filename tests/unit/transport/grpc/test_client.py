@@ -21,8 +21,6 @@ from openai_bls.transport.grpc.decoding import UNAVAILABLE
 from tests.unit.core_support import WAIT_S
 from tests.unit.transport.grpc.test_description import write_engine
 
-pytestmark = pytest.mark.usefixtures("settled")
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

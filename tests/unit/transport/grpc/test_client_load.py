@@ -18,8 +18,6 @@ from openai_bls.transport.grpc import client as client_module
 from openai_bls.transport.grpc.decoding import UNAVAILABLE
 from tests.unit.transport.grpc.test_client import Listener, Model, World, folder, response, running, w
 
-pytestmark = pytest.mark.usefixtures("settled")
-
 __all__ = ["folder", "w"]
 
 

@@ -17,8 +17,6 @@ from openai_bls.transport.grpc.model_stream import GrpcModelStreams
 from openai_bls.transport.model_calls import Arrays, ModelCallError, ModelTimeoutError, ModelUnavailableError
 from tests.unit.core_support import WAIT_S
 
-pytestmark = pytest.mark.usefixtures("settled")
-
 Answers = Callable[[Any, Any], AsyncIterator[Any]]
 
 
@@ -125,6 +123,7 @@ def too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_server_that_ends_a_stream_first() -> None:
     class Ends(Triton):
         async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> Any:  # noqa: N802
+            await anext(requests)
             yield response(response=text(b"a"), final=True)
 
     async def fails(*_: Any) -> AsyncIterator[Any]:
