@@ -175,10 +175,12 @@ async def running(folder: Path, model: Model) -> AsyncIterator[World]:
     await made.start()
     try:
         yield made
-        await made.client.close()
     finally:
-        # One that goes on hangs the process when it is collected.
-        await made.server.stop(0)
+        try:
+            await made.client.close()
+        finally:
+            # One that goes on hangs the process when it is collected.
+            await made.server.stop(0)
 
 
 @pytest.fixture
@@ -209,15 +211,8 @@ async def test_requests_are_matched_with_their_answers(w: World) -> None:
     assert w.model.broken_off == 0
 
 
-async def test_a_server_that_ends_a_stream_first(
-    w: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """At the moment in which the client has no further request."""
-
-    async def done_writing(_: Any) -> None:
-        raise grpc.aio.InternalError("Failed 'execute_batch'")
-
-    monkeypatch.setattr("grpc.aio._call.StreamStreamCall.done_writing", done_writing)
+@pytest.mark.usefixtures("too_late")
+async def test_a_server_that_ends_a_stream_first(w: World, caplog: pytest.LogCaptureFixture) -> None:
     await w.client.ready()
     _, listener = w.submit()
     await w.model.answer(0, [5], final=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -47,12 +47,11 @@ async def serving(answers: Answers, kind: type[Triton] = Triton) -> AsyncIterato
     await server.start()
     triton.address = f"127.0.0.1:{port}"
     streams = GrpcModelStreams(triton.address)
-    try:
+    async with AsyncExitStack() as stack:
+        # Always: one that goes on hangs the process when it is collected.
+        stack.push_async_callback(server.stop, 0)
+        stack.push_async_callback(streams.close)
         yield triton, streams
-        await streams.close()
-    finally:
-        # One that goes on hangs the process when it is collected.
-        await server.stop(0)
 
 
 def response(*, final: bool = False, **arrays: Any) -> Any:
@@ -107,16 +106,6 @@ async def test_tensors_go_in_and_responses_come_in_order() -> None:
     (request,) = asked
     assert (request.model_name, [output.name for output in request.outputs]) == ("rag", ["response"])
     assert request.raw_input_contents == [serialize_byte_tensor(text(b"ask")).item()]
-
-
-@pytest.fixture
-def too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server ends each stream at the moment in which the client has no further request."""
-
-    async def done_writing(_: Any) -> None:
-        raise grpc.aio.InternalError("Failed 'execute_batch'")
-
-    monkeypatch.setattr("grpc.aio._call.StreamStreamCall.done_writing", done_writing)
 
 
 @pytest.mark.usefixtures("too_late")
