@@ -28,6 +28,7 @@ from openai_bls.launcher.readiness import get
 from openai_bls.launcher.server import NGC_SERVER, install_shim, is_executable
 from openai_bls.launcher.stub_watch import stubs
 from openai_bls.launcher.testing import ServerFailedError, run_server
+from openai_bls.triton_models.openai_bls.server_process import find_tritonserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,16 +189,8 @@ class Launcher:
         return processes_with("LAUNCHER_TEST_TAG", self.tag)
 
     def tritonserver(self) -> int:
-        # A stub that the server is starting has the server's name until it runs its own program.
-        parents = {}
-        for pid in self.family():
-            try:
-                rest, _, state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
-            except OSError:
-                continue
-            if rest.endswith("(tritonserver"):
-                parents[pid] = int(state.split()[1])
-        (server,) = [pid for pid, parent in parents.items() if parent not in parents]
+        server = find_tritonserver(self.ports.grpc)
+        assert server is not None
         return server
 
     def mark(self) -> str:

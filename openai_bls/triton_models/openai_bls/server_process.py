@@ -63,6 +63,7 @@ def control_headers(pid: int, front_end: Literal["http", "grpc"]) -> dict[str, s
 
 def find_tritonserver(grpc_port: int) -> int | None:
     """Process id of a tritonserver in this network namespace whose gRPC front end has that port, or None."""
+    parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         options = command_line(int(entry.name))
         if options is not None and options.get("--grpc-port", "8001") == str(grpc_port):
@@ -70,8 +71,10 @@ def find_tritonserver(grpc_port: int) -> int | None:
             with contextlib.suppress(OSError):
                 if (entry / "ns/net").readlink() != Path("/proc/self/ns/net").readlink():
                     continue
-            return int(entry.name)
-    return None
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    # A stub that the server is starting has its command line, until it runs its own program.
+    return next((pid for pid, parent in parents.items() if parent not in parents), None)
 
 
 def _options(pid: int) -> list[tuple[str, str]] | None:

@@ -57,11 +57,12 @@ def test_a_process_that_does_not_exist() -> None:
 
 
 @contextmanager
-def _program(tmp_path: Path, *arguments: str, name: str = "tritonserver") -> Iterator[int]:
+def _program(
+    tmp_path: Path, *arguments: str, name: str = "tritonserver", script: str = "echo; read line"
+) -> Iterator[int]:
     """A process of that name with these arguments; yields its id once it runs."""
     link = tmp_path / name
     link.symlink_to("/bin/sh")
-    script = "echo; read line"
     with subprocess.Popen(
         [str(link), "-c", script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as process:
@@ -133,6 +134,13 @@ def test_options_with_and_without_values(tmp_path: Path) -> None:
     assert options is not None
     found = {name: value for name, value in options.items() if len(name) == 3}
     assert found == {"--a": "true", "--b": "1=2", "--c": "3", "--d": "", "--e": "true"}
+
+
+def test_a_stub_that_is_being_started_is_no_server(tmp_path: Path) -> None:
+    with _program(tmp_path, "--grpc-port=1", script="(echo; read line); :") as pid:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        assert [command_line(int(child)) for child in children] == [{"--grpc-port": "1"}]
+        assert find_tritonserver(1) == pid
 
 
 def test_the_key_of_model_control(tmp_path: Path) -> None:
