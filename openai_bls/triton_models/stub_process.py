@@ -19,7 +19,7 @@ _TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 def begin() -> None:
     """Prepare for loading: at the beginning of `initialize`, which `settle` ends.
 
-    Python collects garbage ever again while it imports, finds next to none and takes a tenth of the time for it.
+    Garbage collections during imports find next to nothing and take a tenth of the time.
     """
     close_inherited_sockets()
     gc.disable()

@@ -30,7 +30,7 @@ from openai_bls.core.engine import PrefixCacheError
 from openai_bls.engines.embedded.fp8_numbers import FP8
 from openai_bls.engines.embedded.gpu.cuda_graph_runner import CudaGraphRunner
 from openai_bls.engines.embedded.lora_layers import layers_of
-from openai_bls.engines.embedded.prefix_sharing import can_share_by_adapter, share_by_adapter
+from openai_bls.engines.embedded.prefix_cache import can_share_by_adapter, share_by_adapter
 from openai_bls.engines.embedded.runner import BatchingConfig, BeforeStep, OnOutputs, Sampling, SequenceOutput
 from openai_bls.engines.embedded.sampler import Sampler
 from openai_bls.engines.embedded.scheduler import Scheduler, SequenceState, install_fast_path

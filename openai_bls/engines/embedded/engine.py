@@ -92,8 +92,6 @@ class TransformersEngine:
         self._live = LiveRequests(self._adapters)
         self._info = engine_info(facts, manifest, options, factory, self._adapters)
         self._prefill_queue = PrefillQueue(model, compiler, self._wake)
-        if device.type == "cuda":
-            gc.collect()  # Of the memory that is free then, the KV cache takes a share.
         try:
             trials = RunnerTrials(model, self._info, manifest, options)
             trials.run(facts, self._speculation, partial(self._start_runner, trials))
@@ -126,6 +124,9 @@ class TransformersEngine:
         Raises:
             EngineLoadError: another choice would not do either.
         """
+        if torch.cuda.is_available():
+            # The KV cache takes a share of what is free, which loading or a rejected runner may hold in cycles.
+            gc.collect()
         hooks = self._before_step, self._on_outputs
         try:
             batcher = runners.make(trials.model, choice, config, *hooks, max_model_len=self._info.max_model_len)
@@ -148,9 +149,6 @@ class TransformersEngine:
                 self._thread.join()
                 self._batcher, self._failed = None, False
                 batcher.free()
-                del batcher
-                if torch.cuda.is_available():
-                    gc.collect()  # The next one's KV cache takes what memory is free.
         return problem
 
     @property

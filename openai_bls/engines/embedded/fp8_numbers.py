@@ -25,6 +25,11 @@ def refusal(device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
+def saturated(x: torch.Tensor) -> torch.Tensor:
+    """`x` in FP8; numbers beyond its range become its largest."""
+    return x.clamp(-LARGEST, LARGEST).to(FP8)
+
+
 def round_rows(x: torch.Tensor) -> torch.Tensor:
     """Numbers of `x` as FP8 keeps them with a scale for each row, in the type of `x`."""
     rows = x.float()
@@ -34,7 +39,7 @@ def round_rows(x: torch.Tensor) -> torch.Tensor:
 
 def rounded(x: torch.Tensor) -> torch.Tensor:
     """Numbers of `x` as FP8 keeps them without a scale, in the type of `x`."""
-    return x.clamp(-LARGEST, LARGEST).to(FP8).to(x.dtype)
+    return saturated(x).to(x.dtype)
 
 
 def quantize_weight(weight: torch.Tensor, largest: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,4 +55,4 @@ def quantize_weight(weight: torch.Tensor, largest: torch.Tensor | None = None) -
     rows = weight.float()
     largest = rows.abs().amax(1, keepdim=True) if largest is None else largest.to(weight).float()
     scale = largest.clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
-    return (rows / scale).clamp(-LARGEST, LARGEST).to(FP8), scale
+    return saturated(rows / scale), scale

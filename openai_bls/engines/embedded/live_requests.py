@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openai_bls.core.engine_types import GenerationRequest
-from openai_bls.engines.embedded import prefix_sharing
+from openai_bls.engines.embedded import prefix_cache
 from openai_bls.engines.embedded.lora import Adapters
 from openai_bls.engines.embedded.request_state import RequestState
 
@@ -44,7 +44,7 @@ class LiveRequests:
             if adapter is None:
                 raise UnloadedAdapterError(f"lora_name: the adapter {request.lora_name!r} was unloaded")
         # Keys are never used twice: an id may be used again while the batcher still has its cancelled sequence.
-        key = str(self._next_key) if adapter is None else prefix_sharing.key(self._next_key, adapter.number)
+        key = str(self._next_key) if adapter is None else prefix_cache.key(self._next_key, adapter.number)
         state = RequestState(key, request, adapter)
         self._next_key += 1
         self._states[request.request_id] = state

@@ -22,7 +22,6 @@ from openai_bls.engines.embedded.speculation import Speculator, rows_of
 
 _ROWS = 5  # temperature, top_p, top_k, min_p, random bits: one int32 row each in the argument storage
 
-
 # Warming up makes sequences of its own.
 _WARM_UP = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 

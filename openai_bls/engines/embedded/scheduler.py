@@ -20,7 +20,7 @@ from transformers.generation.continuous_batching.requests import (
 )
 from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
-from openai_bls.engines.embedded.prefix_sharing import give_pages_back, last_page_first
+from openai_bls.engines.embedded.prefix_cache import evict, release_last_page_first
 from openai_bls.engines.embedded.speculation import Speculator
 from openai_bls.engines.embedded.step_budget import StepBudget
 from openai_bls.engines.embedded.step_inputs import StepInputs
@@ -72,13 +72,13 @@ class Scheduler(FIFOScheduler):  # type: ignore[misc]
         return states
 
     def finish_request(self, request_id: str) -> None:
-        """Give a sequence's pages back, or keep them for prompts to come."""
-        last_page_first(self.cache, request_id)
+        """Free a sequence's pages, or keep them in the prefix cache."""
+        release_last_page_first(self.cache, request_id)
         super().finish_request(request_id)
 
     def _try_to_meet_safety_margin(self) -> bool:
-        """True if there is room for prompts, which kept pages make."""
-        give_pages_back(self.cache, self.safety_margin)
+        """True if there is room for prompts; cached pages are evicted for it."""
+        evict(self.cache, self.safety_margin)
         self.cache.pool.try_to_free_sectors()
         return bool(self.cache.compute_free_capacity() >= self.safety_margin)
 

@@ -258,8 +258,7 @@ def attend(
 def _write(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
     """Put `rows` into a cache; numbers beyond those of FP8 become its largest."""
     if cache.dtype == fp8_numbers.FP8:  # of which PyTorch copies no rows by index
-        narrow = rows.clamp(-fp8_numbers.LARGEST, fp8_numbers.LARGEST).to(cache.dtype)
-        cache.view(torch.uint8).index_copy_(0, slots, narrow.view(torch.uint8))
+        cache.view(torch.uint8).index_copy_(0, slots, fp8_numbers.saturated(rows).view(torch.uint8))
     else:
         cache.index_copy_(0, slots, rows)
 

@@ -1,10 +1,10 @@
-"""Pages kept for prompts to come: found by prefix and adapter, given back longest unused first.
+"""Prefix cache: pages of ended sequences, found by prefix and adapter, evicted least recently used first.
 
 Continuous batching finds pages by a hash of the tokens up to their end. The same prompt under another adapter has other
 keys and values: the number of a sequence's adapter, which its key holds, goes into that hash with the first two tokens.
 
-When the cache is full, transformers gives all of them back at once: the step waits for that, and after it every
-conversation is taken in anew. A small part of them is enough.
+When the cache is full, transformers evicts all of them at once: the step waits for that, and after it every
+conversation is computed anew. A small part of them is enough.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 _PACKAGE = "transformers.generation.continuous_batching"
-# Share of the cache's pages that are given back at a time.
-_PART = 1 / 64
+# Share of the cache's pages that are evicted at a time.
+_EVICTED_PART = 1 / 64
 # Bits of a token id, and of the adapter's number that go with one; the hash takes 32.
 _TOKEN_BITS = 20
 _NUMBER_BITS = 10
@@ -53,27 +53,24 @@ def _with_adapter(look: Callable[..., Any], request_id: str, token_ids: list[int
     return look(request_id, token_ids, *more)
 
 
-def give_pages_back(cache: Any, free: float) -> None:
-    """Give kept pages back, longest unused first, until `free` of the cache is, or none is kept."""
-    while cache.compute_free_capacity() < free and any(_give_part_back(cache)):
-        pass
+def evict(cache: Any, free: float) -> None:
+    """Evict cached pages, least recently used first, until `free` of the cache is free, or none is left."""
+    allocators = cache.cache_allocators.values()
+    while cache.compute_free_capacity() < free and any(allocator.ledger.cached_blocks for allocator in allocators):
+        for allocator in allocators:
+            _evict_part(cache, allocator)
 
 
-def _give_part_back(cache: Any) -> list[int]:
-    """Number of pages given back, for each kind of layers."""
-    counts = []
-    for allocator in cache.cache_allocators.values():
-        ledger = allocator.ledger
-        pages = list(islice(ledger.cached_blocks, math.ceil(allocator.num_blocks * _PART)))
-        for page in pages:
-            del ledger.cached_blocks[page]
-            del ledger.hash_to_block[ledger.block_to_hash.pop(page)]
-        cache.pool.free_blocks(allocator.index, pages)
-        counts.append(len(pages))
-    return counts
+def _evict_part(cache: Any, allocator: Any) -> None:
+    ledger = allocator.ledger
+    pages = list(islice(ledger.cached_blocks, math.ceil(allocator.num_blocks * _EVICTED_PART)))
+    for page in pages:
+        del ledger.cached_blocks[page]
+        del ledger.hash_to_block[ledger.block_to_hash.pop(page)]
+    cache.pool.free_blocks(allocator.index, pages)
 
 
-def last_page_first(cache: Any, request_id: str) -> None:
-    """Let a sequence's last page count as the longest unused: prompts have the first ones in common."""
+def release_last_page_first(cache: Any, request_id: str) -> None:
+    """Let a sequence's last page count as the least recently used: prompts have the first ones in common."""
     for allocator in getattr(cache, "cache_allocators", {}).values():
         allocator.block_table.get(request_id, []).reverse()
